@@ -1,10 +1,10 @@
-"""What the controller changes, given what the metadata says: a pure function from an image to proposals. Pure.
+"""The controller's decisions: a function from an image of the metadata to proposals of changes. Pure.
 
-A proposal is a handful of writes that belong together, with guards on everything it was derived from; the runner packs
-proposals into transactions. Each is right by itself and in any order, and deciding again after any of them was applied
-goes on from there: creation, deletion and moves resume at every midpoint, because what is left to do is read off the
-image. `topics.py` creates and deletes, `ottla.metadata.elections` says who leads, `reassignment.py` moves
-replicas.
+A proposal is a handful of writes that belong together, with guards on every key that they were derived from. The runner
+packs proposals into transactions. Each proposal is right by itself, in whatever order proposals are applied. After some
+of them were applied, the next decision goes on from there: creation, deletion and moves resume at every midpoint,
+because the remaining steps follow from the image alone. `topics.py` creates and deletes topics,
+`ottla.metadata.elections` has the rule by which leaders are elected, `reassignment.py` moves replicas.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ PartitionId = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What has to be looked at: everything whose answer may have changed, and `preferred`, whose leaders are to be.
+    """The topics and partitions that `decide` looks at, because their state may have to change.
 
-    Of the partitions, `unled` are those that nobody leads who may: they come first.
+    `preferred` are partitions that their first replica is to lead, if it can. `unled` are the partitions that have no
+    leader, or one that may not lead any more: these are decided on first.
     """
 
     topics: frozenset[UUID]
@@ -47,7 +48,7 @@ class Scope:
     unled: frozenset[PartitionId] = frozenset()
 
     def __or__(self, other: Scope) -> Scope:
-        """What is in either."""
+        """The topics and partitions of both scopes."""
         topics, partitions = self.topics | other.topics, self.partitions | other.partitions
         return Scope(topics, partitions, self.preferred | other.preferred, self.unled | other.unled)
 
@@ -56,7 +57,7 @@ class Scope:
 
 
 def whole_scope(image: Image) -> Scope:
-    """Everything: for a controller that begins."""
+    """All topics and partitions: for a controller at the beginning of its term."""
     topics = frozenset(image.intents_by_id) | frozenset(image.tombstones)
     partitions = {(topic, index) for topic, states in image.partitions.items() for index in states}
     partitions.update(image.elections, image.reassignments)
@@ -64,8 +65,8 @@ def whole_scope(image: Image) -> Scope:
 
 
 def scope_of(image: Image, changed: Changed) -> Scope:
-    """What a change of the metadata calls for."""
-    if changed.cluster:  # a restore of the store has ended, or awaits fewer brokers
+    """The topics and partitions about which a change of the metadata calls for a decision."""
+    if changed.cluster:  # a restore of the store has ended, or fewer brokers have to report before it ends
         return whole_scope(image)
     partitions = set(changed.partitions | changed.elections | changed.reassignments)
     unled = frozenset[PartitionId]()
@@ -73,7 +74,7 @@ def scope_of(image: Image, changed: Changed) -> Scope:
         partitions.update(_partitions_on(image, changed.brokers))
         unled = _unled(image).intersection(partitions)
     if changed.features or any(resource.type == "broker" for resource in changed.configs):
-        partitions.update(_partitions_in_need(image))  # who may lead depends on them
+        partitions.update(_partitions_in_need(image))  # which replicas may lead depends on features and settings
     if changed.reports:
         partitions.update(waiting_partitions(image))
     for resource in changed.configs:
@@ -83,9 +84,9 @@ def scope_of(image: Image, changed: Changed) -> Scope:
 
 
 def imbalanced(image: Image) -> Scope:
-    """Partitions that aren't led by their first replica although it is in sync: for a look at intervals.
+    """Partitions whose first replica is in sync but isn't their leader. The controller looks for them at intervals.
 
-    Kafka's KRaft controller balances each of them too; a broker's percentage of imbalance is ignored there as well.
+    Kafka's KRaft controller, too, balances each such partition, whatever `leader.imbalance.per.broker.percentage` is.
     """
     drained = image.drained
     found = {
@@ -98,20 +99,20 @@ def imbalanced(image: Image) -> Scope:
 
 
 def in_order(topics: Iterable[UUID]) -> list[UUID]:
-    """Sorted by their numbers: comparing the ids themselves would hold the loop for long where there are thousands."""
+    """The ids sorted by their integers. Comparing thousands of UUID objects would block the event loop for long."""
     return sorted(topics, key=attrgetter("int"))
 
 
 def in_order_of_topics(partitions: Iterable[PartitionId]) -> list[PartitionId]:
-    """Sorted by topic, in `in_order`, and index."""
+    """The partitions sorted by topic, as `in_order` sorts topics, then by index."""
     return sorted(partitions, key=lambda partition: (partition[0].int, partition[1]))
 
 
 def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[Proposal]:
-    """What is to be written, in an order that is good but not needed.
+    """The proposals for a scope. Their order is a good one, but correctness doesn't depend on it.
 
-    `defaults` are the settings (Kafka's names) that hold where no dynamic one overrides them. Half of a store, while it
-    is restored from a backup, is left alone.
+    `defaults` are settings by Kafka's names; they hold where no dynamic setting overrides them. While the store is
+    being restored from a backup, only a part of the metadata is there, and nothing is proposed.
     """
     if image.cluster is not None and image.cluster.restoring:
         return
@@ -130,10 +131,12 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
 
 
 def _settled(image: Image, partition_id: PartitionId, epochs: Mapping[int, int]) -> bool:
-    """Whether a glance shows that nothing is to be decided: nobody wishes or moves anything, a member of the ISR leads,
-    and all members are registered (`epochs`, of those who may lead) as when they were admitted.
+    """Whether a cheap look shows that nothing is to be decided about a partition.
 
-    Each decision about thousands comes back as a change of thousands, and so does each change of their ISRs.
+    That is so when no election and no reassignment is asked for or under way, the leader is a member of the ISR, and
+    all members are registered under the epochs under which they were admitted. `epochs` has the registration epochs of
+    the brokers that may lead, by id. The look has to be cheap: a decision about thousands of partitions comes back from
+    the store as a change of thousands, and so does each change of their ISRs.
     """
     partition = image.partition(*partition_id)
     return (
@@ -154,7 +157,7 @@ def _look_at(
     defaults: Mapping[str, str],
     electorates: dict[UUID, Electorate],
 ) -> Iterator[Proposal]:
-    """`electorates` are those of topics whose partitions have been looked at."""
+    """The proposal for one partition, if any. `electorates` keeps each topic's electorate for its next partition."""
     topic_id, index = partition_id
     partition = image.partition(topic_id, index)
     election = image.elections.get(partition_id)
@@ -165,7 +168,7 @@ def _look_at(
         if topic_id in image.tombstones:
             return
         if partition.restored:
-            reassignment = None  # waits until there is a leader
+            reassignment = None  # the reassignment waits until the partition has a leader
             after = recovered(image, partition, unclean=election is not None and election.unclean)
         else:
             usual = election is None and not preferred and partition.leader != NO_LEADER
@@ -180,7 +183,7 @@ def _look_at(
             guards.append(Guard(key, partition.revision))
             writes.append(Put(key, after.encode()))
         if reassignment is not None and (topic := image.intents_by_id.get(topic_id)):
-            guards.append(Guard(keys.topic(topic.name), topic.revision))  # a deletion must know who holds replicas
+            guards.append(Guard(keys.topic(topic.name), topic.revision))  # a deletion must know who has replicas
     if election is not None:
         guards.append(Guard(keys.election(topic_id, index), election.revision))
         writes.append(Delete(keys.election(topic_id, index)))
@@ -192,7 +195,7 @@ def _look_at(
 
 
 def _successor(partition: Partition, reassignment: Reassignment | None, electorate: Electorate) -> Partition:
-    """The state that follows, by all that was decided at once; the same object where nothing is to change."""
+    """The partition's next state, by reassignment and election at once; the same object where nothing changes."""
     after = partition
     if reassignment is not None:
         after = reassigned(after, reassignment.target, electorate)
@@ -230,7 +233,7 @@ def _partitions_on(image: Image, brokers: frozenset[int]) -> Iterator[PartitionI
 
 
 def _electable(image: Image) -> dict[int, int]:
-    """The brokers that may lead: registration epochs by id."""
+    """The registration epochs of the brokers that may lead, by broker id."""
     return {broker.id: broker.epoch for broker in image.brokers.values() if broker.electable}
 
 

@@ -1,4 +1,4 @@
-"""What the controller's decisions are made of. Pure."""
+"""A proposal, the unit of the controller's decisions. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ottla.metadata.store import Guard, Write
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Writes that are applied together, if all guards hold."""
+    """Writes to the metadata store that are applied together if all guards hold, and not at all otherwise."""
 
     guards: tuple[Guard, ...]
     writes: tuple[Write, ...]

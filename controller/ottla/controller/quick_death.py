@@ -1,15 +1,16 @@
-"""Finds out at once that a broker's process is gone, instead of when its session ends.
+"""Finds out at once that a broker's process has died, instead of when its session ends.
 
-A process that dies closes its sockets; one that is silent (stopped, or behind a cut network) doesn't. So the controller
-keeps a connection to every registered broker's inter-broker listener, over which nothing is sent. If it is cut and the
-next two attempts to connect are *refused*, nobody listens there any more, and the registration is deleted in one
-transaction, guarded by its own revision and by the controller's key. Anything else, above all a time-out, says nothing:
-the session decides. A live broker that was wronged finds its key gone and registers anew (`Registration`): that costs a
-blip, never a record, because its new registration is another epoch.
+A process that dies closes its sockets. A process that is stopped, or cut off by the network, doesn't. So the controller
+keeps a connection, over which nothing is sent, to every registered broker's inter-broker listener. If the connection is
+cut and the next two attempts to connect are *refused*, no process listens there any more. Then the registration is
+deleted in one transaction, guarded by its own revision and by the controller's key. Any other outcome, above all a
+time-out, proves nothing, and the end of the session decides. A live broker whose registration was deleted by mistake
+finds its key gone and registers anew (`Registration`). That interrupts it for a moment, but costs no record, because
+its new registration has another epoch.
 
-Whoever only stands for controller watches the process that is: if that dies, the same transaction removes the
-controller's key too. A controller without a broker is watched at the address that its key names. A draining broker
-closes its listener while it is still busy, so it is left to withdraw by itself.
+A process that only stands for controller watches the process that is controller. If that process dies, the same
+transaction removes the controller's key too. A controller without a broker is watched at the address that its key
+names. A draining broker closes its listener while it is still busy, so the removal of its registration is left to it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _CONNECT_S = 5.0
 
 
 class _Watched(NamedTuple):
-    """A registration, and where it says that it listens. Of a controller without a broker its key is the registration,
-    the key's revision the epoch, and the id is below NO_BROKER."""
+    """A registration, and the address that it names. For a controller without a broker the registration is the
+    controller's key, the epoch is that key's revision, and the id is below NO_BROKER."""
 
     id: int
     epoch: int
@@ -44,13 +45,13 @@ class _Watched(NamedTuple):
 
 
 class QuickDeath:
-    """The watch of one process that is, or stands for, controller. `run` is a task of the owner's."""
+    """The watch that one process keeps while it is, or stands for, controller. The owner runs `run` as a task."""
 
     def __init__(
         self, store: Store, follower: Follower, own_id: int, listener: str, connect: Connect = connect_tcp
     ) -> None:
         """`own_id` is the broker of the same process, `listener` the name of the brokers' inter-broker listener."""
-        self.found_count = 0  # deaths that were declared here
+        self.found_count = 0  # deaths that this process has declared
         self._store = store
         self._follower = follower
         self._own_id = own_id
@@ -79,7 +80,7 @@ class QuickDeath:
 
     def _rewatch(self, image: Image) -> None:
         if image.controller is None:
-            return  # whoever is being watched goes on being so until it is known who decides
+            return  # the present watches stay until the metadata names a controller again
         wanted = self._wanted(image, image.controller)
         for watched in [watched for watched in self._watches if watched not in wanted]:
             self._watches.pop(watched).cancel()
@@ -102,7 +103,7 @@ class QuickDeath:
         while True:
             try:
                 return await self._until_dead(watched)
-            except Exception:  # else nobody would hear of this one's death before its session ends
+            except Exception:  # without its watch, this broker's death would be known only when its session ends
                 logger.exception("the watch of broker %d has failed, and begins anew", watched.id)
                 await asyncio.sleep(_UNREACHABLE_S)
 
@@ -132,10 +133,10 @@ class QuickDeath:
             finally:
                 stream.close()
             if asyncio.get_running_loop().time() - since < _UNREACHABLE_S:
-                await asyncio.sleep(_REFUSED_S)  # it may take no more connections: no reason to storm it
+                await asyncio.sleep(_REFUSED_S)  # the broker may accept no more connections: don't storm it
 
     async def _declare_dead(self, watched: _Watched) -> bool:
-        """Deletes the registration, if it is still the one that was watched; whether there is nothing left to do."""
+        """Deletes the registration, if it is still the one that was watched. Returns whether nothing is left to do."""
         image = self._follower.image
         broker, holder = image.brokers.get(watched.id), image.controller
         if watched.id < NO_BROKER:
@@ -148,7 +149,7 @@ class QuickDeath:
                 [Delete(keys.CONTROLLER)],
             )
         if broker is None or self._watched(broker) != watched:
-            return True  # another registration, or another address: that it is refused at the old one says nothing
+            return True  # a newer registration or another address: a refusal at the old address proves nothing
         if broker.state is BrokerState.DRAINING:
             return False
         key = keys.broker(broker.id)

@@ -1,15 +1,17 @@
-"""Moving a partition to other replicas (KIP-455), as steps between states that are each safe to stop at. Pure.
+"""Moving a partition to other replicas (KIP-455), in steps between states each of which is safe to stop at. Pure.
 
-1. *Begin*: the replicas become the target followed by what is to be removed. Nobody leaves the ISR for it, the leader
-   stays. What an earlier target was to add and hasn't caught up is dropped; if it has, it stays until the end.
-2. Those added catch up, and the leader takes them into the ISR as it would any replica.
-3. *Complete*: once the whole target is in the ISR, under the brokers' present registrations, the others are dropped
-   from replicas and ISR together, and the leader moves if it was one of them.
+1. *Begin*: the replicas become the target's, followed by the replicas to remove. No replica leaves the ISR, and the
+   leader stays. A replica that only an earlier target added is dropped if it isn't in sync yet; if it is in sync, it
+   stays until the move completes.
+2. The added replicas catch up, and the leader adds them to the ISR as it would any replica.
+3. *Complete*: once the whole target is in the ISR, under the brokers' present registrations, the other replicas are
+   dropped from replicas and ISR together. If the leader was one of them, another replica is elected.
 
-*Cancel* restores the replicas of before the first of the moves that haven't ended, in their order. It needs one of them
-in sync; where the ISR has only what was added, the move can but go on.
+*Cancel* restores the replicas, in their order, that the partition had before the first of the moves that haven't
+completed. One of these replicas must be in sync; where the ISR has only added replicas, the move can't be cancelled.
 
-How far a move is stands in the partition's state alone, so the wish is deleted in the transaction that begins it.
+The progress of a move stands in the partition's state alone. So the request for the move is deleted in the transaction
+that begins the move.
 Source: Apache Kafka's ReplicationControlManager and PartitionReassignmentReplicas.
 """
 
@@ -24,7 +26,7 @@ from ottla.metadata.reassignment import can_cancel
 
 
 def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate: Electorate) -> Partition:
-    """The partition with the move to `target` begun (None: cancelled). Leader and epochs are left to others."""
+    """The partition with the move to `target` begun (None: cancelled). Its leader and leader epoch don't change."""
     if target is None:
         return _cancelled(partition, electorate)
     original = partition.original if partition.reassigning else partition.replicas
@@ -41,7 +43,7 @@ def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate:
 
 
 def completed(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition with its target as its replicas, if all of them are in sync; else the same object."""
+    """The partition with its move completed, if all replicas of the target are in sync; else the same object."""
     target = partition.target
     if not partition.reassigning or not set(target) <= set(surviving(partition, electorate)):
         return partition
@@ -55,7 +57,7 @@ def _cancelled(partition: Partition, electorate: Electorate) -> Partition:
 
 
 def _restricted(partition: Partition, replicas: tuple[int, ...]) -> Partition:
-    """The partition with these replicas and no others, nothing being moved. The leader may be one that is gone."""
+    """The partition with these replicas and no others, and without a move. Its leader stays, even if not among them."""
     members = _kept(partition, replicas)
     return replace(
         partition,

@@ -1,17 +1,17 @@
-"""Who leads a partition whose state comes from a backup: the replica whose log holds most. Pure.
+"""The election for a partition whose state comes from a backup: the replica with the most complete log leads. Pure.
 
-The state says who led and who was in sync when the backup was made; all of that may have changed since. What hasn't
-changed is Kafka's rule for comparing logs: a record that was committed is in the log of every later leader, so the log
-with the greatest (last epoch, end offset) holds every committed record that any of the logs compared holds. (A log's
-last epoch may be one without records. One that began at the log's very end is forgotten when its leader is killed; what
-that leader had committed of earlier epochs looks like something that nobody ever committed.) Therefore:
+The state names the leader and the ISR of the time of the backup; both may have changed since. Kafka's rule for
+comparing logs still holds: a committed record is in the log of every later leader. So the log with the greatest (last
+epoch, end offset) has every committed record that any of the compared logs has. (A log's last epoch may be one without
+records. Such an epoch, which began at the very end of the log, is forgotten when its leader is killed. Records of
+earlier epochs that this leader had committed then look as if they had never been committed.) Therefore:
 
-1. Nobody is elected before every broker that must report has (`ottla.metadata.reports`), and could read its logs. A
-   wish for an unclean election ends the waiting for one partition: one of those that have reported leads.
-2. The replica with the greatest log leads, alone in the ISR. It needn't be one of the state's replicas: where the
-   partition was moved after the backup, the others copy from it, and it is removed when they have.
-3. The leader epoch begins far above every epoch that a log or a replica knows: an epoch in which nothing was written
-   may be known to clients alone, and they ignore a leader with an earlier one.
+1. No leader is elected before every broker that must report has reported (`ottla.metadata.reports`), and could read its
+   logs. A request for an unclean election ends the wait for one partition: one of the brokers that have reported leads.
+2. The replica with the greatest log leads, alone in the ISR. It needn't be one of the state's replicas. Where the
+   partition was moved after the backup, the state's replicas copy from this leader, which is removed afterwards.
+3. The leader epoch begins far above every epoch that a log or a replica knows. An epoch in which nothing was written
+   may be known to clients alone, and clients ignore a leader with an earlier epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EPOCHS_SKIPPED = 1000
 
 
 def recovered(image: Image, partition: Partition, *, unclean: bool) -> Partition:
-    """A restored partition with its first leader; the same object while there can't be one."""
+    """A restored partition with its first leader; the same object while no leader can be elected."""
     if silent(image) and not unclean:
         return partition
     found = {broker: reported(image, broker, (partition.topic_id, partition.index)) for broker in reporters(image)}
@@ -59,6 +59,7 @@ def recovered(image: Image, partition: Partition, *, unclean: bool) -> Partition
 
 
 def _rank(partition: Partition, broker: int, end: LogEnd) -> tuple[int, int, int, int]:
-    """The greatest log first; of equal ones the first in the order of the assignment, then the lowest id."""
+    """A key whose maximum is the replica to elect: the greatest log, then the first in the assignment, then the lowest
+    id."""
     place = partition.replicas.index(broker) if broker in partition.replicas else len(partition.replicas)
     return end.last_epoch, end.end_offset, -place, -broker

@@ -1,20 +1,20 @@
-"""The controller as a task: hold the lease, watch, decide, write. It has no server and no state of its own.
+"""The controller as a task: it keeps its lease, watches, decides and writes. It has no server and no state of its own.
 
-Whoever holds the key `controller` decides; any number of others wait for it to go. Every transaction compares that key,
-so that a holder that was paused beyond its session writes nothing more.
+The process that owns the key `controller` decides; any number of other candidates wait until that key is gone. Every
+transaction compares the key, so that a process that was paused beyond its session writes nothing more.
 
-After each round of writes the controller waits until its image shows them, and decides again what changed meanwhile. So
-there is at most one decision about a partition in flight, and a write of unknown outcome is simply looked at again.
+After each round of writes the controller waits until its image shows them, then decides about everything that changed
+meanwhile. So at most one decision about a partition is in flight. A write of unknown outcome is decided on again.
 
-A term ends with the lease, or with its key. A write that the store didn't take is decided on again: to give up the
-lease and to get another one would ask more of a store that is slow already.
+A term ends with the lease, or with the key. When the store didn't accept a write, the controller keeps its lease and
+decides again, because to give up the lease and get another one would burden a store that is slow already.
 
-Between its rounds it adds words to the store's lineage, by which everybody knows the store for the same one. Never
-beside a round: a word that comes in between rejects what everybody else writes at that moment (`own_store.py`). Nor
-soon after a term began, but for the first one of a store: terms that follow each other quickly have a busy store for
-their reason.
+Between rounds the controller adds words to the store's lineage, by which processes recognise the store. It never adds
+one during a round, because a new word rejects every transaction that is under way at that moment (`own_store.py`). Nor
+does it add one soon after its term began, except for the first word of a store: where terms follow each other quickly,
+the store is usually busy.
 
-Time is an input like others: at intervals the partitions that their preferred replicas could lead are looked at.
+Time is an input like others: at intervals the controller looks at partitions that their preferred replicas could lead.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _RETRY_S = 0.2
 _REJECTED_S = 0.05
 # Topics or partitions that are decided on without a pause: two transactions' worth of changed partitions.
 _SLICE = 2 * (TRANSACTION_OPERATIONS_MAX - 1)
-_WRITES_MAX = 8  # transactions under way at a time: they share a round trip, and a sync of the disk
+_WRITES_MAX = 8  # transactions under way at a time: together they take one round trip and one sync of the store's disk
 _NOTHING = Scope(frozenset(), frozenset())
 
 _Outcome = Committed | Rejected | UnknownOutcome | StoreUnavailable
@@ -70,7 +70,7 @@ class Deposed(Exception):
 
 
 class Controller:
-    """One candidate. `follower` may be shared with a broker of the same process; its owner runs it."""
+    """One candidate for controller. `follower` may be shared with a broker in the same process; its owner runs it."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Controller:
         broker_id: int = NO_BROKER,
         address: tuple[str, int] = ("", 0),
     ) -> None:
-        """`defaults` are settings by Kafka's names; `broker_id` is the broker in the same process, or an id below
-        NO_BROKER of a process without one, and `address` where that listens."""
+        """`defaults` are settings by Kafka's names. `broker_id` is the broker in the same process; a process without a
+        broker has an id below NO_BROKER, and listens at `address` (host, port)."""
         self.active = False  # whether this process decides now
         self.rejected_count = 0
         self._store = store
@@ -97,15 +97,15 @@ class Controller:
         self._balances = defaults.get(BALANCE, "true") == "true"
         self._balance_due = False
         self._lease = NO_LEASE
-        self._left_behind = NO_LEASE  # an own lease that couldn't be given up: nobody decides under it
+        self._left_behind = NO_LEASE  # this process's lease that couldn't be revoked: no process decides under it
         self._term: Guard | None = None
-        self._word_at = 0.0  # no lineage word is written before, by the loop's clock
+        self._word_at = 0.0  # no lineage word is written before this time of the loop's clock
         self._changed = Changed()
         self._woken = asyncio.Event()
         follower.listen(self._noticed)
 
     async def run(self) -> None:
-        """Stands for controller, and is it whenever nobody else is, until cancelled."""
+        """Stands for controller, and is the controller whenever no other process is, until cancelled."""
         while True:
             try:
                 await self._acquire()
@@ -180,8 +180,11 @@ class Controller:
             await asyncio.gather(keeper, clock, return_exceptions=True)
 
     async def _keep_lease(self) -> None:
-        """Raises Deposed after a session without an answer: perhaps what is asked arrives all the same, and nobody else
-        would be elected as long as somebody who hears nothing keeps the lease alive."""
+        """Keeps the lease alive. Raises Deposed when the store hasn't answered for the length of a session.
+
+        The requests may still reach the store although no answer comes back. Then the lease would live on, and no other
+        process could become controller, although this one sees nothing of the store.
+        """
         loop = asyncio.get_running_loop()
         confirmed_at = loop.time()
         while True:
@@ -205,7 +208,7 @@ class Controller:
     async def _work(self, since_revision: int) -> None:
         await self._follower.wait_for_revision(since_revision, None)
         self.active = True
-        known = bool(self._follower.image.lineage)  # a store without words is told from another by nothing else
+        known = bool(self._follower.image.lineage)  # a store without words can't be recognised: its first isn't delayed
         self._word_at = asyncio.get_running_loop().time() + (lineage.INTERVAL_S if known else 0)
         self._changed = Changed()
         scope = whole_scope(self._follower.image)
@@ -214,7 +217,7 @@ class Controller:
             again = await self._perform(scope)
             await self._add_word_if_due()
             if again:
-                await asyncio.sleep(_REJECTED_S)  # the image will show why
+                await asyncio.sleep(_REJECTED_S)  # meanwhile the image shows why the writes were rejected
             while not self._changed and not self._balance_due and not again:
                 await self._rest()
             changed, self._changed = self._changed, Changed()
@@ -226,7 +229,7 @@ class Controller:
                 scope |= imbalanced(self._follower.image)
 
     async def _rest(self) -> None:
-        """Until something is to be decided, perhaps; a word of the lineage that becomes due meanwhile is written."""
+        """Waits until something may have to be decided. If a lineage word becomes due meanwhile, it is written."""
         self._woken.clear()
         try:
             async with asyncio.timeout_at(self._word_at if lineage.is_due(self._follower.image) else None):
@@ -235,7 +238,7 @@ class Controller:
             await self._add_word_if_due()
 
     async def _add_word_if_due(self) -> None:
-        """Adds a word to the lineage when something has changed since the last one, and that is a while ago."""
+        """Adds a word to the lineage if metadata has changed since the last word, and that word is old enough."""
         assert self._term is not None
         image, now = self._follower.image, asyncio.get_running_loop().time()
         if now < self._word_at or not lineage.is_due(image):
@@ -244,24 +247,24 @@ class Controller:
         guard, writes = lineage.next_word(image.lineage, secrets.token_urlsafe(lineage.WORD_BYTES))
         try:
             result = await self._store.transact([self._term, guard], writes)
-            if isinstance(result, Committed):  # what is written next must know of the word
+            if isinstance(result, Committed):  # the next transactions must compare the new word
                 await self._follower.wait_for_revision(result.revision, None)
         except ForeignStore:
             raise
         except (StoreUnavailable, UnknownOutcome) as reason:
             logger.info("controller %s: no lineage word was written: %s", self._name, reason)
-        except Exception:  # without words each new connection to the store costs every broker a snapshot
+        except Exception:  # the term goes on: a missing word only costs every broker a snapshot per new connection
             logger.exception("controller %s: no lineage word was written", self._name)
 
     def _check_term(self) -> None:
-        """Raises Deposed where the metadata names another holder, or none (`quick_death.py` may have erred)."""
+        """Raises Deposed if the metadata names another controller, or none (`quick_death.py` may have erred)."""
         assert self._term is not None
         image = self._follower.image
         if image.controller is None or image.controller.revision != self._term.mod_revision:
             raise Deposed("the controller key isn't this one's any more")
 
     async def _perform(self, scope: Scope) -> Scope:
-        """Decides slice by slice, writes some batches at a time; returns what has to be thought over again."""
+        """Decides slice by slice and writes some batches at a time. Returns the scope that must be decided on again."""
         again = _NOTHING
         latest = 0
         decided: list[tuple[Scope, list[Proposal]]] = []
@@ -275,12 +278,12 @@ class Controller:
             await asyncio.sleep(0)
         rejected, revision = await self._write_all(decided)
         again, latest = again | rejected, max(latest, revision)
-        if latest:  # a follower that is behind is no reason to step down: the lease alone says how long this may take
+        if latest:  # without a time-out: a follower that lags is no reason to step down while the lease lives
             await self._follower.wait_for_revision(latest, None)
         return again
 
     async def _write_all(self, decided: Sequence[tuple[Scope, list[Proposal]]]) -> tuple[Scope, int]:
-        """Writes all batches at once: (the parts of which something wasn't written, the last revision)."""
+        """Writes all batches at once. Returns the scopes of which some batch wasn't written, and the last revision."""
         again = _NOTHING
         latest = 0
         outcomes = await asyncio.gather(*(self._write(batch) for _, batch in decided), return_exceptions=True)
@@ -295,7 +298,8 @@ class Controller:
         return again, latest
 
     async def _write(self, batch: Sequence[Proposal]) -> list[_Outcome]:
-        """One transaction for all; where a guard fails, another one without the proposals that it belongs to."""
+        """Writes all proposals in one transaction. When guards fail, it tries again without the proposals that have
+        them."""
         assert self._term is not None
         results: list[_Outcome] = []
         while batch:
@@ -322,10 +326,10 @@ class Controller:
 
 
 def _slices(scope: Scope) -> Iterator[Scope]:
-    """The scope in parts whose decision takes some milliseconds at most: topics, then partitions.
+    """The scope in parts, each decided in some milliseconds at most: topics first, then partitions.
 
-    Those that clients wait for come before those that only lose a follower: after a broker's death among 10,000
-    partitions, a third of them.
+    Partitions without a leader, for which clients wait, come before partitions that only lose a follower. After the
+    death of one of three brokers, a third of the partitions are without a leader.
     """
     for topics in _chunks(in_order(scope.topics)):
         yield Scope(topics, frozenset())
@@ -340,7 +344,7 @@ def _chunks(items: Sequence[T]) -> Iterator[frozenset[T]]:
 
 
 def _batches(proposals: Iterable[Proposal]) -> Iterable[list[Proposal]]:
-    """Groups of proposals that fit into one transaction, beside the guard of the term."""
+    """The proposals in groups, each of which fits into one transaction together with the guard of the term."""
     batch: list[Proposal] = []
     guarded: set[str] = set()
     writes = size = 0

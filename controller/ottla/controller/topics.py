@@ -1,8 +1,9 @@
-"""Topics come into being and vanish in several writes, each of which may be the last for a while. Pure.
+"""The creation and deletion of topics, in several writes: the controller may stop after any of them. Pure.
 
-Creation: the states of all partitions first, the ready mark last (in one transaction with them where they fit).
-Deletion (a tombstone stands): the ready mark first, then the states, at last the tombstone, when no broker has data.
-What is left to do is read off the image, so a new controller goes on from any midpoint.
+Creation writes the states of all partitions first, and the ready mark last (in one transaction where they fit).
+Deletion begins with a tombstone. It deletes the ready mark first, then the states, and the tombstone last, when no
+broker has data of the topic any more. The remaining writes follow from the image alone, so a new controller goes on
+from any midpoint.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from ottla.metadata.store import Delete, Guard, Put
 
 from .proposal import Proposal
 
-ATOMIC_CREATION_MAX = 100  # a topic of so many partitions is created, states and mark, in one transaction
+ATOMIC_CREATION_MAX = 100  # up to so many partitions are created in one transaction, states and ready mark together
 
 
 def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
-    """What is missing until the topic has all the partitions that it was asked for, and they may be seen."""
+    """The proposals that are missing until the topic has all partitions of its intent, and its ready mark says so."""
     states: Mapping[int, Partition] = image.partitions.get(intent.id, {})
     wanted = len(intent.assignments)
     mark = image.ready.get(intent.id)
@@ -46,7 +47,7 @@ def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
 
 
 def delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
-    """What is left of a topic that has a tombstone."""
+    """The proposals that delete what is left of a topic that has a tombstone."""
     tombstone = image.tombstones[topic_id]
     mark = image.ready.get(topic_id)
     states: Mapping[int, Partition] = image.partitions.get(topic_id, {})

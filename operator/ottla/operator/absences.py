@@ -1,6 +1,6 @@
-"""Since when pods are missing that StatefulSets are to have: of a pod that isn't there Kubernetes doesn't say so.
+"""Since when the pods that StatefulSets are to have are missing: Kubernetes says nothing of a pod that doesn't exist.
 
-It is remembered in this process only. Another one begins to count anew, and waits longer than it would have to.
+The times are kept in this process only. Its successor counts anew, and so waits longer than necessary.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ottla.operator.plan.turns import not_serving
 
 
 class Absences:
-    """Of the pods of all Clusters."""
+    """Since when pods are missing, for all Clusters."""
 
     def __init__(self) -> None:
         self._since: dict[Ref, dict[str, datetime]] = {}
@@ -21,12 +21,12 @@ class Absences:
     def look(
         self, cluster: Ref, sets: Iterable[Object], pods: Iterable[Object], now: datetime
     ) -> Mapping[str, datetime]:
-        """Since when each pod is missing that is missing now, of these StatefulSets."""
+        """Since when each missing pod of these StatefulSets has been missing, by the pod's name."""
         before = self._since.get(cluster, {})
         missing = not_serving(sets, ()).keys() - {pod["metadata"]["name"] for pod in pods}
         self._since[cluster] = {name: before.get(name, now) for name in missing}
         return self._since[cluster]
 
     def forget(self, cluster: Ref) -> None:
-        """The Cluster is gone."""
+        """Drops the times of a Cluster that is gone."""
         self._since.pop(cluster, None)

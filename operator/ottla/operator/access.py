@@ -1,8 +1,8 @@
-"""Whether Kubernetes lets the operator read what it lives by: an operator that may not see anything has no work.
+"""Whether Kubernetes lets the operator read the kinds of objects that it needs.
 
-Watches that are refused, or a Lease that may not be read, look from outside like an operator with nothing to do. So all
-that the operator reads is asked for now and then, a single object of each kind, and what is refused is said: in the log
-once, and by the page's readiness for as long as it lasts.
+An operator whose watches or whose Lease are refused looks from outside like an operator with nothing to do. So the
+operator tries now and then to read one object of each kind. It logs a refusal once, and its page says that the operator
+isn't ready for as long as the refusal lasts.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ REFUSED_AGAIN_S = 5.0
 
 
 class Reader(Protocol):
-    """What is needed of Kubernetes: `ottla.operator.kube.Kube`."""
+    """The part of `ottla.operator.kube.Kube` that `Access` needs."""
 
     async def knows(self, kind: str, namespace: str = "") -> bool:
-        """Whether there is such a kind. Raises Retry where that can't be read."""
+        """Whether Kubernetes has such a kind. Raises Retry if the kind can't be read."""
 
 
 class Access:
-    """What the operator may read. `trouble` says what it may not; it is empty while all is well."""
+    """Checks what the operator may read. `trouble` says what it may not read; empty while it may read everything."""
 
     def __init__(self, kube: Reader, namespaces: Iterable[str] = ()) -> None:
-        """`namespaces`: those that are watched; none: all."""
+        """`namespaces`: the watched namespaces; empty: all."""
         self.trouble = "Kubernetes wasn't read yet"
         self._kube = kube
         self._namespaces = sorted(namespaces) or [""]
 
     async def keep_looking(self) -> None:
-        """Looks until cancelled."""
+        """Checks again and again, until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(REFUSED_AGAIN_S if self.trouble else LOOKED_AGAIN_S)
 
     async def look(self) -> None:
-        """Reads one object of each kind. A kind that isn't defined is no matter of rights."""
+        """Reads one object of each kind. A kind that isn't defined is no trouble: it has nothing to do with rights."""
         found = await self._refusal()
         if found and found != self.trouble:
             logger.warning("the operator can't read what it looks after: %s", found)

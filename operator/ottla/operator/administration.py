@@ -1,7 +1,7 @@
-"""What is asked of a cluster's brokers by Kafka's admin protocol: settings, addresses, replicas, lost volumes.
+"""The parts of a reconcile that use Kafka's admin protocol: settings, addresses, moves of replicas, lost volumes.
 
-A broker that stops closes its connections: that is no failure of the cluster, so a part that gets no answer waits for
-one.
+A broker that stops closes its connections, and that is no failure of the cluster. So a part that gets no answer waits,
+and isn't reported as failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Does = Callable[[Visit], Awaitable[None]]
 
 
 def asking(does: _Does) -> _Does:
-    """A part that asks brokers, and waits while none answers."""
+    """The part `does`, as one that waits (NotYet) while no broker answers."""
 
     async def part(visit: Visit) -> None:
         try:
@@ -67,7 +67,7 @@ class Administration:
         self._balancer.forget(key)
 
     async def answer(self, visit: Visit) -> None:
-        """Whether any broker answers."""
+        """Asks for the cluster's id, and notes whether any broker answers. Raises NotYet where no broker is ready."""
         if not any(pod.ready for pod in visit.findings.pods or ()):
             raise NotYet("no broker is ready")
         bootstrap = services.bootstrap_servers(visit.cluster)[visit.cluster.internal.name]
@@ -78,11 +78,11 @@ class Administration:
         visit.admin = admin
 
     async def settings(self, visit: Visit) -> None:
-        """Settings that change while brokers run."""
+        """Applies the dynamic settings of all brokers."""
         visit.findings.config_waits_for = await apply_settings(visit.asked, visit.cluster, visit.tell)
 
     async def overrides(self, visit: Visit) -> None:
-        """Settings of single brokers that change while they run."""
+        """Applies the dynamic settings of single brokers."""
         findings = visit.findings
         try:
             told = await apply_overrides(visit.asked, visit.cluster, visit.broker_pods(), visit.tell)
@@ -93,12 +93,12 @@ class Administration:
             findings.config_waits_for = findings.config_waits_for or told.refusal
 
     async def addresses(self, visit: Visit) -> None:
-        """Tells brokers their addresses outside; those that come later are told by the watch of Services."""
+        """Tells brokers their external addresses. A later change of a Service causes a new reconcile, by the watch."""
         waits_for = await self._exposure.tell(visit.broker_pods(), visit.addresses, visit.tell)
         visit.findings.listeners_wait_for = waits_for
 
     async def scale(self, visit: Visit) -> None:
-        """Drains, then takes pods away; or gives new brokers their share."""
+        """Drains brokers and then removes their pods; or moves replicas to new brokers."""
         cluster, findings, leaving = visit.cluster, visit.findings, visit.leaving
         before = findings.scaling
         try:
@@ -116,7 +116,7 @@ class Administration:
             await self._sets.shrink(visit)
 
     async def balance(self, visit: Visit) -> None:
-        """Levels what brokers bear, if that is asked for."""
+        """Balances the brokers' load, if the spec asks for it."""
         await self._balancer.balance(visit)
 
     async def empty_volumes(self, visit: Visit) -> None:
@@ -124,7 +124,7 @@ class Administration:
         await self._emptying.empty(visit)
 
     async def replace_lost(self, visit: Visit) -> None:
-        """A broker whose volume is lost begins anew, one at a time, if others have all that it had."""
+        """Replaces the lost volume of one broker, if other brokers have all its partitions in sync."""
         after_s = visit.cluster.lost_after_s
         lost = [
             pod
@@ -143,7 +143,7 @@ class Administration:
 
 
 def _lacks_replicas(pods: Collection[Pod]) -> bool:
-    """Whether partitions lack replicas or a leader, though no broker is missing that is to be there."""
+    """Whether partitions lack replicas or a leader, although all brokers' pods are ready and all brokers answer."""
     if not all(pod.ready and pod.report is not None for pod in pods):
         return False
     return any(pod.report.under_replicated or pod.report.without_leader for pod in pods if pod.report)

@@ -1,7 +1,7 @@
-"""The operator's process: watches put keys into queues, queues reconcile, one process of several acts.
+"""The operator's process: watches put keys into queues, queues reconcile them, and one of several processes acts.
 
-kopf watches, and nothing else of it is used: its handlers of events only say which resource to look at, so an event
-that comes late, twice or not at all does no harm. Topics are looked after a cluster at a time.
+Of kopf only the watches are used. Handlers of events only say which resource to reconcile, so an event that comes late,
+twice or not at all does no harm. Topics are reconciled by cluster: the key of their queue is their Cluster's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ottla.operator.topic_resources import TopicResources
 
 logger = logging.getLogger(__name__)
 
-# An event of something that a Cluster owns is often one of several: they are one reconcile.
+# Events of objects that a Cluster owns often come together: they cause one reconcile.
 GATHERED_S = 0.3
 DEFINED_S = 5.0
 ENDED_S = 3.0
@@ -46,17 +46,17 @@ TOPIC_WORKERS = 4
 
 
 class DefinitionsGone(Exception):
-    """The definitions of our kinds were deleted under a running watch: only a new process watches what comes back."""
+    """The definitions of the operator's kinds were deleted during a watch: only a new process can watch new ones."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the operator was started with."""
+    """The options that the operator was started with."""
 
     defaults: Defaults
-    namespaces: frozenset[str] = frozenset()  # none: all of them
-    selector: str = ""  # only Clusters with these labels
-    lease: str = ""  # the name of the Lease; none: this is the only operator
+    namespaces: frozenset[str] = frozenset()  # the namespaces to watch; empty: all of them
+    selector: str = ""  # a label selector: only Clusters that it finds are reconciled
+    lease: str = ""  # the name of the Lease; empty: this is the only operator
     lease_namespace: str = "default"
     identity: str = "operator"
     http_port: int = 9100
@@ -64,7 +64,7 @@ class Options:
 
 
 class Operator:
-    """All of it, put together. `run` returns when a signal has come or the lease is lost."""
+    """The operator, put together from its parts. `run` returns when a signal has come or the lease is lost."""
 
     def __init__(self, options: Options, kube: Kube) -> None:
         self._options = options
@@ -72,7 +72,7 @@ class Operator:
         self._pages = BrokerPages()
         self._etcd = EtcdKeeper(kube)
         self._resources = TopicResources(kube, options.namespaces or None, self._topic_read)
-        self._known: set[Ref] = set()  # Clusters that are ours to look after
+        self._known: set[Ref] = set()  # the Clusters that this operator reconciles
         self.watched = Watched()
         self._topics = TopicReconciler(kube, self._resources, ours=self._is_ours, held_changed=self._held_changed)
         self._clusters = ClusterReconciler(
@@ -107,11 +107,11 @@ class Operator:
         self._stop = asyncio.Event()
 
     async def listen(self) -> None:
-        """Serves the page of health and metrics. Raises OSError where its port can't be had."""
+        """Serves the page of health and metrics. Raises OSError if its port can't be opened."""
         await self._page.start(self._options.http_port)
 
     async def run(self) -> int:
-        """The process's exit code; after `listen`."""
+        """Runs the operator, after `listen`; returns the process's exit code."""
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self._stop.set)
@@ -139,11 +139,11 @@ class Operator:
             await self._kube.close()
 
     def _troubles(self) -> list[str]:
-        """What keeps the operator from its work, in sentences for its page."""
+        """Sentences for the operator's page about what keeps it from its work."""
         return [trouble for trouble in (self._lease and self._lease.trouble, self._access.trouble) if trouble]
 
     async def _act(self, lease: Lease | None) -> int:
-        """Watches and reconciles; what ends first ends everything."""
+        """Watches and reconciles. When one of its tasks ends, all are ended; returns the exit code."""
         duties = [asyncio.create_task(queue.run(), name=f"queue of {kind}") for kind, queue in self.queues.items()]
         duties.append(asyncio.create_task(self._watch(), name="watch"))
         if lease is not None:
@@ -162,10 +162,10 @@ class Operator:
             if error is not None:
                 logger.error("the %s failed: the operator stops", duty.get_name(), exc_info=error)
                 return 1
-        return 0  # by a signal, which kopf takes for itself as soon as it watches, and ends then
+        return 0  # a signal has come: once kopf watches, it handles signals itself, and its tasks end
 
     async def _unless_stopped(self, waited_for: Any) -> bool:
-        """Whether it ended before a signal came."""
+        """Whether the awaited task ended before a signal came."""
         task, stopping = asyncio.ensure_future(waited_for), asyncio.ensure_future(self._stop.wait())
         await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
         ended = bool(task.done())
@@ -179,8 +179,8 @@ class Operator:
     async def _watch(self) -> None:
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
-        # Definitions that come and go confuse kopf: it misses some, and waits for watches that have ended. Ours have
-        # to be there before it begins, and when one goes so does the process.
+        # kopf doesn't handle definitions that come and go: it misses some, and waits for watches that have ended. So
+        # the operator's definitions have to exist before kopf begins, and the process ends when one is deleted.
         settings.scanning.disabled = True
         if self._options.selector:
             settings.watching.label_selectors["clusters"] = self._options.selector
@@ -209,7 +209,7 @@ class Operator:
             await asyncio.wait(tasks, timeout=ENDED_S)
 
     async def _definitions(self) -> None:
-        """Returns once all of our kinds are defined."""
+        """Returns once all of the operator's kinds are defined."""
         told: list[str] = []
         while True:
             with suppress(Retry):
@@ -222,7 +222,7 @@ class Operator:
             await asyncio.sleep(DEFINED_S)
 
     async def _undefined(self) -> list[str]:
-        """Our kinds that Kubernetes doesn't know."""
+        """Those of the operator's kinds that Kubernetes doesn't know."""
         namespace = min(self._options.namespaces, default="")
         return [kind for kind in ("Cluster", "Topic") if not await self._kube.knows(kind, namespace)]
 
@@ -269,13 +269,13 @@ class Operator:
             self.queues["Cluster"].add(key, GATHERED_S)
 
     async def _listed(self) -> list[Object]:
-        """All Clusters that are ours to look after, whether a watch has told of them or not. Raises KubeError."""
+        """All Clusters that this operator reconciles, whether or not a watch has told of them. Raises KubeError."""
         selector = self._options.selector
         lists = [await self._kube.list("Cluster", each, selector) for each in sorted(self._options.namespaces) or [""]]
         return [each for listed in lists for each in listed]
 
     def _is_ours(self, key: Ref) -> bool:
-        """Not any more where its labels have changed: the watch tells that as a deletion."""
+        """Whether this operator reconciles the Cluster. If its labels stop matching, the watch tells of a deletion."""
         return key in self._known
 
     def _held_changed(self, key: Ref) -> None:
@@ -291,14 +291,14 @@ class Operator:
 async def operate(options: Options) -> NoReturn:
     """Runs an operator until a signal comes, and ends the process with its exit code. Raises OSError if it can't begin.
 
-    Not by asyncio's way, which cancels all tasks at once and waits for them: watches of kopf's that are left, because
-    another one failed, then wait for ever, and the process with them until a probe has it killed.
+    The process isn't ended as asyncio does it, by cancelling all tasks and waiting for them. If one of kopf's watches
+    failed, the others would then wait for ever, and the process with them, until a probe has it killed.
     """
     operator = Operator(options, await Kube.connect())
     await operator.listen()
     try:
         code = await operator.run()
-    except Exception:  # whatever it is, the process has to end by itself: see above
+    except Exception:  # after any error the process has to end by itself: see above
         logger.exception("the operator stops")
         code = 1
     logging.shutdown()

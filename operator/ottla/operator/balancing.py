@@ -1,9 +1,10 @@
 """Keeps a cluster's brokers in balance, as `spec.balance` says: measures, suggests, moves.
 
-Loads are measured between two looks that are `WINDOW_S` apart, and only where every broker answered both. A plan is
-carried out a bounded number of partitions at once, under the Cluster's throttle, and is looked for anew once it is
-done. It lives in memory: another process of the operator measures again, and what is under way ends by itself. While
-brokers come, go or restart the plan is given up; while one isn't ready nothing more of it is begun.
+Loads are measured between two questions that are `WINDOW_S` apart, and only if every broker answered both. A plan is
+carried out for a bounded number of partitions at once, under the Cluster's throttle. Once it is done, loads are
+measured again. The plan is kept in memory only: another process of the operator measures again, and moves that are
+under way complete by themselves. When brokers are added, removed or restarted, the plan is given up. While a broker
+isn't ready, no more moves of the plan are begun.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from ottla.operator.visit import Visit
 from ottla.placement import PartitionName
 from ottla.protocol.errors import KafkaError
 
-WINDOW_S = 110.0  # a little less than what lies between two looks where nothing happens
+WINDOW_S = 110.0  # a little less than the pause between two reconciles of a Cluster where nothing happens
 _MEASURING = Balancing("being measured")
 
 
 @dataclass
 class _Known:
-    """Of one Cluster."""
+    """The measurement and the plan of one Cluster."""
 
     uid: str
     wish: Balance
     looked: datetime | None = None
     before: Loads | None = None
-    plan: dict[PartitionName, Planned] = field(default_factory=dict)  # that is carried out
-    throttled: bool = False  # whether topics may name replicas that are throttled for a plan
+    plan: dict[PartitionName, Planned] = field(default_factory=dict)  # the plan that is being carried out
+    throttled: bool = False  # whether topics' settings may still name replicas that were throttled for a plan
     said: Balancing = _MEASURING
 
     def measure_anew(self, why: Balancing) -> None:
-        """What was planned or measured doesn't count any more."""
+        """Drops the plan and the measurement; `why` becomes the state of the balance."""
         self.plan, self.looked, self.before, self.said = {}, None, None, why
 
 
@@ -58,7 +59,7 @@ class Balancer:
         self._known.pop(key, None)
 
     async def balance(self, visit: Visit) -> None:
-        """One step: a look, a suggestion, or some moves."""
+        """One step: a measurement, a suggestion, or some moves. Raises Retry if the brokers refuse a request."""
         cluster, wish = visit.cluster, visit.cluster.balance
         known = self._known.get(cluster.ref)
         if known is None or known.uid != cluster.uid:
@@ -106,7 +107,7 @@ class Balancer:
         if _moves(kafka):
             known.said = Balancing("waits for replicas that are moved for something else")
             return
-        if known.wish.mode is Mode.RUN:  # what an earlier plan left, which was given up for a roll
+        if known.wish.mode is Mode.RUN:  # an earlier plan that was given up for a roll may have left throttles
             await self._unthrottle(visit, known, kafka)
         assignments = {
             (topic.name, index): partition.target
@@ -146,8 +147,10 @@ class Balancer:
 
 
 def _others_move(visit: Visit) -> str:
-    """What has to be over because brokers come, go or restart; nothing where none does. That brokers wait for a replica
-    to catch up doesn't count: a plan's own copies have to."""
+    """What a plan has to wait for while brokers are added, removed or restarted; empty where none is.
+
+    Replicas that have to catch up don't count, because the copies of a plan have to catch up, too.
+    """
     scaling, decision = visit.findings.scaling, visit.findings.decision
     rolls = not visit.current or (decision is not None and decision.rolling)
     if rolls or visit.leaving or scaling.draining or scaling.goes_on:
@@ -156,7 +159,7 @@ def _others_move(visit: Visit) -> str:
 
 
 def _waits_for(visit: Visit) -> str:
-    """The brokers that aren't ready."""
+    """The brokers that have to become ready first; empty where all are."""
     away = [str(pod.id) for pod in visit.findings.pods or () if not pod.ready]
     return f"broker {', '.join(away)} to be ready" if away else ""
 

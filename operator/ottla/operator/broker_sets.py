@@ -1,4 +1,4 @@
-"""The StatefulSets of brokers and controllers: one for each pool, made smaller only after a drain."""
+"""Applies the StatefulSets of brokers, one for each pool, and removes brokers only after they were drained."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CLAIM = "PersistentVolumeClaim"
 
 
 class BrokerSets:
-    """Keeps them, for any cluster."""
+    """Applies the StatefulSets of any cluster's brokers."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
 
     async def keep(self, visit: Visit) -> None:
-        """All pools' StatefulSets, with at least the brokers that are there; whatever becomes of one of them."""
+        """Applies each pool's StatefulSet, with at least its existing brokers; a refusal of one stops no other."""
         cluster, found = visit.cluster, visit.found
         refusals = Refusals()
         for pool in cluster.pools:
@@ -53,7 +53,7 @@ class BrokerSets:
         refusals.told()
 
     async def shrink(self, visit: Visit) -> None:
-        """Takes the pods of drained brokers away; a pool that isn't in the spec any more goes with its last one."""
+        """Removes the pods of drained brokers. The StatefulSet of a pool that isn't in the spec any more is deleted."""
         cluster, found = visit.cluster, visit.found
         pods = visit.pod_names()
         claims = found.by_name(CLAIM, BROKER)
@@ -68,14 +68,15 @@ class BrokerSets:
             elif pool is None and not going(item):
                 await visit.tell("ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
                 uid = item["metadata"]["uid"]
-                # It goes after its pods: without it they would be nobody's, and drained no longer while they run.
+                # Foreground: the StatefulSet goes after its pods. Pods that still ran without it wouldn't count as the
+                # Cluster's any more, and would stop being drained.
                 await self._kube.delete("StatefulSet", cluster.namespace, name, uid=uid, propagation="Foreground")
 
     async def _give_up(self, visit: Visit, pool: Pool) -> None:
-        """Notes which of a pool's volumes were never made, and aren't wanted any more.
+        """Notes on claims of a pool that aren't wanted any more that their volumes were never made.
 
-        A pod may have got its volume, and be gone, since the claims were listed. So the claim of a pod that is missing
-        is read once more before its note counts.
+        Since the claims were listed, a pod may have got its volume and gone again. So the claim of a missing pod is
+        read once more before its note counts.
         """
         cluster, found = visit.cluster, visit.found
         claims, pods = found.by_name(CLAIM, BROKER), found.by_name("Pod", BROKER)
@@ -86,14 +87,14 @@ class BrokerSets:
             await found.read_again(CLAIM, name)
 
     async def _note(self, visit: Visit, claims: Iterable[Object], emptied_for: str) -> None:
-        """Says of claims for whom they were emptied."""
+        """Writes the annotation EMPTIED_FOR on claims."""
         for claim in claims:
             meta = claim["metadata"]
             patch = {"metadata": {"uid": meta["uid"], "annotations": {EMPTIED_FOR: emptied_for}}}
             await self._kube.merge(CLAIM, visit.cluster.namespace, meta["name"], patch)
 
     async def retire_controllers(self, visit: Visit) -> None:
-        """Controllers with pods of their own go once every broker's process stands for controller."""
+        """Deletes the controllers that have pods of their own, once every broker's process stands for controller."""
         cluster, decision = visit.cluster, visit.findings.decision
         name = names.controller_set(cluster)
         if cluster.controllers.replicas or decision is None or decision.rolling or not decision.evictable:
@@ -104,7 +105,7 @@ class BrokerSets:
 
 
 def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
-    """A pool's StatefulSet, with the volumes that have to stay for now."""
+    """A pool's StatefulSet, with the unwanted volumes that may still have replicas."""
     cluster, found = visit.cluster, visit.found
     claims = found.by_name(CLAIM, BROKER)
     kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER), visit.now)
@@ -114,10 +115,10 @@ def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
 
 
 def _there(found: Found, cluster: Cluster, pool: Pool) -> int:
-    """How many brokers a pool has, those that are to go included: they stay until nothing is left on them."""
+    """How many brokers a pool has. Brokers that are to be removed count, because they stay until they are drained."""
     name = names.broker_set(cluster, pool)
     if (present := found.get("StatefulSet", name)) is not None:
         return len(broker_sets([present])[name])
-    # It is being made again around its pods.
+    # The StatefulSet was deleted without its pods, and is about to be made again.
     pods = [ordinal(pod) for pod in found.all("Pod", BROKER) if pod["metadata"]["name"].rpartition("-")[0] == name]
     return max(pods, default=pool.first_id - 1) + 1 - pool.first_id

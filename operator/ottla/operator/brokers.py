@@ -1,6 +1,6 @@
-"""The edge to the brokers' HTTP pages: what each says about stopping, and about what it has caught up with.
+"""The edge to the brokers' HTTP pages: each broker's reports on the risks of a restart, and on what it must catch up.
 
-A broker that doesn't answer has no report, and that is an answer, too: whoever decides waits for it.
+A broker that doesn't answer has no report, and the decisions in `plan/roll.py` wait for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_S_MAX = 5.0
 AT_ONCE = 20
-DECIDES = "it decides"  # so begins the answer of the controller that does
+DECIDES = "it decides"  # the beginning of the active controller's answer
 
 
 class BrokerPages:
@@ -37,13 +37,13 @@ class BrokerPages:
             await self._session.close()
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        """The reports of those that answer; `addresses`: broker → the pod's address."""
+        """The reports of the brokers that answer, by broker id; `addresses`: broker → the pod's address."""
         answers = await asyncio.gather(*(self._report(address) for address in addresses.values()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
     async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
-        """What each of these brokers says would break if it stopped with those that are `away`; one whose image is of
-        before it could be asked for several has said nothing."""
+        """The report of each of these brokers on stopping together with those that are `away`. A broker of a release
+        that answers only for itself counts as one that doesn't answer."""
         answers = await asyncio.gather(*(self._together(address, {*away, each}) for each, address in addresses.items()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
@@ -52,7 +52,10 @@ class BrokerPages:
         return found if found is not None and found.brokers == frozenset(brokers) else None
 
     async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        """Which of the controllers with pods of their own decides; those that don't answer are missing."""
+        """For controllers with pods of their own, whether each is the active one; those that don't answer are missing.
+
+        `addresses`: the number of the pod → its address.
+        """
         answers = await asyncio.gather(*(self._stands(address) for address in addresses.values()))
         return {number: report for number, report in zip(addresses, answers, strict=True) if report is not None}
 
@@ -86,7 +89,7 @@ class BrokerPages:
 
 
 def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
-    """The two pages in one. Raises KeyError for pages of something else."""
+    """The report that the broker's two pages give. Raises KeyError if they aren't such pages."""
     return Report(
         risks={kind: tuple(found["partitions"]) for kind, found in risk["risks"].items() if found["count"]},
         metadata_connected=risk["metadata_connected"],

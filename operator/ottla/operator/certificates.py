@@ -1,15 +1,17 @@
-"""Certificates for an etcd that the operator runs: an authority of its own, a pair for members, one for clients.
+"""Certificates for an etcd that the operator runs: a certificate authority, a pair for members, a pair for clients.
 
-They live in two Secrets: the authority's key in one that no pod mounts, the rest in another. A pair is renewed when a
-third of its time is left; etcd reads it anew by itself, brokers are restarted for it, one after the other.
+A pair is a certificate and its key. There are two Secrets: one with the authority's key, which no pod mounts, and one
+with the pairs and the trusted certificates. A pair is renewed when a third of its lifetime is left. etcd reads a new
+pair by itself; brokers are restarted for it, one after the other.
 
-The authority is renewed when a third of its time is left, in steps that each wait for the one before:
+The authority is renewed when a third of its lifetime is left, in steps each of which waits for the one before:
 
-1. A successor is made, and trusted beside it. Members and brokers read at their start whom they trust: all are
-   restarted, one after the other.
-2. Once all of them trust it, the successor signs: new pairs. The one before is trusted still, because the old pairs are
-   in use until everybody has been restarted for the new ones; its key is gone.
-3. It is trusted until there is a successor again, since forgetting it would cost another round of restarts.
+1. A successor is made, and trusted beside the present authority. Members and brokers read at their start which
+   authorities they trust, so all are restarted, one after the other.
+2. Once all pods trust the successor, it signs new pairs, and the key of its predecessor is dropped. The predecessor's
+   certificate is still trusted, because the old pairs are in use until all pods were restarted for the new ones.
+3. The predecessor stays trusted until there is another successor, because to stop trusting it would cost another round
+   of restarts.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
 PAIR_DAYS = 730
-AHEAD = timedelta(hours=1)  # clocks differ
+AHEAD = timedelta(hours=1)  # certificates are valid from so long ago, because clocks differ
 _PARTS = ("server.crt", "server.key", "client.crt", "client.key")
 
 Secret = dict[str, bytes]
@@ -37,7 +39,7 @@ Secret = dict[str, bytes]
 
 @dataclass(frozen=True)
 class Identity:
-    """With what one talks to etcd: PEM texts, and the name that its members prove."""
+    """What a client of etcd needs for TLS: PEM texts, and the DNS name in the certificate of its members."""
 
     authority: bytes
     certificate: bytes
@@ -45,7 +47,7 @@ class Identity:
     server_name: str
 
     def context(self) -> ssl.SSLContext:
-        """For aiohttp. Python reads pairs from files only: they exist for a moment."""
+        """The TLS context for aiohttp. Python reads a pair from a file only, so one exists for a moment."""
         context = ssl.create_default_context(cadata=self.authority.decode())
         with tempfile.TemporaryDirectory() as folder:
             pair = Path(folder) / "pair.pem"
@@ -56,7 +58,7 @@ class Identity:
 
 
 def authority(name: str, now: datetime) -> Secret:
-    """A new authority: tls.crt and tls.key."""
+    """The data of a new authority: tls.crt and tls.key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(f"{name[:40]} authority {now:%Y-%m-%d}")
     certificate = (
@@ -69,7 +71,10 @@ def authority(name: str, now: datetime) -> Secret:
 
 
 def tended(by: Secret, name: str, now: datetime, *, known: bool) -> Secret:
-    """The authority as it is to be now, the same where nothing is due. `known`: whom it trusts everybody trusts."""
+    """The authority's data after the step that is due now; the same data where none is.
+
+    `known`: whether all pods trust all certificates that these data have.
+    """
     try:
         certificate = x509.load_pem_x509_certificate(by["tls.crt"])
         serialization.load_pem_private_key(by["tls.key"], None)
@@ -90,12 +95,18 @@ def tended(by: Secret, name: str, now: datetime, *, known: bool) -> Secret:
 
 
 def trusted(by: Secret) -> bytes:
-    """The certificates of the authority, its successor and its predecessor, in an order that doesn't tell which is."""
+    """The certificates of the authority, its successor and its predecessor.
+
+    They are sorted, so that the text doesn't change when the successor becomes the authority.
+    """
     return b"".join(sorted(by[part] for part in ("tls.crt", "next.crt", "before.crt") if part in by))
 
 
 def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime) -> Secret:
-    """What pods mount: pairs for members and for clients, as they were found where they are good, and whom to trust."""
+    """The data that pods mount: the pairs of members and clients, and the trusted certificates.
+
+    The pairs that were `found` are kept if they are still usable; otherwise both are made anew.
+    """
     kept = {part: found[part] for part in _PARTS} if _usable(by, found, hosts, now) else None
     made = kept or {
         **_pair(by, "server", f"{name} member", hosts, now),
@@ -105,7 +116,7 @@ def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime)
 
 
 def _usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
-    """Whether the pairs are the authority's, for these hosts, and have more than a third of their time left."""
+    """Whether the authority has signed the pairs, for these hosts, and more than a third of their lifetime is left."""
     try:
         issuer = x509.load_pem_x509_certificate(by["tls.crt"])
         certificates = [x509.load_pem_x509_certificate(found[f"{kind}.crt"]) for kind in ("server", "client")]
@@ -122,20 +133,20 @@ def _usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
 
 
 def _due(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether a third of its time is left, or less."""
+    """Whether at most a third of a certificate's lifetime is left."""
     until = certificate.not_valid_after_utc
     return now >= until - (until - certificate.not_valid_before_utc) / 3
 
 
 def decoded(secret: dict[str, object] | None) -> Secret:
-    """The data of a Secret as Kubernetes has it."""
+    """The decoded data of a Secret that was read from Kubernetes; empty where there is none."""
     data = (secret or {}).get("data") or {}
     assert isinstance(data, dict)
     return {name: base64.b64decode(value) for name, value in data.items()}
 
 
 def encoded(secret: Secret) -> dict[str, str]:
-    """The data of a Secret as Kubernetes wants it."""
+    """The data of a Secret in base64, as Kubernetes wants them."""
     return {name: base64.b64encode(value).decode() for name, value in secret.items()}
 
 
@@ -145,7 +156,7 @@ def _pair(by: Secret, kind: str, name: str, hosts: list[str], now: datetime) -> 
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     until = min(now + timedelta(days=PAIR_DAYS), issuer.not_valid_after_utc)
-    # etcd's own gateway is a client of its server, with the server's pair.
+    # The server's pair is for clients, too: etcd's JSON gateway connects to etcd's own server with it.
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
     builder = (
         _begun(_named(name), issuer.subject, key, now, until)

@@ -1,7 +1,7 @@
-"""How the volumes of a Cluster stand: its claims, and the StorageClasses that they wait for.
+"""Reads the state of a Cluster's volumes: of its claims, and of the StorageClasses that they wait for.
 
-A class is read only while a claim waits for its volume. An operator that may not read classes says which one the claim
-waits for, and not whether there is such a class.
+A StorageClass is read only while a claim waits for its volume. If the operator may not read StorageClasses, the status
+names the class that the claim waits for, but not whether it exists.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.operator.visit import Visit
 
 
 async def look_at_volumes(kube: Kube, visit: Visit) -> None:
-    """Notes how the volumes stand. Raises KubeError."""
+    """Notes the state of the volumes in the findings. Raises KubeError."""
     found = visit.found
     pods = [*found.all("Pod", BROKER), *found.all("Pod", etcd_pods.ETCD)]
     claims = found.by_name("PersistentVolumeClaim")

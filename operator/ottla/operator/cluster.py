@@ -1,13 +1,13 @@
-"""Brings a cluster to what its resource says: one reconcile is a table of small parts, each level-triggered.
+"""Brings a cluster to what its resource says: one reconcile carries out a table of small parts, each level-triggered.
 
-A part that is refused, or fails in a way that nobody thought of, stops only those that name it among their needs
-(`parts.py`); the rest is done, and each failure is a condition of its own, a Warning and a metric until it is mended.
+A part that is refused, or fails unexpectedly, stops only the parts that need it (`parts.py`). All other parts are done.
+Each failure is a condition of its own and a metric until it is mended, and an Event of type Warning.
 
-The order of the table, and why: (1) what pods need before they start (certificates, Services, files); (2) etcd,
-without which a broker can't start; (3) volumes, before the StatefulSets that name them; (4) the StatefulSets; (5) what
-the brokers say, from which follow the budget for evictions, which is to be there before (6) the one pod that may be
-restarted, be it etcd's, a controller or a broker; (7) what is asked of brokers while they run; (8) what nothing wants
-any more, which goes last.
+The order of the table, and why: (1) the objects that pods need before they start (certificates, Services, files);
+(2) etcd, without which a broker can't start; (3) the StatefulSets of brokers and controllers; (4) the brokers' reports;
+(5) the restart of a pod of etcd or of the controllers, if one is due; (6) the decision about the brokers' pods, with
+the budget for evictions, which is applied before a broker's pod is resized or restarted; (7) requests to running
+brokers; (8) at last the deletion of objects that no part plans any more.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ WARNED = (
     "NotApplied",
     "ConfigNotApplied",
     "KafkaDoesNotAnswer",
-)  # reasons of Ready that somebody has to look at
-QUIET_S = 30.0  # what brokers say makes no event: so often they are asked whether a pod may be evicted
+)  # the reasons of the condition Ready for which an Event of type Warning is written
+QUIET_S = 30.0  # brokers' reports cause no events, so brokers are asked so often whether a pod may be evicted
 
 
 class ClusterReconciler:
@@ -82,9 +82,9 @@ class ClusterReconciler:
         read: Callable[[Ref, str], None] = lambda key, version: None,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`topics_held`: what the reconciler of Topics has to say in the Cluster's status; `ours`: whether a Cluster is
-        this operator's to look after, and `clusters` those that are, without it all that there are; `again` has one
-        looked at; `read` is told each version of a resource that was read."""
+        """`topics_held`: the condition of topics that wait for a person, if any; `ours`: whether this operator
+        reconciles a Cluster; `clusters`: lists the Clusters that it reconciles (None: all that exist); `again`:
+        reconciles a Cluster soon; `read`: is told the version of each Cluster that was read."""
         self._ours = ours
         self._kube = kube
         self._etcd = etcd
@@ -101,15 +101,15 @@ class ClusterReconciler:
         self._read = read
         self._utc = utc
         self.parts = self._table()
-        self.conditions: dict[Ref, dict[str, bool]] = {}  # of each Cluster, as its status has them
-        self.failing: dict[Ref, dict[str, bool]] = {}  # of each Cluster, whether a part was refused or failed
+        self.conditions: dict[Ref, dict[str, bool]] = {}  # by Cluster and type: whether the condition is True
+        self.failing: dict[Ref, dict[str, bool]] = {}  # by Cluster and part: whether the part was refused or failed
 
     def close(self) -> None:
         """Ends all connections to brokers."""
         self._administration.close()
 
     def _table(self) -> tuple[Part[Visit], ...]:
-        """What is done for a Cluster."""
+        """The parts of a reconcile, in their order."""
         etcd, exposure, rolling, brokers = self._etcd, self._exposure, self._rolling, self._administration
         pods_need = ("Certificates", "BrokerConfig", "BrokerService", "Metadata")
         return checked(
@@ -145,7 +145,7 @@ class ClusterReconciler:
                 _of_etcd("EtcdRoll", etcd.roll, ("Certificates", "Turn")),
                 Part("ControllerRoll", rolling.roll_controllers, ("Turn",)),
                 Part("RollDecision", rolling.decide, ("BrokerStates",)),
-                _applied("BrokerBudget", rolling.budget),  # without a decision there is a budget, too: none may go
+                _applied("BrokerBudget", rolling.budget),  # without a decision, the budget allows no eviction
                 Part("Resizing", self._resizing.carry_on, ("RollDecision", "Turn")),
                 Part("Roll", rolling.restart_one, ("RollDecision", "Turn")),
                 Part("ControllersRetired", self._sets.retire_controllers, ("Roll",)),
@@ -162,7 +162,7 @@ class ClusterReconciler:
         )
 
     async def reconcile(self, key: Ref) -> Result:
-        """One step nearer, and the status that says where it stands."""
+        """Carries out all parts for one Cluster, and writes its status."""
         resource = await self._kube.get("Cluster", *key) if self._ours(key) else None
         if resource is None or going(resource):
             await self._etcd.forget(key)
@@ -172,7 +172,7 @@ class ClusterReconciler:
             self._turns.ended(key)
             self._absences.forget(key)
             self._administration.forget(key)
-            # What it owns goes with it, by its owner references: nothing here has to be alive.
+            # Kubernetes deletes the Cluster's objects by their owner references; that needs no operator.
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
         now = self._utc()
@@ -183,7 +183,7 @@ class ClusterReconciler:
                 return Result()
             visit = await self._visit(resource, cluster, spec, refusal, now)
         except Exception as error:
-            # Without a look there is nothing to begin with, but the status says that much.
+            # Without the objects no part can be done, and the status says so.
             with suppress(Retry):
                 await self._write(resource, not_looked_at(resource, why(error), now), [])
             raise
@@ -213,19 +213,19 @@ class ClusterReconciler:
         cluster = replace(cluster, leaving=len(gone), restart=restart)
         visit = Visit(resource, cluster, spec, found, findings, now, tell, gone)
         visit.absent_since = self._absences.look(cluster.ref, found.all("StatefulSet"), found.all("Pod"), now)
-        with suppress(KubeError):  # then the part that keeps it says so
+        with suppress(KubeError):  # the part FollowedSpec reports such an error
             visit.followed = found.get("ConfigMap", names.followed(cluster.name))
         return visit
 
     async def _carried_out(self, visit: Visit) -> Result:
-        """Does all parts, writes the status, and says when to look again."""
+        """Does all parts and writes the status. Returns when to reconcile again."""
         key, turn = visit.cluster.ref, visit.findings.operator.turn
         try:
             result = await self._done(visit)
             turn = visit.findings.operator.turn
             return result
         finally:
-            if not turn:  # as its status says, or as it said before where it couldn't be written
+            if not turn:  # by the written status; if it couldn't be written, by the status before
                 self._turns.ended(key)
 
     async def _done(self, visit: Visit) -> Result:
@@ -244,23 +244,23 @@ class ClusterReconciler:
         return Result(SOON_S if visit.busy else QUIET_S, failure=visit.findings.failure)
 
     async def _meant(self, resource: Object) -> tuple[Cluster | None, Object, str]:
-        """The Cluster and its spec, or, where that can't be followed, the one before; and why it can't.
+        """The Cluster and its spec. If the spec can't be followed: the last one that could, and why this one can't.
 
-        So a mistake in a spec doesn't keep what is broken from being mended.
+        So a mistake in a spec doesn't keep the operator from repairing the cluster.
         """
         spec = resource.get("spec") or {}
         try:
             return parse_cluster(resource, self._defaults), spec, ""
         except SpecError as error:
             refusal = str(error)
-        except Exception as error:  # whatever it is, what was followed before is kept in order
+        except Exception as error:  # after any error, the last spec that could be followed is still carried out
             refusal = f"the operator can't read the spec ({type(error).__name__}): {why(error)}"
             logger.debug("cluster %s: %s", ref_of(resource), refusal, exc_info=error)
         before = None if spec.get("paused") else await last_followed(self._kube, resource, self._defaults)
         return (*before, refusal) if before is not None else (None, spec, refusal)
 
     async def _certify(self, visit: Visit) -> None:
-        """What etcd and the brokers prove who they are with: pods mount it."""
+        """Makes the certificates of an etcd that the operator runs, or reads the Secrets for another etcd."""
         if isinstance(etcd := visit.cluster.metadata, Etcd):
             await self._etcd.certify(visit, etcd)
         else:
@@ -270,12 +270,12 @@ class ClusterReconciler:
         visit.findings.racks_wait_for = await tell_racks(self._kube, visit.cluster, visit.found)
 
     async def _prune(self, visit: Visit) -> None:
-        """What no part plans goes. A plan that can't be made is this part's failure: then nothing is deleted."""
+        """Deletes the objects that no part plans. If a plan can't be made, this part fails, and nothing is deleted."""
         wanted = [item for part in self.parts for item in part.plans(visit)]
         await visit.found.prune((item["kind"], item["metadata"]["name"]) for item in wanted)
 
     async def _write(self, resource: Object, status: Object, troubles: list[Trouble]) -> None:
-        """Only on a difference: a status that is written for nothing would make the next event."""
+        """Writes the status, if it differs, and Events about news in it. A needless write would cause a next event."""
         before = resource.get("status") or {}
         self.conditions[ref_of(resource)] = {each["type"]: each["status"] == "True" for each in status["conditions"]}
         if status == before:
@@ -283,7 +283,7 @@ class ClusterReconciler:
         try:
             await self._kube.write_status(resource, status)
         except KubeError as error:
-            if error.status != 404:  # it was deleted meanwhile
+            if error.status != 404:  # 404: the Cluster was deleted meanwhile
                 raise
         now = self._utc()
         ready = condition(status, "Ready")
@@ -308,7 +308,7 @@ def _is_news(said: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _applied(name: str, plans: Callable[[Visit], Iterable[Object]], needs: tuple[str, ...] = ()) -> Part[Visit]:
-    """A part that is nothing but objects."""
+    """A part that only applies the objects that it plans."""
 
     async def apply(visit: Visit) -> None:
         await visit.found.apply_each(plans(visit))
@@ -324,7 +324,7 @@ def _of_etcd(
     *,
     reads: bool = False,
 ) -> Part[Visit]:
-    """A part that is there only for an etcd that is the operator's."""
+    """A part that does something only if the operator runs the Cluster's etcd."""
 
     async def part(visit: Visit) -> None:
         if isinstance(etcd := visit.cluster.metadata, Etcd):
@@ -342,7 +342,7 @@ def _if_etcd(plans: Callable[[Cluster, Etcd], Iterable[Object]]) -> Callable[[Vi
 
 
 def _etcd_config(visit: Visit) -> Iterable[Object]:
-    """By its name only: what is in it follows from what etcd says."""
+    """The ConfigMap of etcd's members, so that it isn't pruned. Its data follow from etcd's list, and are left out."""
     return [etcd_pods.config_map(visit.cluster, {})] if isinstance(visit.cluster.metadata, Etcd) else ()
 
 
@@ -355,8 +355,8 @@ def _endpoint_slices(visit: Visit) -> Iterable[Object]:
 
 
 async def _shared_endpoints(visit: Visit) -> None:
-    """Also while the Cluster is paused: a pod that comes back at another address is to be found there, as behind
-    any other Service."""
+    """Applies the EndpointSlices, also while the Cluster is paused: clients have to find a pod that comes back at
+    another address, as behind any other Service."""
     await visit.found.apply_each(_endpoint_slices(visit))
 
 

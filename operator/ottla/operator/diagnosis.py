@@ -1,7 +1,7 @@
-"""What is wrong with an installation of the operator, from what was found of it. Pure.
+"""What is wrong with an installation of the operator, judged by its objects in Kubernetes. Pure.
 
-Three things that an operator can't mend itself, and that make it look idle: rights that it lacks, definitions of its
-kinds that are missing or another version's, versions that don't fit together. Each finding says what to do.
+An operator looks idle if it lacks rights, if the definitions of its kinds are missing or of another version, or if
+versions don't fit together. It can't mend any of these itself. Each finding says what to do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDLESS = tuple(asked(verb, "Secret") for verb in ("list", "watch", "delete"))
 
 
 class Finding(NamedTuple):
-    """Something that isn't as it should be. `broken`: it keeps something from working."""
+    """Something that is wrong. `broken`: whether it keeps something from working."""
 
     about: str
     broken: bool
@@ -36,31 +36,31 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Installation:
-    """One operator, as its Deployment says."""
+    """One installed operator, by its Deployment."""
 
     ref: Ref
-    release: str  # of Helm
+    release: str  # the name of Helm's release
     account: str
     version: str
-    brings: str  # the version of the brokers that it makes; nothing: unknown
-    namespaces: frozenset[str]  # that it watches; none: all
+    brings: str  # the version of the brokers that it makes; empty: not known
+    namespaces: frozenset[str]  # the namespaces that it watches; empty: all
     selector: str
     lease: str
     ready: bool
-    trouble: str  # what Kubernetes says of a Deployment that isn't ready
+    trouble: str  # Kubernetes' message about the Deployment's condition Available
 
     @property
     def user(self) -> str:
-        """Its service account, as Kubernetes names users."""
+        """The user name of its service account."""
         return f"system:serviceaccount:{self.ref.namespace}:{self.account}"
 
     def watches(self, namespace: str) -> bool:
-        """Whether it looks after a namespace."""
+        """Whether it watches a namespace."""
         return not self.namespaces or namespace in self.namespaces
 
 
 def installation(deployment: Object) -> Installation:
-    """What a Deployment of the operator's chart says."""
+    """The installation that a Deployment of the operator's chart describes."""
     template = deployment["spec"]["template"]["spec"]
     container = template["containers"][0]
     given = {each["name"]: str(each.get("value") or "") for each in container.get("env") or ()}
@@ -85,7 +85,7 @@ def installation(deployment: Object) -> Installation:
 
 
 def of_kubernetes(version: str) -> Iterator[Finding]:
-    """Whether it is new enough; `version` as `v1.33.5-gke.1`."""
+    """A finding if Kubernetes is too old; `version` as `v1.33.5-gke.1`."""
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found and (int(found[1]), int(found[2])) < KUBERNETES_MIN:
         least = ".".join(map(str, KUBERNETES_MIN))
@@ -93,7 +93,7 @@ def of_kubernetes(version: str) -> Iterator[Finding]:
 
 
 def of_definition(name: str, found: Object | None, wanted: Object) -> Iterator[Finding]:
-    """Whether a kind is defined as this version of Ottla defines it."""
+    """Findings if a kind isn't defined as this version of Ottla defines it."""
     about = f"definition {name}"
     if found is None:
         yield Finding(about, True, "there is none, so the operator has nothing to watch", f"{UPGRADE} defines it")
@@ -133,7 +133,7 @@ def _fields(schema: Object, above: str) -> Iterator[str]:
 
 
 def of_operators(found: Sequence[Installation], own_version: str) -> Iterator[Finding]:
-    """Whether there is one, whether it runs, and whether two look after the same."""
+    """Findings if no operator is installed, if one doesn't run, or if two reconcile the same Clusters."""
     if not found:
         yield Finding("operator", True, "none is installed", "helm install ottla-operator charts/ottla-operator …")
     for one in found:
@@ -153,7 +153,7 @@ def of_operators(found: Sequence[Installation], own_version: str) -> Iterator[Fi
 
 
 def of_lease(one: Installation, lease: Object | None, now: datetime) -> Iterator[Finding]:
-    """Whether somebody acts under the operator's Lease."""
+    """A finding if no process has the operator's Lease, or if it wasn't renewed for too long."""
     if not one.lease or not one.ready:
         return
     spec = (lease or {}).get("spec") or {}
@@ -170,7 +170,7 @@ def of_lease(one: Installation, lease: Object | None, now: datetime) -> Iterator
 def of_rights(
     one: Installation, rights: Iterable[Right], namespace: str, denied: frozenset[Asked], *, needed: bool = True
 ) -> Iterator[Finding]:
-    """Rights that it lacks. Where they aren't `needed`, what doesn't work without them is their reason."""
+    """Findings for rights that the operator lacks. If a right isn't `needed`, the finding says what it is for."""
     where = f"in the namespace {namespace}" if namespace else "in all namespaces"
     for right in rights:
         lacking = [str(single) for single in each([right]) if single in denied]
@@ -185,7 +185,7 @@ def of_rights(
 
 
 def of_needless_rights(one: Installation, namespace: str, denied: frozenset[Asked]) -> Iterator[Finding]:
-    """What it may do with Secrets and never does."""
+    """A finding if the operator may do more with Secrets than it needs."""
     if more := [str(single) for single in NEEDLESS if single not in denied]:
         told = f"{one.user} may {', '.join(more)} in {namespace or 'all namespaces'}, and needs none of it"
         yield Finding(f"operator {one.ref}", False, told, "see which other role is bound to the account")
@@ -195,7 +195,7 @@ def of_needless_rights(one: Installation, namespace: str, denied: frozenset[Aske
 
 
 def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], now: datetime) -> Iterator[Finding]:
-    """Clusters that nobody looks after, or that run another version than their operator brings."""
+    """Findings for Clusters that no operator reconciles, or that run another version than their operator brings."""
     for cluster in clusters:
         ref = ref_of(cluster)
         about = f"Cluster {ref}"
@@ -217,7 +217,7 @@ def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], n
 
 
 def _changed_s_ago(cluster: Object, now: datetime) -> float:
-    """Since anybody wrote to its spec, as far as Kubernetes tells."""
+    """How many seconds ago the Cluster was last changed, its status aside, as far as Kubernetes tells."""
     meta = cluster["metadata"]
     written = [
         entry["time"]

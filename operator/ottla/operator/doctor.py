@@ -1,7 +1,8 @@
-"""Looks at an installation of the operator from outside, as whoever asks: `ottla operator doctor`.
+"""`ottla operator doctor`: examines an installation of the operator from outside, with the rights of the one who asks.
 
-What it finds is judged by `diagnosis.py`. Rights are asked of Kubernetes itself (SubjectAccessReview), so that whatever
-grants or denies them counts. What the person may not look at is a finding, too, and the rest is looked at all the same.
+`diagnosis.py` judges the objects that are read here. Kubernetes itself is asked about the operator's rights
+(SubjectAccessReview), so that every source of rights counts. If the person may not read something, that is a finding,
+too, and everything else is examined all the same.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ AT_A_TIME = 16
 
 
 class Kubernetes(Protocol):
-    """What is needed of it: `ottla.operator.kube.Kube`."""
+    """The part of `ottla.operator.kube.Kube` that the doctor needs."""
 
     async def version(self) -> str:
-        """As `v1.33.5`."""
+        """The version of Kubernetes, as `v1.33.5`."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where there is none, or none of its kind."""
+        """One object; None where it or its kind doesn't exist."""
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
-        """All objects of a kind; of all namespaces where none is named."""
+        """All objects of a kind, in one namespace or, without one, in all."""
 
     async def create(self, wanted: Object) -> Object:
-        """Makes an object, and gives what the API server made of it."""
+        """Creates an object, and returns it as the API server answers."""
 
 
 class Doctor:
-    """One look at everything."""
+    """One examination of an installation."""
 
     def __init__(self, kube: Kubernetes, own_version: str, now: datetime) -> None:
-        """`own_version`: of the Ottla that asks; `now`: in UTC."""
+        """`own_version`: the version of the Ottla that runs this; `now`: in UTC."""
         self._kube = kube
         self._own_version = own_version
         self._now = now
         self._findings: list[Finding] = []
 
     async def look(self) -> list[Finding]:
-        """What is wrong, the worst first. Raises KubeError where Kubernetes can't be reached."""
+        """All findings, broken things first. Raises KubeError if Kubernetes can't be reached."""
         self._found(diagnosis.of_kubernetes(await self._kube.version()))
         for path in sorted(CRDS.glob("*.yaml")):
             await self._definition(yaml.safe_load(path.read_text()))
@@ -70,17 +71,17 @@ class Doctor:
         self._findings += findings
 
     def _unreadable(self, error: KubeError) -> None:
-        """Raises what isn't a matter of the person's rights."""
+        """Makes a finding of a refusal for want of the person's rights. Raises any other error."""
         if error.status != 403:
             raise error
         self._findings.append(Finding("your own rights", False, str(error), "ask as somebody who may see that"))
 
     async def _list(self, kind: str, labels: str = "") -> list[Object] | None:
-        """None where that can't be known."""
+        """All objects of a kind; None where they can't be read."""
         try:
             return await self._kube.list(kind, labels=labels)
         except KubeError as error:
-            if error.status != 404:  # a kind that isn't defined, which is said already
+            if error.status != 404:  # 404: the kind isn't defined, which another finding says
                 self._unreadable(error)
             return None
 

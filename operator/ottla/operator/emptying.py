@@ -1,8 +1,8 @@
-"""Empties volumes that the spec doesn't want any more: the brokers that have them move their replicas away.
+"""Empties volumes that the spec doesn't want any more: their brokers move the replicas to their other volumes.
 
-Each broker is asked by itself. It gets no new replicas on such a volume, and moves those that are there, some at once.
-That nothing is left is noted on the claim (`plan/volumes.py` says why, and what follows), after two looks in different
-visits: a replica that was placed just before the broker heard of it shows only later.
+Each broker gets requests of its own. It places no new replicas on such a volume, and moves the present ones, some at
+once. When none is left, the claim's annotation says so (`plan/volumes.py` says why, and what follows). It is written
+only after two reconciles saw no replica: a replica that was placed just before the request shows only later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLAIM = "PersistentVolumeClaim"
 
 @dataclass(frozen=True)
 class _Broker:
-    """A broker's pod, and its claims by the volumes' ids."""
+    """A broker's pod, its claims by the volumes' ids, and the ids of the volumes that the spec wants."""
 
     pod: Object
     claims: dict[int, Object]
@@ -46,27 +46,27 @@ class _Broker:
 
     @property
     def going(self) -> list[int]:
-        """The volumes that it has and that aren't wanted."""
+        """The volumes that the pod mounts and the spec doesn't want."""
         return sorted(mounted(self.pod) - self.wanted)
 
     @property
     def noted(self) -> list[int]:
-        """Those that are being emptied, or were once."""
+        """The volumes whose claims have the annotation: they are being emptied, or were once."""
         return [volume for volume, claim in self.claims.items() if is_noted(claim)]
 
     @property
     def leaves(self) -> bool:
-        """Whether nothing is left on the broker, which goes with all its volumes."""
+        """Whether the broker was drained, and is removed with all its volumes."""
         return any(is_left_behind(self.claims[volume]) for volume in mounted(self.pod) & self.claims.keys())
 
     @property
     def stays(self) -> list[int]:
-        """Those that were to go, and are wanted again."""
+        """The volumes that were being emptied, and are wanted again."""
         return [volume for volume in self.noted if volume in mounted(self.pod) & self.wanted]
 
 
 class Emptying:
-    """Looks after the volumes of the brokers of any cluster."""
+    """Empties the unwanted volumes of any cluster's brokers."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -74,7 +74,7 @@ class Emptying:
         self._empty: dict[Ref, tuple[str, list[int]]] = {}  # pod → its uid, and the volumes that were seen empty once
 
     async def empty(self, visit: Visit) -> None:
-        """One step, of each broker."""
+        """One step for each broker. Raises Retry with the first refusal."""
         refusals = Refusals()
         for pool in visit.cluster.pools:
             for broker in _brokers(visit, pool):
@@ -96,8 +96,8 @@ class Emptying:
         if not is_ready(broker.pod):
             self._says(visit, broker, f"waiting for {broker.name} to be ready")
             return
-        # A note that nothing is left is taken back before new replicas may come, and any note only after that: whatever
-        # is cordoned is found again by its note.
+        # If a volume is wanted again, the note that it is empty is withdrawn before the broker may place replicas on
+        # it. The annotation itself is removed only after that, because cordoned volumes are found by it.
         for volume in broker.going:
             if volume not in broker.noted:
                 await self._note(visit, broker, volume, "")
@@ -121,7 +121,7 @@ class Emptying:
             admin.close()
 
     async def _cordon(self, admin: KafkaAdmin, broker: int, wanted: str) -> None:
-        """Says which directories get no new replicas."""
+        """Tells a broker the directories on which it places no new replicas."""
         if (await admin.settings(BROKER_RESOURCE, str(broker))).get(CORDONED, "") != wanted:
             given, reset = ({CORDONED: wanted}, ()) if wanted else ({}, (CORDONED,))
             await admin.configure_brokers(given, reset, broker=str(broker))
@@ -132,7 +132,7 @@ class Emptying:
         going = [names.log_directory(volume) for volume in broker.going]
         directories = await admin.log_directories()
         if any(each.path in going and not each.cordoned for each in directories):
-            self._cordoned.pop(key, None)  # somebody took it back, or the metadata is an older one
+            self._cordoned.pop(key, None)  # the cordon was reset, or the metadata was restored
         plan = emptied(directories, going)
         if plan.moves:
             await admin.move_to_directories(plan.moves)
@@ -165,8 +165,11 @@ class Emptying:
             await self._kube.merge(CLAIM, visit.cluster.namespace, meta["name"], patch)
 
     async def _delete_emptied(self, visit: Visit, broker: _Broker) -> None:
-        """Of a pool whose volumes don't outlast it: the claims that were emptied, once the pod doesn't have them, and
-        its broker was told that they aren't cordoned any more: their notes say that it has to be."""
+        """Deletes the emptied claims of a broker in a pool that doesn't keep its volumes.
+
+        That is done once the pod doesn't mount them, and its broker was told that they aren't cordoned any more. Until
+        then the claims' annotations are needed, because they say that the broker has to be told.
+        """
         told_uid, cordoned = self._cordoned.get(ref_of(broker.pod), ("", ""))
         if broker.noted and (told_uid != broker.uid or cordoned != _cordon_of(broker)):
             return
@@ -178,12 +181,12 @@ class Emptying:
 
 
 def _cordon_of(broker: _Broker) -> str:
-    """The directories that get no new replicas, as the setting has them."""
+    """The value of `cordoned.log.dirs`: the directories on which the broker is to place no new replicas."""
     return ",".join(names.log_directory(volume) for volume in broker.going)
 
 
 def _unopened(visit: Visit, broker: int) -> str:
-    """Why something may lie on a volume that its broker doesn't list: a log that can't be opened; else nothing."""
+    """Why a volume may have replicas that its broker doesn't list: logs that it can't open; else empty."""
     report = next((pod.report for pod in visit.findings.pods or () if pod.id == broker), None)
     if report is None:
         return "waiting for the broker to say which logs it couldn't open"

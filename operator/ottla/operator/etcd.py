@@ -1,7 +1,7 @@
-"""Keeps the etcd of a cluster as it is to be: formed once, its members there, replaced when they lost their data.
+"""Runs the etcd of a cluster: it is formed once, and members that lost their data are replaced.
 
-Each public method that takes a visit is a part of a Cluster's reconcile. One step at a time, each decided by
-`plan/etcd_members.py` from what etcd and Kubernetes say now.
+Each public method that takes a visit is a part of a Cluster's reconcile. The list of members changes one step at a
+time. Each step is decided by `plan/etcd_members.py`, by the present answers of etcd and Kubernetes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UPKEEP_S = 300.0
 
 
 class EtcdKeeper:
-    """Looks after the etcd of any cluster."""
+    """Runs the etcd of any cluster."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class EtcdKeeper:
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`client` makes one for an etcd that wants such an identity."""
+        """`client` makes a client with an identity for TLS, or with None for an etcd without TLS."""
         self._kube = kube
         self._make_client = client
         self._clock = clock
         self._utc = utc
-        self._clients: dict[Ref, tuple[str, EtcdClient]] = {}  # with a digest of their certificates
+        self._clients: dict[Ref, tuple[str, EtcdClient]] = {}  # a digest of the client's certificates, and the client
         self._next_upkeep: dict[Ref, float] = {}
 
     async def close(self) -> None:
@@ -76,14 +76,14 @@ class EtcdKeeper:
             await client.close()
 
     async def forget(self, cluster: Ref) -> None:
-        """Ends the connection to the etcd of a cluster that is gone: another one may come under its name."""
+        """Ends the connection to the etcd of a cluster that is gone: another cluster may get its name."""
         self._next_upkeep.pop(cluster, None)
         if (known := self._clients.pop(cluster, None)) is not None:
             await known[1].close()
 
     async def certify(self, visit: Visit, etcd: Etcd) -> None:
-        """Makes and renews what clients and members prove who they are with: pods mount it, and the Cluster gets
-        digests of what they read."""
+        """Makes and renews the certificates of members and clients, which pods mount. The visit's Cluster gets digests
+        of the certificates that pods read at their start."""
         key = visit.cluster.ref
         etcd = _as_formed(visit.cluster, etcd, visit.found)
         visit.cluster = replace(visit.cluster, metadata=etcd)
@@ -102,7 +102,7 @@ class EtcdKeeper:
         return self._clients[cluster.ref][1]
 
     async def look(self, visit: Visit, etcd: Etcd) -> None:
-        """How many members answer: each is ready only while it reaches a majority."""
+        """Notes how many members answer: a member is ready only while it reaches a majority."""
         pods = visit.found.all("Pod", etcd_pods.ETCD)
         answer = sum(pod.ready for pod in seen_pods(pods))
         troubles = [f"{pod['metadata']['name']}: {why}" for pod in pods if (why := stuck(pod))]
@@ -114,7 +114,7 @@ class EtcdKeeper:
         visit.busy |= bool(waits_for)
 
     async def configure(self, visit: Visit, etcd: Etcd) -> None:
-        """Asks for the list of members, and writes down what each may do at its start."""
+        """Asks for the list of members, and applies the ConfigMap that says what each may do at its start."""
         cluster, found = visit.cluster, visit.found
         members = visit.members = await self._members(cluster, found.all("Pod", etcd_pods.ETCD))
         formed = self.formed(visit)
@@ -126,7 +126,7 @@ class EtcdKeeper:
         await found.apply(etcd_pods.config_map(cluster, rules))
 
     async def keep_set(self, visit: Visit, etcd: Etcd) -> None:
-        """The StatefulSet: a member that goes has its pod until it is off the list."""
+        """Applies the StatefulSet: a member keeps its pod until it was removed from the list."""
         cluster, found = visit.cluster, visit.found
         present = found.get("StatefulSet", names.etcd_set(cluster))
         there = 0 if present is None else present["spec"].get("replicas", 0)
@@ -136,13 +136,13 @@ class EtcdKeeper:
             visit.findings.storage_is(Storage("Refused", trouble))
 
     async def form(self, visit: Visit, etcd: Etcd) -> None:
-        """Brokers can be started on an etcd that was formed once."""
+        """Raises NotYet while etcd was never formed: until then no broker can start."""
         if not self.formed(visit):
             visit.busy = True
             raise NotYet("etcd to be formed")
 
     async def mend(self, visit: Visit, etcd: Etcd) -> None:
-        """One change of the list, and a member whose volume is lost begins anew."""
+        """Makes one change of the list of members, and replaces the lost volume of one member."""
         if visit.members is None:
             return
         pods = visit.found.all("Pod", etcd_pods.ETCD)
@@ -153,7 +153,7 @@ class EtcdKeeper:
         await self._replace_lost(visit, etcd)
 
     async def tidy(self, visit: Visit, etcd: Etcd) -> None:
-        """Takes away the volumes of members that went, once their pods have gone."""
+        """Deletes the volumes of members that were removed, once their pods are gone."""
         cluster, found = visit.cluster, visit.found
         claims = {item["metadata"]["name"]: item for item in found.all("PersistentVolumeClaim", etcd_pods.ETCD)}
         if not (left := left_behind(cluster, etcd, visit.members, claims)):
@@ -167,14 +167,14 @@ class EtcdKeeper:
                 await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim, uid=uid)
 
     async def roll(self, visit: Visit, etcd: Etcd) -> None:
-        """Restarts one outdated member while all answer, or one that is stuck, if a second look says the same."""
+        """Restarts one outdated member while all members answer, or a stuck one, if a second look decides the same."""
         decision = await self._decide(visit, etcd)
         decision = await restart_chosen(self._kube, visit, decision, lambda: self._decide(visit, etcd))
         visit.findings.etcd_roll = decision
         visit.rolls(decision)
 
     async def _decide(self, visit: Visit, etcd: Etcd) -> Decision:
-        """Which member is to be restarted now, and else what for it waits."""
+        """Which member is to be restarted now, or what the restart waits for."""
         cluster, found = visit.cluster, visit.found
         stateful_set = found.get("StatefulSet", names.etcd_set(cluster))
         if stateful_set is None or not is_current(stateful_set):
@@ -215,23 +215,23 @@ class EtcdKeeper:
                     leaders.append(name)
             except EtcdUnreachable:
                 return decision(waits_for=f"{name} to answer")
-        # A leader that stops costs an election: it is the last.
+        # etcd's leader is restarted last, because its stop causes an election.
         return decision(min(old, key=lambda name: (name in leaders, name)))
 
     async def look_at_snapshots(self, visit: Visit, etcd: Etcd) -> None:
-        """Whether they are taken as asked for."""
+        """Notes when the last snapshot was taken, and whether one is late."""
         if etcd.snapshots is not None:
             job = visit.found.get("CronJob", names.snapshots(visit.cluster))
             visit.findings.last_snapshot = last_snapshot(job)
             visit.findings.snapshots_wait_for = late(job, etcd.snapshots.schedule, visit.now)
 
     async def upkeep(self, visit: Visit, etcd: Etcd) -> None:
-        """Makes a member's database smaller where that is worth it, and takes the quota's alarm back afterwards."""
+        """Defragments a member's database where that frees much, and then disarms the alarm of a full database."""
         if self.formed(visit) and not visit.findings.metadata_waits_for:
             visit.findings.metadata_full = await self._upkeep(visit.cluster, etcd, visit.found, visit.tell)
 
     async def _upkeep(self, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell) -> str:
-        """What a person has to do where it doesn't help."""
+        """One step of the upkeep. Returns what a person has to do if the database is full of used pages; else empty."""
         key = cluster.ref
         if self._clock() < self._next_upkeep.get(key, 0.0):
             return ""
@@ -265,7 +265,7 @@ class EtcdKeeper:
         return ""
 
     async def _members(self, cluster: Cluster, pods: list[Object]) -> list[Member] | None:
-        """The list; None where no majority answers."""
+        """etcd's list of members; None where no majority answers."""
         addresses = [_endpoint(pod) for pod in pods if address(pod)]
         if not addresses:
             return None
@@ -275,9 +275,9 @@ class EtcdKeeper:
             return None
 
     def formed(self, visit: Visit) -> bool:
-        """Whether there was an etcd once: it has members, its own ConfigMap says so, or brokers run on it.
+        """Whether etcd was ever formed: it has members, its ConfigMap says so, or there are brokers.
 
-        Where it is lost for good, a person scales the brokers to nothing and deletes the ConfigMap, to begin anew.
+        If etcd is lost for good, a person scales the brokers to 0 and deletes the ConfigMap, to form a new one.
         """
         found = visit.found
         rules = found.get("ConfigMap", names.etcd_set(visit.cluster))
@@ -299,12 +299,12 @@ class EtcdKeeper:
         elif isinstance(step, StartNow):
             pod = visit.found.get("Pod", step.name)
             assert pod is not None
-            version = pod["metadata"]["resourceVersion"]  # one that has begun meanwhile stays
+            version = pod["metadata"]["resourceVersion"]  # a pod that has started meanwhile isn't deleted
             if await self._kube.delete("Pod", cluster.namespace, step.name, uid=step.uid, version=version):
                 await tell("EtcdMemberRestarted", f"{step.name} may begin now: etcd has let it in")
 
     async def _replace_lost(self, visit: Visit, etcd: Etcd) -> None:
-        """A member whose volume is lost with its node begins anew, while the others have a majority."""
+        """Replaces a member's volume that was lost with its node, while the ready members are a majority."""
 
         def safe() -> bool:
             seen = seen_pods(visit.found.all("Pod", etcd_pods.ETCD))
@@ -320,12 +320,15 @@ class EtcdKeeper:
 
 
 def _as_formed(cluster: Cluster, etcd: Etcd, found: Found) -> Etcd:
-    """Members can't change the way in which they talk to each other one after the other: it stays."""
+    """The spec, with the scheme (http or https) that members have used among themselves since etcd was formed.
+
+    The scheme never changes. If it did, members that are restarted one after the other couldn't reach each other.
+    """
     rules = found.get("ConfigMap", names.etcd_set(cluster))
     plain = rules is not None and "=http://" in (rules.get("data") or {}).get("initial-cluster", "")
     return replace(etcd, plain_peers=plain)
 
 
 def _endpoint(pod: Object) -> str:
-    """host:port of a member."""
+    """The host:port at which clients reach a member."""
     return str(Address(address(pod), ETCD_PORT))

@@ -1,7 +1,7 @@
-"""Keeps the Secrets with the certificates of a cluster's etcd as `certificates.py` says: made, renewed, known to all.
+"""Keeps the Secrets with the certificates of a cluster's etcd, by the steps of `certificates.py`.
 
-What a pod was started with stands in its annotations, as a digest: so it is known when everybody trusts another
-authority, and a pod that read something older is outdated.
+A pod's annotations have a digest of the certificates that it was started with. By these digests the operator knows when
+all pods trust a new authority, and a pod that was started with older certificates is outdated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ottla.operator.spec.cluster import Cluster, Etcd
 async def certified(
     kube: Kube, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell, now: datetime
 ) -> tuple[Cluster, Identity]:
-    """The next step of making and renewing them: the Cluster with digests of what pods read, the operator's pair."""
+    """Makes the next step. Returns the Cluster with digests of the certificates that pods read at their start, and the
+    operator's own identity."""
     hosts, name = etcd_pods.certified_hosts(cluster), names.etcd_set(cluster)
     names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
     present, mounted = [certificates.decoded(await kube.get("Secret", cluster.namespace, each)) for each in names_of]
@@ -49,12 +50,13 @@ def _read_by_clients(pairs: Secret) -> str:
 
 
 def _read_by_members(pairs: Secret) -> str:
-    """At their start: whom they trust. Their own pair they read for each connection."""
+    """A digest of what members read only at their start: the trusted certificates. They read their pair at each
+    connection."""
     return names.checksum(pairs["ca.crt"].decode())
 
 
 def _everybody_read(found: Found, pairs: Secret) -> bool:
-    """Whether all pods were made after the Secret was as it is."""
+    """Whether all pods were started with the present data of the Secret, by the digests in their annotations."""
     digests = dict.fromkeys((BROKER, CONTROLLER), _read_by_clients(pairs)) | {etcd_pods.ETCD: _read_by_members(pairs)}
     return all(
         annotation(pod, names.CERTIFICATES_CHECKSUM) == digest

@@ -1,4 +1,4 @@
-"""The edge to an etcd that the operator runs: its members, its health, its upkeep, by etcd's own JSON gateway."""
+"""The edge to an etcd that the operator runs: its members, their status and upkeep, by etcd's own JSON gateway."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DEFRAGMENT_S_MAX = 60.0
 
 
 class EtcdUnreachable(Retry):
-    """No member answered, or the one that did refused."""
+    """No member answered, or the members that answered refused the request."""
 
 
 class EtcdClient:
-    """Asks the members at the given endpoints (host:port), one after the other until one answers, where nothing else
-    is said."""
+    """A client of etcd's members at given endpoints (host:port). Unless a method says otherwise, it asks one endpoint
+    after the other until one answers. Methods raise EtcdUnreachable."""
 
     def __init__(self, identity: Identity | None = None) -> None:
-        """With an identity over TLS."""
+        """Connects by TLS if it has an identity."""
         self._scheme = "http" if identity is None else "https"
         self._tls: dict[str, Any] = {}
         if identity is not None:
@@ -39,7 +39,8 @@ class EtcdClient:
             await self._session.close()
 
     async def members(self, endpoints: Sequence[str]) -> list[Member]:
-        """The list, as a majority has it. All are asked at once: where all hang, that is told after one time-out."""
+        """The list of members that a majority agrees on. All endpoints are asked at once, so that the error comes after
+        one time-out if none answers."""
         path, body = "/v3/cluster/member/list", {"linearizable": True}
         asked = [asyncio.ensure_future(self._ask([endpoint], path, body)) for endpoint in endpoints]
         answer = await _first(asked)
@@ -49,15 +50,15 @@ class EtcdClient:
         ]
 
     async def add(self, endpoints: Sequence[str], peer_url: str) -> None:
-        """Lets a member in."""
+        """Adds a member to the list."""
         await self._ask(endpoints, "/v3/cluster/member/add", {"peerURLs": [peer_url]})
 
     async def remove(self, endpoints: Sequence[str], member: Member) -> None:
-        """Takes a member off the list."""
+        """Removes a member from the list."""
         await self._ask(endpoints, "/v3/cluster/member/remove", {"ID": member.id})
 
     async def status(self, endpoint: str) -> MemberStatus:
-        """One member's own word."""
+        """The status of one member, as it says itself."""
         answer = await self._ask([endpoint], "/v3/maintenance/status", {})
         return MemberStatus(
             leads=answer.get("leader") == answer["header"]["member_id"],
@@ -68,20 +69,20 @@ class EtcdClient:
         )
 
     async def alarms(self, endpoints: Sequence[str]) -> list[dict[str, Any]]:
-        """Alarms that are raised, as etcd writes them (memberID, alarm)."""
+        """The alarms that are raised, in etcd's form (memberID, alarm)."""
         answer = await self._ask(endpoints, "/v3/maintenance/alarm", {"action": "GET"})
         return list(answer.get("alarms", ()))
 
     async def disarm(self, endpoints: Sequence[str], alarm: dict[str, Any]) -> None:
-        """Takes an alarm back."""
+        """Disarms an alarm."""
         await self._ask(endpoints, "/v3/maintenance/alarm", {**alarm, "action": "DEACTIVATE"})
 
     async def compact(self, endpoints: Sequence[str], revision: int) -> None:
-        """Forgets what was before a revision."""
+        """Compacts the history before a revision."""
         await self._ask(endpoints, "/v3/kv/compaction", {"revision": str(revision)})
 
     async def defragment(self, endpoint: str) -> None:
-        """Gives back what a member's database doesn't use; meanwhile it answers nobody."""
+        """Defragments a member's database, so that its file has no free pages; meanwhile it answers no requests."""
         await self._ask([endpoint], "/v3/maintenance/defragment", {}, DEFRAGMENT_S_MAX)
 
     async def _ask(
@@ -106,7 +107,7 @@ class EtcdClient:
 
 
 async def _first(asked: Sequence[asyncio.Future[dict[str, Any]]]) -> dict[str, Any]:
-    """The first answer; the others aren't waited for. Raises EtcdUnreachable where none comes."""
+    """The first answer; the other requests are cancelled. Raises EtcdUnreachable if no member answers."""
     problem = EtcdUnreachable("etcd doesn't answer: it has no pod that could be asked")
     try:
         for answer in asyncio.as_completed(asked):

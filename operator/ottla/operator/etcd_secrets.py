@@ -1,7 +1,7 @@
-"""How brokers are let in to an etcd that isn't the operator's: what the Secrets that a Cluster names hold.
+"""Reads the Secrets that a Cluster names, by which brokers authenticate to an etcd that the operator doesn't run.
 
-Brokers read them at their start, so their digest is a part of what makes a pod outdated: whoever renews a certificate
-or a password there has the brokers restarted, one after the other.
+Brokers read these Secrets at their start, so a pod with another digest of their data is outdated. When a certificate or
+a password in them is renewed, the brokers are restarted, one after the other.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ottla.operator.spec.cluster import Cluster, ExternalEtcd
 
 
 class SecretIncomplete(Retry):
-    """A Secret isn't there, or lacks something that brokers need from it."""
+    """A Secret that a Cluster names doesn't exist, or lacks a key that brokers need."""
 
 
 async def with_secrets(kube: Kube, cluster: Cluster, etcd: ExternalEtcd) -> Cluster:
-    """The Cluster, with a digest of its Secrets. Raises SecretIncomplete, KubeError."""
+    """The Cluster with a digest of the data of its Secrets. Raises SecretIncomplete, KubeError."""
     held: dict[str, bytes] = {}
     for field, name, needed in (
         ("tlsSecret", etcd.tls_secret, ("ca.crt",)),

@@ -1,4 +1,4 @@
-"""Gives brokers their addresses for clients from outside, as soon as those are known, and again when they change."""
+"""Tells brokers their addresses for clients outside, as soon as they are known and whenever they change."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ ADDRESSES = "ottla.listener.addresses"
 
 
 class Exposure:
-    """Looks after the external listeners of any cluster."""
+    """Makes the external listeners of any cluster."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._told: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the addresses that its broker was seen to have
+        self._told: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the addresses that its broker has
 
     def wanted(self, visit: Visit) -> list[Object]:
-        """The Services of listeners, one for each broker that is there, so that none loses its own while it leads."""
+        """The Services of external listeners, for every existing broker: a broker that is being drained may still lead
+        partitions, and keeps its Service."""
         cluster, pods = visit.cluster, visit.pod_names()
         known = node_ports(cluster, pods, _services(visit.found), visit.findings.node_ports)
         return external_services(cluster, pods, known)
 
     async def keep(self, visit: Visit) -> None:
-        """Makes the Services, and notes the node ports that brokers have or had."""
+        """Applies the Services, and notes the node ports that brokers have or had. Raises Retry with the first
+        refusal."""
         refusals = Refusals()
         for each in self.wanted(visit):
             with refusals.gathered():
@@ -53,7 +55,7 @@ class Exposure:
         refusals.told()
 
     async def look(self, visit: Visit) -> None:
-        """Where brokers are reached from outside, and where clients begin, as far as it is known yet."""
+        """Notes the brokers' external addresses, and those by which clients bootstrap, as far as they are known."""
         cluster, found = visit.cluster, visit.found
         visit.addresses = await self.addresses(cluster, found, visit.broker_pods())
         staying = {broker: each for broker, each in visit.addresses.items() if broker in cluster.broker_ids}
@@ -61,7 +63,8 @@ class Exposure:
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **outside}
 
     async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
-        """Applies a Service; without the port that it had in another life, where somebody else has got that since."""
+        """Applies a Service. If the node port that it had before it was deleted belongs to another Service now, it is
+        applied without this port, unless the spec asks for it."""
         port = wanted["spec"]["ports"][0]
         asked_for = any(
             each.first_node_port is not None or wanted["metadata"]["name"] == names.bootstrap_service(cluster, each)
@@ -78,7 +81,7 @@ class Exposure:
             await found.apply(wanted)
 
     async def addresses(self, cluster: Cluster, found: Found, pods: Mapping[int, Object]) -> dict[int, dict[str, str]]:
-        """broker → listener → host:port, empty where it isn't known yet."""
+        """The brokers' external addresses: broker → listener → host:port, empty where it isn't known yet."""
         hosts = await self._node_hosts(cluster, pods)
         return {
             broker: {
@@ -95,14 +98,16 @@ class Exposure:
         }
 
     async def tell(self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]], event: Tell) -> str:
-        """Tells each broker what has changed; what is still waited for. `pods` may be newer than `addresses`: before a
-        restart they are looked at again."""
+        """Tells each broker its changed addresses. Returns what is still waited for, or refused, in one sentence.
+
+        `pods` may be newer than `addresses`, because pods are read again before a restart.
+        """
         addresses = {broker: listeners for broker, listeners in addresses.items() if broker in pods}
         for broker, listeners in sorted(addresses.items()):
             wanted, pod, uid = told(listeners), ref_of(pods[broker]), pods[broker]["metadata"]["uid"]
             if not listeners or not is_ready(pods[broker]) or self._told.get(pod) == (uid, wanted):
                 continue
-            # A broker takes settings of its own only itself.
+            # Only the broker itself accepts settings for that broker alone.
             admin = admin_of(pod_address(pods[broker]))
             try:
                 present = (await admin.settings(BROKER_RESOURCE, str(broker))).get(ADDRESSES, "")
@@ -122,7 +127,7 @@ class Exposure:
         return ""
 
     def bootstrap(self, cluster: Cluster, found: Found, addresses: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-        """listener → where clients from outside begin."""
+        """The bootstrap servers for clients outside, by listener; listeners without a known address are missing."""
         servers = {}
         for listener in cluster.listeners:
             if not listener.external:
@@ -153,7 +158,7 @@ class Exposure:
             node = await self._kube.get("Node", "", name)
         except KubeError as error:
             if error.status == 403:
-                return ""  # it may not look at nodes: the pod knows its node's address inside
+                return ""  # the operator may not read nodes: the pod's status has its node's internal address
             raise
         return "" if node is None else node_address(node)
 

@@ -1,7 +1,8 @@
-"""The last spec of a Cluster that could be followed, kept beside the Cluster.
+"""The last spec of a Cluster that could be followed, kept in a ConfigMap beside the Cluster.
 
-A mistake in a spec mustn't keep what is broken from being mended, and an operator that was restarted meanwhile has only
-what was written down to mend it by. The ConfigMap is the Cluster's: one that was made again under its name has none.
+A mistake in a spec mustn't keep the operator from repairing the cluster, also after a restart of the operator. So the
+last spec that could be followed is written down. The Cluster owns the ConfigMap, so a Cluster that was made again under
+its name has none.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def followed_spec(cluster: Cluster, spec: Object) -> Object:
 
 
 async def last_followed(kube: Kube, resource: Object, defaults: Defaults) -> tuple[Cluster, Object] | None:
-    """The Cluster and its spec as they were followed last; None where nothing is kept that can be. Raises KubeError."""
+    """The Cluster and its spec as followed last; None where no kept spec can be followed. Raises KubeError."""
     meta = resource["metadata"]
     return kept_by(await kube.get("ConfigMap", meta["namespace"], names.followed(meta["name"])), resource, defaults)
 
 
 def kept_by(kept: Object | None, resource: Object, defaults: Defaults) -> tuple[Cluster, Object] | None:
-    """The Cluster and its spec that this ConfigMap keeps; None where it keeps none of this Cluster that can be
+    """The Cluster and its spec that a ConfigMap keeps; None where it isn't this Cluster's, or its spec can't be
     followed. Pure."""
     uid = resource["metadata"]["uid"]
     if kept is None or all(owner["uid"] != uid for owner in kept["metadata"].get("ownerReferences") or ()):
@@ -44,7 +45,7 @@ def kept_by(kept: Object | None, resource: Object, defaults: Defaults) -> tuple[
         except SpecError:
             spec = _without_refused(spec)
             return parse_cluster({**resource, "spec": spec}, defaults), spec
-    except (ValueError, KeyError, TypeError, AttributeError, SpecError):  # of an operator that understood other specs
+    except (ValueError, KeyError, TypeError, AttributeError, SpecError):  # another release wrote it
         return None
 
 

@@ -1,12 +1,12 @@
-"""What there is of a cluster in Kubernetes, read in one go, and how it is brought to what is wanted.
+"""The objects of a cluster in Kubernetes, read at once at the beginning of a reconcile, and the changes to them.
 
-Reading is by the labels that every object of a cluster carries, and anybody may write those on anything. So of
-StatefulSets and pods only those count that owner references say are the Cluster's, and StatefulSets that nobody owns
-only where they also have the name that the operator would have given them. Nothing is taken over that belongs to
-somebody else, and only what the Cluster itself owns is taken away.
+Objects are found by the labels that every object of a cluster has, but anybody may write these labels on any object. So
+a StatefulSet or a pod counts only if its owner references say that it belongs to the Cluster. A StatefulSet without an
+owner counts only if it also has the name that the operator would have given it. No object of another owner is taken
+over, and only objects that the Cluster itself owns are deleted.
 
-Without StatefulSets and pods nothing is known. A list of another kind that is refused is missed only by whoever asks
-for objects of that kind.
+If StatefulSets or pods can't be read, nothing can be done. If a list of another kind is refused, the error is raised
+only when objects of that kind are asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OWNED = (
     "EndpointSlice",
 )
 SEEN = ("Pod", "PersistentVolumeClaim")
-# Taken away once nothing wants them; StatefulSets go by steps of their own, because brokers are drained before.
+# Deleted once no part plans them; StatefulSets are removed by steps of their own, because brokers are drained first.
 PRUNED = ("ConfigMap", "Service", "PodDisruptionBudget", "CronJob", "NetworkPolicy", "EndpointSlice")
 
 
@@ -49,13 +49,13 @@ class Found:
         self._cluster = cluster
         self._news: list[tuple[str, str]] = []
         self._made: list[str] = []
-        self.applied: set[tuple[str, str]] = set()  # kinds and names, at this visit
-        self.strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own, and of somebody else
-        self._objects = defaultdict(dict, objects)  # Secrets aren't looked for: they are read one by one
+        self.applied: set[tuple[str, str]] = set()  # the kinds and names of objects that this reconcile has applied
+        self.strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own pods, which something else made
+        self._objects = defaultdict(dict, objects)  # without Secrets, which are never listed, but read one by one
 
     @classmethod
     async def look(cls, kube: Kube, cluster: Cluster) -> Found:
-        """Reads everything anew. Raises KubeError where StatefulSets or pods can't be read."""
+        """Reads all objects of a cluster. Raises KubeError if StatefulSets or pods can't be read."""
         selector = names.selector(cluster.name)
         sets = await kube.list("StatefulSet", cluster.namespace, selector)
         kinds = [kind for kind in (*OWNED, *SEEN) if kind != "StatefulSet"]
@@ -77,17 +77,18 @@ class Found:
         return looked
 
     async def look_again(self) -> None:
-        """Reads StatefulSets and pods once more: what is decided now is about what is there now. Raises KubeError."""
+        """Reads StatefulSets and pods once more, so that a decision is about their present state. Raises KubeError."""
         asked = self._cluster.namespace, names.selector(self._cluster.name)
         sets = await self._kube.list("StatefulSet", *asked)
         self._objects.update(_pods_and_sets(self._cluster, sets, await self._kube.list("Pod", *asked)))
 
     def get(self, kind: str, name: str) -> Object | None:
-        """One object, as it was read or applied last. Raises KubeError where its kind couldn't be read."""
+        """One object, as it was read or applied last; None if there is none. Raises KubeError if its kind couldn't be
+        read."""
         return self._of(kind).get(name)
 
     def all(self, kind: str, component: str = "") -> list[Object]:
-        """All of a kind, in the order of their names; of one component, if it is named. Raises KubeError as `get`."""
+        """All objects of a kind, or of a kind and a component, sorted by their names. Raises KubeError as `get`."""
         return [
             item
             for _, item in sorted(self._of(kind).items())
@@ -95,12 +96,12 @@ class Found:
         ]
 
     def by_name(self, kind: str, component: str = "") -> dict[str, Object]:
-        """As `all`, by their names."""
+        """The objects that `all` returns, by their names."""
         return {item["metadata"]["name"]: item for item in self.all(kind, component)}
 
     async def revision(self, name: str) -> Object | None:
-        """A ControllerRevision, which never changes; None where there is none, or it may not be read. Raises
-        KubeError."""
+        """A ControllerRevision, kept once it was read, because it never changes. None where there is none, or the
+        operator may not read it. Raises KubeError."""
         known = self._objects["ControllerRevision"]
         if name not in known:
             try:
@@ -115,7 +116,7 @@ class Found:
         return known[name]
 
     async def apply(self, wanted: Object) -> Object:
-        """Brings one object to what is wanted. Raises NameTaken, Awaited, KubeError."""
+        """Applies one object, and returns it as it is afterwards. Raises NameTaken, Awaited, KubeError."""
         kind, name = wanted["kind"], wanted["metadata"]["name"]
         present = self.get(kind, name)
         if present is None:
@@ -137,7 +138,7 @@ class Found:
         return done
 
     async def annotate(self, kind: str, item: Object, name: str, value: str) -> None:
-        """Annotates an object, if it is still as it was read. Raises KubeError."""
+        """Annotates an object, if it hasn't changed since it was read. Raises KubeError."""
         meta = item["metadata"]
         seen = {part: meta[part] for part in ("uid", "resourceVersion")}
         patch = {"metadata": {**seen, "annotations": {name: value}}}
@@ -151,7 +152,7 @@ class Found:
             self._objects[kind].pop(name, None)
 
     async def apply_each(self, wanted: Iterable[Object]) -> None:
-        """Applies all of them, whatever becomes of one. Raises Retry with the first refusal."""
+        """Applies all objects; a refusal of one stops no other. Raises Retry with the first refusal."""
         refusals = Refusals()
         for each in wanted:
             with refusals.gathered():
@@ -159,7 +160,12 @@ class Found:
         refusals.told()
 
     async def apply_set(self, wanted: Object) -> tuple[bool, str]:
-        """Applies a StatefulSet and its volumes' sizes: (whether it is there, what can't be done about a volume)."""
+        """Applies a StatefulSet and the sizes of its pods' claims. Returns whether the StatefulSet was applied, and why
+        a claim can't grow, if one can't.
+
+        A StatefulSet whose templates of claims have to change isn't applied: it is deleted without its pods, and made
+        again by a later reconcile.
+        """
         name = wanted["metadata"]["name"]
         trouble = ""
         for claim, size in grown(wanted, self.all("PersistentVolumeClaim")):
@@ -188,7 +194,7 @@ class Found:
         return True, trouble
 
     async def prune(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Deletes what nothing wants any more; `wanted` are kinds and names. Raises Retry with the first refusal."""
+        """Deletes the Cluster's objects that aren't `wanted` (kinds and names). Raises Retry with the first refusal."""
         kept = set(wanted)
         refusals = Refusals()
         for kind in PRUNED:
@@ -202,7 +208,7 @@ class Found:
         refusals.told()
 
     def told(self) -> list[tuple[str, str]]:
-        """The Events to write: their reasons and sentences."""
+        """The Events to write about what was done: their reasons and sentences."""
         made = [("ObjectsMade", ", ".join(self._made))] if self._made else []
         return [*made, *self._news]
 
@@ -223,8 +229,11 @@ async def _listed(kube: Kube, kind: str, namespace: str, selector: str) -> list[
 
 
 def _pods_and_sets(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, dict[str, Object]]:
-    """Those of the Cluster. StatefulSets are to be listed before pods: a pod that is listed after them names one of
-    these, or was let go for another one to take."""
+    """The StatefulSets and pods that are the Cluster's, by kind and name.
+
+    StatefulSets have to be listed before pods. Then the owner of a listed pod is one of the listed StatefulSets, or the
+    pod has none, because its StatefulSet was deleted without it to be made again.
+    """
     ours = {
         item["metadata"]["name"]: item
         for item in sets
@@ -240,10 +249,10 @@ def _owned_by(item: Object, *uids: str) -> bool:
 
 
 def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bool:
-    """Whether a pod is one of these StatefulSets', or of one that is being made again around its pods.
+    """Whether a pod belongs to one of these StatefulSets, or to one that was deleted without its pods to be made again.
 
-    Such a pod has no owner for a moment, and the StatefulSet will take it by its name. Its label tells that a
-    StatefulSet made it.
+    In the latter case the pod has no owner for a moment, and the new StatefulSet will adopt it by its name. One of the
+    pod's labels tells that a StatefulSet made it.
     """
     if _owned_by(pod, *(item["metadata"]["uid"] for item in sets.values())):
         return True
@@ -254,22 +263,22 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
 
 
 def _is_stray(pod: Object, cluster: Cluster) -> bool:
-    """Whether a pod that isn't the Cluster's passes for one of its brokers, or of etcd's members. A job of the
-    operator's has a component of its own."""
+    """Whether a pod that isn't the Cluster's has the labels of its brokers, its controllers or etcd's members. Pods of
+    the operator's Jobs have another component."""
     labels, owners = pod["metadata"]["labels"], pod["metadata"].get("ownerReferences") or ()
     if labels.get(names.COMPONENT) not in (BROKER, CONTROLLER, ETCD):
         return False
     over = going(pod) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-    predecessors = any(names.is_set_of(cluster, owner["name"], labels) for owner in owners)  # it goes by itself
+    predecessors = any(names.is_set_of(cluster, owner["name"], labels) for owner in owners)  # Kubernetes deletes it
     return not over and not predecessors
 
 
 def _is_predecessors(item: Object, cluster: Cluster) -> bool:
-    """Whether it belongs to a Cluster that had the same name: two of one name are never there at once."""
+    """Whether an object that isn't this Cluster's belongs to an earlier one: two of one name never exist at once."""
     return is_owned_by_one_named(item, "Cluster", cluster.name)
 
 
 def _adoptable(item: Object) -> bool:
-    """Whether it was made by an operator and nobody owns it: the Cluster was deleted and its objects orphaned."""
+    """Whether an operator made an object that has no owner: its Cluster was deleted, and its objects orphaned."""
     managed = (item["metadata"].get("labels") or {}).get(names.MANAGED_BY) == OPERATOR
     return managed and not item["metadata"].get("ownerReferences")

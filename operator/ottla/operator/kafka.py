@@ -1,11 +1,11 @@
-"""The edge to the brokers: what there is in one look, and the changes that Kafka's admin protocol has, in batches.
+"""The edge to the brokers: one method reads a whole cluster, others change it by Kafka's admin protocol, in batches.
 
-One connection for each cluster, to whichever broker the bootstrap address leads to: every broker serves every admin
-request. Our own client serves here, because a look at 5,000 topics every two minutes has to cost nothing that shows:
-kafka-python's admin client takes half a second to read the answers, kio's readers 0.04 s.
+There is one connection for each cluster, to any broker, because every broker serves every admin request. It is made by
+Ottla's own client, because a look at 5,000 topics every two minutes must cost next to nothing: kafka-python's admin
+client takes half a second to read the answers, kio's readers 0.04 s.
 
-A change is answered for each topic by itself: None where it was made, else what the broker refused. Whatever keeps the
-whole request from being answered is `Unreachable`, and nobody knows what was done; the next look tells.
+A change is answered for each topic: by None if it was made, else by the broker's refusal. If a whole request gets no
+answer, `Unreachable` is raised, and it isn't known which changes were made; the next look shows them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CREATE_PARTITIONS, REASSIGN, LIST_MOVES = (37, 3), (45, 0), (46, 0)
 DESCRIBE_LOG_DIRS, ALTER_REPLICA_LOG_DIRS = (35, 5), (34, 2)
 _GONE = (ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition)
 REQUEST_MS = 30_000
-CONNECT_S_MAX = 5.0  # an address that nobody answers at may be one that nobody listens at yet
+CONNECT_S_MAX = 5.0  # a bound, because an address where nothing listens yet may give no answer at all
 DESCRIBED_AT_ONCE = 500
 CHANGED_AT_ONCE = 100
 PARTITIONS_AT_ONCE = 1_000
@@ -58,7 +58,7 @@ _T = TypeVar("_T")
 
 
 class Unreachable(Retry):
-    """No broker answered; what was asked may have been done or not."""
+    """No broker answered. The request may have been carried out or not."""
 
 
 async def _connected(host: str, port: int) -> Stream:
@@ -67,7 +67,10 @@ async def _connected(host: str, port: int) -> Stream:
 
 
 class KafkaAdmin:
-    """One cluster's brokers. May be used by several tasks; requests go one after the other."""
+    """A client of one cluster's brokers. Several tasks may use it; its requests go one after the other.
+
+    Methods raise Unreachable if no broker answers.
+    """
 
     def __init__(self, bootstrap: str, connect: Connect = _connected) -> None:
         """`bootstrap`: host:port, several separated by commas."""
@@ -82,12 +85,11 @@ class KafkaAdmin:
             peer.close()
 
     async def cluster_id(self) -> str:
-        """The cluster's id, which brokers and volumes agree on; empty where the broker doesn't know it yet."""
+        """The cluster's id, which brokers and their volumes have in common; empty if the broker doesn't know it yet."""
         return str((await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})).cluster_id or "")
 
     async def look(self, *, internal: bool = False) -> KafkaCluster:
-        """The brokers, and all topics, with their moves and what was given to them as settings; internal ones if asked
-        for."""
+        """The brokers and all topics, with their moves and their own settings. `internal`: internal topics, too."""
         metadata = await self._ask(METADATA, {"topics": None, "allow_auto_topic_creation": False})
         moves = await self._moves()
         known = [
@@ -106,7 +108,7 @@ class KafkaAdmin:
             }
             for partition in partitions.values():
                 load.update(partition.target)
-            if topic.name in overrides:  # else it was deleted in between
+            if topic.name in overrides:  # else the topic was deleted between the two requests
                 topics[topic.name] = KafkaTopic(topic.name, topic.topic_id, partitions, overrides[topic.name])
         return KafkaCluster(
             racks={broker.node_id: broker.rack for broker in metadata.brokers},
@@ -116,11 +118,11 @@ class KafkaAdmin:
         )
 
     async def loads(self) -> Loads:
-        """What each broker that answers bears."""
+        """The load of each broker that answers."""
         return await ask_loads(await self._addresses(), self._connect)
 
     async def throttled_by_hand(self) -> bool:
-        """Whether somebody throttles replicas, who isn't the operator; or whether that isn't known."""
+        """Whether an administrator throttles replicas beside the operator, or may, because a broker doesn't answer."""
         return await ask_throttled_by_hand(await self._addresses(), self._connect)
 
     async def _addresses(self) -> dict[int, tuple[str, int]]:
@@ -128,7 +130,7 @@ class KafkaAdmin:
         return {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}
 
     async def create(self, steps: Sequence[Create]) -> Refusals:
-        """Makes topics."""
+        """Creates topics."""
         done: Refusals = {}
         for batch in _batches(steps):
             topics = [
@@ -146,27 +148,29 @@ class KafkaAdmin:
         return done
 
     async def configure(self, steps: Sequence[Configure]) -> Refusals:
-        """Changes settings of topics, all of one topic's or none."""
+        """Changes settings of topics; of each topic either all changes are made or none."""
         done: Refusals = {}
         for batch in slices(steps, CHANGED_AT_ONCE):
             done.update(await self._alter(TOPIC, {step.topic: (step.given, step.reset) for step in batch}))
         return done
 
     async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = (), *, broker: str = "") -> None:
-        """Changes dynamic settings of all brokers, or of the one that is asked. Raises KafkaError if it refuses."""
+        """Changes dynamic settings of all brokers, or of `broker`, which has to be the broker that answers. Raises
+        KafkaError if it refuses."""
         refused = (await self._alter(BROKER, {broker: (given, reset)}))[broker]
         if refused is not None:
             raise refused
 
     async def settings(self, kind: int, name: str) -> dict[str, str]:
-        """The dynamic settings of all brokers (BROKER and no name), or of another resource."""
+        """The dynamic settings of all brokers (BROKER and no name), or of another resource. Raises KafkaError."""
         (result,) = (await self._ask(DESCRIBE_CONFIGS, settings_wanted(kind, [name]))).results
         if (refused := refusal(result)) is not None:
             raise refused
         return {str(entry.name): str(entry.value or "") for entry in result.configs}
 
     async def own_settings(self, brokers: Iterable[int]) -> dict[int, dict[str, str]] | None:
-        """The dynamic settings that each broker has of its own, as any of them tells; None where they are too old."""
+        """The dynamic settings of each of these brokers alone, which any broker knows; None if the broker that answers
+        is of an older release. Raises KafkaError."""
         found: dict[int, dict[str, str]] = {}
         for some in slices(sorted(brokers), DESCRIBED_AT_ONCE):
             message = settings_wanted(BROKER, map(str, some), [OVERRIDES])
@@ -180,7 +184,7 @@ class KafkaAdmin:
         return found
 
     async def grow(self, steps: Sequence[Grow]) -> Refusals:
-        """Adds partitions."""
+        """Adds partitions to topics."""
         done: Refusals = {}
         for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [{"name": step.topic, "count": step.partitions, "assignments": None} for step in batch]
@@ -190,7 +194,7 @@ class KafkaAdmin:
         return done
 
     async def move(self, steps: Sequence[Move]) -> Refusals:
-        """Begins or cancels moves; of a topic the first refusal, if any of its partitions was refused."""
+        """Begins or cancels moves. A topic's answer is the first refusal of any of its partitions."""
         done: Refusals = {}
         for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [
@@ -211,13 +215,13 @@ class KafkaAdmin:
         return done
 
     async def log_directories(self) -> list[LogDirectory]:
-        """Those of the broker that answers."""
+        """The log directories of the broker that answers."""
         answer = await self._ask(DESCRIBE_LOG_DIRS, {"topics": None})
         return [_log_directory(result) for result in answer.results]
 
     async def move_to_directories(self, moves: Mapping[str, Sequence[PartitionName]]) -> None:
-        """The broker that answers begins to move replicas of its own, by the directories that they are to lie in.
-        Raises the first refusal, but for replicas that are gone."""
+        """The broker that answers begins to move its own replicas to other log directories (target → partitions).
+        Raises KafkaError with the first refusal, but not for replicas that don't exist any more."""
         dirs = []
         for path, partitions in moves.items():
             by_topic: dict[str, list[int]] = {}
@@ -233,7 +237,7 @@ class KafkaAdmin:
                     )
 
     async def delete(self, steps: Sequence[Delete]) -> Refusals:
-        """Deletes topics by their ids; one that is gone already is no refusal."""
+        """Deletes topics by their ids. A topic that doesn't exist any more counts as deleted."""
         done: Refusals = {}
         for batch in slices(steps, CHANGED_AT_ONCE):
             names = {step.id: step.topic for step in batch}
@@ -288,13 +292,13 @@ class KafkaAdmin:
 
 
 class KafkaAdmins:
-    """One connection for each of several clusters, made when it is first asked for."""
+    """One client for each of several clusters, made when it is first asked for."""
 
     def __init__(self) -> None:
         self._admins: dict[Ref, KafkaAdmin] = {}
 
     def get(self, cluster: Ref, bootstrap: str) -> KafkaAdmin:
-        """The cluster's; another one where its brokers are found elsewhere now."""
+        """The cluster's client; a new one if its bootstrap address has changed."""
         admin = self._admins.get(cluster)
         if admin is None or admin.bootstrap != bootstrap:
             self.forget(cluster)
@@ -308,23 +312,23 @@ class KafkaAdmins:
             admin.close()
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Ends the connections to all clusters."""
         for cluster in list(self._admins):
             self.forget(cluster)
 
 
 def admin_of(host: str) -> KafkaAdmin:
-    """A connection to one broker, for what only that broker itself takes. Whoever asks for it closes it."""
+    """A client of one broker, for requests that only this broker itself can serve. The caller has to close it."""
     return KafkaAdmin(str(Address(host, REPLICATION_PORT)))
 
 
 def said(error: KafkaError) -> str:
-    """The brokers' own sentence, or their code where they say no more."""
+    """The broker's own message, or the name of its error code if it sent no message."""
     return error.message or error.code.name
 
 
 def slices(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
-    """Some at a time."""
+    """The items in parts of at most `size`."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
@@ -353,7 +357,7 @@ def _log_directory(result: Any) -> LogDirectory:
 
 
 def _batches(steps: Sequence[Create]) -> Iterator[list[Create]]:
-    """So that no request is refused for its size, nor holds a broker for long."""
+    """The topics to create in batches: no request may be refused for its size, or block a broker's loop for long."""
     batch: list[Create] = []
     partitions = 0
     for step in steps:

@@ -1,4 +1,4 @@
-"""What brokers bear, as each of them answers for itself: its work since its start, and its log directories."""
+"""Asks each broker for its load: its work since its start, and its log directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWER_S_MAX = 10.0
 
 
 class Loads(NamedTuple):
-    """What brokers said; who didn't answer is missing."""
+    """The answers of the brokers; a broker that didn't answer is missing."""
 
     worked: dict[int, Worked]
     directories: list[Directory]

@@ -1,8 +1,9 @@
-"""Whether somebody throttles replicas by hand, as each broker answers for itself.
+"""Asks each broker whether an administrator throttles replicas by hand.
 
-`kafka-reassign-partitions` and `ottla` give brokers rates of their own before, or as, they name replicas in a topic,
-and take both away when all is copied. The operator gives one rate to all brokers. So where a broker has a rate of its
-own, the replicas that topics name are somebody else's to name, be it that they don't move yet.
+`kafka-reassign-partitions` and `ottla` set rates on single brokers, before or while they name throttled replicas in a
+topic's settings, and reset both when all replicas are copied. The operator sets one rate for all brokers. So if a
+broker has a rate of its own, the throttled replicas in topics' settings may be the administrator's, even if none of
+them is being moved yet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ottla.settings.description import Source
 
 
 async def ask_throttled_by_hand(addresses: Mapping[int, tuple[str, int]], connect: Connect) -> bool:
-    """Asks the brokers, each at its host and port. One that doesn't answer may have a rate."""
+    """Asks the brokers, each at its host and port. A broker that doesn't answer counts as one with a rate."""
     asked = (_has_rate(broker, host, port, connect) for broker, (host, port) in addresses.items())
     return any(await asyncio.gather(*asked))
 

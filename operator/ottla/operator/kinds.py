@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator deals with, and where Kubernetes has them. Pure."""
+"""The kinds of objects that the operator uses, and their paths in Kubernetes' API. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ottla.operator.objects import API_VERSION
 
 
 class Kind(NamedTuple):
-    """Where the objects of a kind are: the API's version and the plural of the name."""
+    """A kind's path in the API: the group and version, and the plural of the kind's name."""
 
     api_version: str
     plural: str

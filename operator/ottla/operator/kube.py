@@ -1,8 +1,8 @@
 """The edge to Kubernetes: plain dictionaries in and out, server-side apply under one field manager.
 
-Everything goes through one client of `kubernetes.aio`; paths are made here, from a table of the kinds that the operator
-uses, so nothing has to be discovered first. What is applied is remembered with what the cluster made of it, so that
-applying it again to an object that nobody has touched costs no request at all.
+All requests go through one client of `kubernetes.aio`. Paths are made from a table of the kinds that the operator uses,
+so nothing has to be discovered first. An applied object is remembered together with the API server's result, so that
+applying it again to an object that hasn't changed costs no request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEASES = "/apis/coordination.k8s.io/"
 
 
 class KubeError(Retry):
-    """Kubernetes refused a request; `status` is HTTP's, the text its own."""
+    """Kubernetes refused a request, or couldn't be reached. `status` is HTTP's (0: no answer), `message` its text."""
 
     def __init__(self, status: int, doing: str, message: str) -> None:
         super().__init__(f"{doing}: {message}")
@@ -39,18 +39,18 @@ class KubeError(Retry):
 
 
 class Kube:
-    """Kubernetes as the operator sees it. `connect` makes one."""
+    """A client of Kubernetes. `connect` makes one. Methods raise KubeError."""
 
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
         self._applied: dict[
             tuple[str, str, str], tuple[str, str]
-        ] = {}  # what was applied → hashes of it and its result
-        self.writes = 0  # requests that change something, other than to renew the lease; a metric
+        ] = {}  # (kind, namespace, name) → hashes of the object that was applied and of the result
+        self.writes = 0  # how many requests may have changed something, those for the lease aside; a metric
 
     @classmethod
     async def connect(cls) -> Kube:
-        """As the pod's service account, or, outside a cluster, as $KUBECONFIG says. Raises ConfigException."""
+        """Connects as the pod's service account or, outside of a pod, by $KUBECONFIG. Raises ConfigException."""
         try:
             config.load_incluster_config()
         except config.ConfigException:
@@ -59,12 +59,12 @@ class Kube:
 
     @classmethod
     async def connect_as_user(cls, context: str | None = None) -> Kube:
-        """As kubectl does, by its configuration and one of its contexts. Raises ConfigException."""
+        """Connects as kubectl does, by its configuration and one of its contexts. Raises ConfigException."""
         await config.load_kube_config(context=context)
         return cls(client.ApiClient())
 
     async def version(self) -> str:
-        """Of Kubernetes, as `v1.33.5`."""
+        """The version of Kubernetes, as `v1.33.5`."""
         return str((await self._request("GET", "/version", "asking Kubernetes for its version"))["gitVersion"])
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class Kube:
         await self._api.close()
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where there is none, or none of its kind."""
+        """One object; None where it or its kind doesn't exist."""
         try:
             return await self._request("GET", _path(kind, namespace, name), f"reading {kind} {name}")
         except KubeError as error:
@@ -81,7 +81,7 @@ class Kube:
             raise
 
     async def knows(self, kind: str, namespace: str = "") -> bool:
-        """Whether there is such a kind: definitions of kinds come and go."""
+        """Whether the API server knows a kind: definitions of kinds may be made and deleted at any time."""
         try:
             await self._request("GET", f"{_path(kind, namespace)}?limit=1", f"looking for {kind}")
         except KubeError as error:
@@ -91,13 +91,13 @@ class Kube:
         return True
 
     async def offers(self, kind: str, subresource: str) -> bool:
-        """Whether the API server has this part of a kind: older ones lack some."""
+        """Whether the API server has a subresource of a kind: older releases lack some."""
         known = await self._request("GET", _root(kind), f"looking for {subresource} of {kind}")
         wanted = f"{KINDS[kind].plural}/{subresource}"
         return any(each["name"] == wanted for each in known["resources"])
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
-        """All objects of a kind; of all namespaces where none is named."""
+        """All objects of a kind, in one namespace or, without one, in all. `labels`: a label selector."""
         found: list[Object] = []
         query: dict[str, str] = {"limit": str(PAGE)}
         if labels:
@@ -111,9 +111,10 @@ class Kube:
             query["continue"] = token
 
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
-        """Server-side apply, taking over what others set; `observed` is the object as it was just read.
+        """Server-side apply, which takes over fields from other managers. `observed` is the object as it was just read.
 
-        Without a difference since the last time nothing is sent, and `observed` is returned.
+        If neither the wanted object nor the observed one has changed since the last apply, no request is sent, and
+        `observed` is returned.
         """
         meta = wanted["metadata"]
         kind, key = wanted["kind"], (wanted["kind"], meta.get("namespace", ""), meta["name"])
@@ -127,7 +128,7 @@ class Kube:
         return done
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
-        """A JSON merge patch."""
+        """Changes an object or its subresource by a JSON merge patch (RFC 7396), and returns the object."""
         path = _path(kind, namespace, name) + (f"/{subresource}" if subresource else "")
         query = urlencode({"fieldManager": OPERATOR})
         return await self._request(
@@ -135,20 +136,20 @@ class Kube:
         )
 
     async def write_status(self, resource: Object, status: Object) -> None:
-        """Replaces the status of a resource of ours. Raises KubeError (409) if it was changed since it was read."""
+        """Replaces the status of an Ottla resource. Raises KubeError (409) if it has changed since it was read."""
         meta = resource["metadata"]
         change = merge_patch(resource.get("status") or {}, status)
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change}
         await self.merge(resource["kind"], meta["namespace"], meta["name"], patch, "status")
 
     async def replace(self, wanted: Object) -> Object:
-        """Replaces an object, if nobody has changed it since it was read."""
+        """Replaces an object. Raises KubeError (409) if it has changed since it was read."""
         meta = wanted["metadata"]
         path = _path(wanted["kind"], meta.get("namespace", ""), meta["name"])
         return await self._request("PUT", path, f"replacing {wanted['kind']} {meta['name']}", wanted)
 
     async def create(self, wanted: Object) -> Object:
-        """Makes an object that isn't there yet. Raises KubeError (409) where there is one."""
+        """Creates an object. Raises KubeError (409) if it exists already."""
         meta = wanted["metadata"]
         return await self._request(
             "POST", _path(wanted["kind"], meta.get("namespace", "")), f"creating {wanted['kind']}", wanted
@@ -164,7 +165,10 @@ class Kube:
         version: str | None = None,
         propagation: str = "Background",
     ) -> bool:
-        """Deletes an object, with `uid` only that one, with `version` only as it was read; whether it was deleted."""
+        """Deletes an object: with `uid` only if it is still the same, with `version` only if it hasn't changed since.
+
+        Returns whether the object was deleted. `propagation` is Kubernetes' propagation policy.
+        """
         body: Object = {"propagationPolicy": propagation}
         conditions = {"uid": uid, "resourceVersion": version}
         if preconditions := {name: value for name, value in conditions.items() if value is not None}:
@@ -173,13 +177,13 @@ class Kube:
         try:
             await self._request("DELETE", _path(kind, namespace, name), f"deleting {kind} {name}", body)
         except KubeError as error:
-            if error.status in (404, 409):  # gone, or another one by now
+            if error.status in (404, 409):  # the object is gone, another one has its name, or it has changed
                 return False
             raise
         return True
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
-        """An Event about a resource. One that can't be written is only missed."""
+        """Writes an Event about a resource. If that fails, it is logged, and no error is raised."""
         meta = about["metadata"]
         stamp = timestamp(now)
         body = {
@@ -213,7 +217,7 @@ class Kube:
         if method != "GET" and not path.startswith(_LEASES):
             self.writes += 1
         try:
-            # A str is sent as it is, but only under a type that isn't JSON's: the client turns dictionaries into text.
+            # A dictionary is given to the client, which encodes it: it would send a str only under a non-JSON type.
             request = await self._api.param_serialize(
                 method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
             )
@@ -241,13 +245,14 @@ def _path(kind: str, namespace: str, name: str = "") -> str:
 
 
 def _root(kind: str) -> str:
-    """Of the API that the kind belongs to."""
+    """The root path of a kind's API group and version."""
     version = KINDS[kind].api_version
     return f"/apis/{version}" if "/" in version else f"/api/{version}"
 
 
 def _fingerprint(found: Object) -> str:
-    """What a drift would change: everything but the status and what each write changes."""
+    """A digest of an object without its status, and without the metadata that every write changes. A change of the
+    object by another client changes this digest."""
     meta = {
         name: value
         for name, value in found["metadata"].items()

@@ -1,8 +1,8 @@
-"""One operator of several acts: the one that holds a Lease.
+"""A Lease lets only one of several operators act at a time.
 
-A holder renews it and stops at once when it couldn't for a while; the others take it when it hasn't changed for longer
-than that, by their own clocks, so clocks needn't agree. Who ends in order gives it back, and another one goes on at
-once.
+The operator that has the Lease renews it, and stops at once when it couldn't renew it for `RENEWED_WITHIN_S`. Another
+operator takes the Lease when it saw no change of it for `DURATION_S`, by its own clock, so clocks needn't agree. An
+operator that ends in an orderly way releases the Lease, and another one takes it at its next attempt.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ottla.operator.queue import Retry
 
 logger = logging.getLogger(__name__)
 
-# An API server on a busy machine takes seconds; who ends in order gives the Lease back, so only a crash costs it.
+# Long, because an API server on a busy machine takes seconds. Only after a crash must a successor wait for so long.
 DURATION_S = 30
-RENEWED_WITHIN_S = 20.0  # else the holder stops, well before another one may begin
+RENEWED_WITHIN_S = 20.0  # after that the holder stops, well before another operator may take the Lease
 RENEW_S = 4.0
 
 
 class LeaseLost(Exception):
-    """It couldn't be renewed: whoever acts under it has to stop."""
+    """The Lease couldn't be renewed, or another process has it: this process has to stop."""
 
 
 class Lease:
-    """A Lease that this process wants."""
+    """A Lease that this process wants. `utc` gives the time for the Lease's fields."""
 
     def __init__(self, kube: Kube, namespace: str, name: str, holder: str, utc: Callable[[], datetime]) -> None:
         self._kube = kube
@@ -39,12 +39,12 @@ class Lease:
         self._name = name
         self._holder = holder
         self._utc = utc
-        self._seen: tuple[str, float] = ("", 0.0)  # its version, and since when it is that
+        self._seen: tuple[str, float] = ("", 0.0)  # the Lease's resource version, and since when it has been seen
         self._renewed = 0.0
-        self.trouble = f"the lease {namespace}/{name} wasn't read yet"  # why it isn't known who holds it
+        self.trouble = f"the lease {namespace}/{name} wasn't read yet"  # why the Lease couldn't be read or written
 
     async def acquire(self) -> None:
-        """Waits until it is ours."""
+        """Waits until this process has the Lease."""
         while True:
             trouble = ""
             try:
@@ -60,7 +60,7 @@ class Lease:
             await asyncio.sleep(RENEW_S)
 
     async def keep(self) -> None:
-        """Renews it until cancelled. Raises LeaseLost."""
+        """Renews the Lease until cancelled. Raises LeaseLost."""
         while True:
             await asyncio.sleep(RENEW_S)
             try:
@@ -75,7 +75,7 @@ class Lease:
                     raise LeaseLost(f"the lease {lease} couldn't be renewed for {since_s:.0f} s: {said}") from error
 
     async def release(self) -> None:
-        """Gives it back."""
+        """Releases the Lease, if this process has it."""
         with suppress(Retry):
             found = await self._kube.get("Lease", self._namespace, self._name)
             if found is not None and found["spec"].get("holderIdentity") == self._holder:

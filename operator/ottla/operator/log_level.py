@@ -1,6 +1,6 @@
-"""What the operator logs: as it was started, or as a file says that may change while it runs.
+"""The operator's log level: as given at its start, or as a file says, which may change while the operator runs.
 
-The chart mounts the file from a ConfigMap, so that somebody who wants to see more needn't restart what they look at.
+The chart mounts the file from a ConfigMap, so that a person can change the level without a restart of the operator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOOKED_AGAIN_S = 5.0
 
 
 class LogLevel(StrEnum):
-    """What the operator logs."""
+    """The least severity that the operator logs."""
 
     debug = "debug"
     info = "info"
@@ -24,21 +24,21 @@ class LogLevel(StrEnum):
 
 
 def set_log_level(level: LogLevel) -> None:
-    """From now on; kopf tells of itself only what somebody has to look at."""
+    """Sets the log level from now on; of kopf's own messages, only warnings and errors are logged."""
     logging.getLogger().setLevel(level.value.upper())
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
 class FollowedLogLevel:
-    """The level that stands in a file; while there is no such file, or no level in it, it stays as it is."""
+    """Follows the level in a file. While there is no such file, or no level in it, the level stays as it is."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._read = ""
 
     async def keep_following(self) -> None:
-        """Looks until cancelled."""
-        # Here and not above: the command line imports this module for its options, and has to start quickly.
+        """Reads the file again and again, until cancelled."""
+        # asyncio is imported here, because the command line imports this module for its options, and has to start fast.
         import asyncio
 
         while True:
@@ -46,7 +46,7 @@ class FollowedLogLevel:
             await asyncio.sleep(LOOKED_AGAIN_S)
 
     def look(self) -> None:
-        """Takes the file's level if that has changed."""
+        """Sets the file's level, if the file has changed."""
         try:
             text = self._file.read_text(errors="replace").strip()
         except OSError:

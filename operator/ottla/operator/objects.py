@@ -1,6 +1,6 @@
-"""Kubernetes' objects as the operator has them: dictionaries, and what is read from any of them. Pure.
+"""Functions that read facts from Kubernetes' objects of any kind, which the operator has as dictionaries. Pure.
 
-Here and nowhere else: how a resource is named, how times are written, what a condition says.
+Only this module knows how a resource is identified, how Kubernetes writes times, and how a condition is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 GROUP = "ottla.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
-OPERATOR = "ottla-operator"  # who manages objects and fields, and asks brokers
+OPERATOR = "ottla-operator"  # the operator's name as manager of objects and fields, and as client of brokers
 
 Object = dict[str, Any]
 
@@ -20,7 +20,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Ref(NamedTuple):
-    """A namespaced resource; its kind is known where it is used."""
+    """The namespace and name of a resource; its kind is known where it is used."""
 
     namespace: str
     name: str
@@ -30,17 +30,17 @@ class Ref(NamedTuple):
 
 
 def ref_of(found: Mapping[str, Any]) -> Ref:
-    """Which one it is."""
+    """The namespace and name of an object."""
     return Ref(found["metadata"]["namespace"], found["metadata"]["name"])
 
 
 def going(found: Mapping[str, Any]) -> bool:
-    """Whether it is being deleted."""
+    """Whether an object is being deleted."""
     return "deletionTimestamp" in found["metadata"]
 
 
 def is_owned_by_one_named(found: Mapping[str, Any], kind: str, name: str) -> bool:
-    """Whether a resource of ours of that kind and name owns it, or one that had the name before."""
+    """Whether an Ottla resource of this kind and name owns an object: the present resource, or an earlier one."""
     return any(
         (owner.get("kind"), owner.get("apiVersion"), owner.get("name")) == (kind, API_VERSION, name)
         for owner in found["metadata"].get("ownerReferences") or ()
@@ -48,12 +48,12 @@ def is_owned_by_one_named(found: Mapping[str, Any], kind: str, name: str) -> boo
 
 
 def annotation(found: Mapping[str, Any], name: str) -> str:
-    """Its value; empty where there is none."""
+    """The value of an annotation; empty where the object doesn't have it."""
     return str((found["metadata"].get("annotations") or {}).get(name, ""))
 
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
-    """The JSON merge patch (RFC 7396) from one to the other: at every depth, what there isn't any more is null."""
+    """The JSON merge patch (RFC 7396) from one document to the other: at every depth, a key that is gone is null."""
     patch: Object = dict.fromkeys(before.keys() - after.keys())
     for name, value in after.items():
         old = before.get(name)
@@ -71,15 +71,15 @@ def condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
 
 
 def holds(status: Mapping[str, Any] | None, kind: str) -> bool:
-    """Whether the condition is True."""
+    """Whether the status has the condition of that type as True."""
     return condition(status, kind).get("status") == "True"
 
 
 def timestamp(now: datetime) -> str:
-    """As Kubernetes writes it; `now` is in UTC."""
+    """The time as Kubernetes writes it (RFC 3339, whole seconds); `now` is in UTC."""
     return now.strftime(_TIME)
 
 
 def seconds_since(text: str, now: datetime) -> float:
-    """How long ago that was, 0 if it lies ahead: clocks differ."""
+    """How many seconds ago a time was that Kubernetes wrote; 0 if it is in the future, because clocks differ."""
     return max(0.0, (now - datetime.strptime(text, _TIME).replace(tzinfo=UTC)).total_seconds())

@@ -1,8 +1,8 @@
-"""Judges the topics that have lost their resources, and keeps what the Cluster's status tells of those that wait.
+"""Decides about topics that have lost their Topic resources, and keeps the condition about those that wait.
 
-The judgement itself is `plan/orphans.py`'s. Before anything is found guilty of having no resource the resources are
-listed anew, and the definition of their kind is read. What Kubernetes remembers is read after that list: if it is
-restored in between, it remembers less than it has shown.
+The rules are those of `plan/orphans.py`. Before a topic counts as one without a resource, the resources are listed
+anew, and the definition of their kind is read. The record of Topics that Kubernetes has had is read after that list. So
+if Kubernetes is restored in between, the record has fewer Topics than the list, and topics are kept.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NAMES_TOLD = 5
 
 
 class Reader(Protocol):
-    """Who reads objects: `ottla.operator.kube.Kube`."""
+    """The part of `ottla.operator.kube.Kube` that reads objects."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where there is none, or none of its kind."""
+        """One object; None where it or its kind doesn't exist."""
 
 
 class _Held(NamedTuple):
-    """Topics that wait for a person."""
+    """The topics of one Cluster that wait for a person, and what is told about them."""
 
     topics: frozenset[UUID]
     told: str
@@ -46,7 +46,7 @@ class _Held(NamedTuple):
 
 
 class OrphanedTopics:
-    """Of every Cluster: what has vanished lately, and what waits for a person."""
+    """For every Cluster, the Topics that have vanished lately, and the topics that wait for a person."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class OrphanedTopics:
         held_changed: Callable[[Ref], None],
         clock: Callable[[], float],
     ) -> None:
-        """`held_changed`: the status of a Cluster is to tell something else; `clock`: in seconds, monotonic."""
+        """`held_changed` is called when a Cluster's condition has changed; `clock`: seconds of a monotonic clock."""
         self._kube = kube
         self._resources = resources
         self._memory = memory
@@ -66,17 +66,17 @@ class OrphanedTopics:
         self._held: dict[Ref, _Held] = {}
 
     def held(self, cluster: Ref) -> Condition | None:
-        """What the Cluster's status is to say of topics that wait for a person; None where none does."""
+        """The condition of a Cluster about topics that wait for a person; None where no topic waits."""
         held = self._held.get(cluster)
         return held.condition if held is not None else None
 
     def forget(self, cluster: Ref) -> None:
-        """The Cluster is gone."""
+        """Drops everything about a Cluster that is gone."""
         self._disappearances.pop(cluster, None)
         self._held.pop(cluster, None)
 
     async def judge(self, key: Ref, rules: TopicRules, cluster: KafkaCluster) -> tuple[Verdict, Remembered]:
-        """What is to become of the orphans among a Cluster's topics, and which Topics Kubernetes remembers to have had.
+        """The verdict about the orphans among a Cluster's topics, and the record of the Topics that Kubernetes has had.
         Raises KubeError."""
         found = self._orphans(key, cluster)
         definition: Definition | Unreadable | None = Definition("")
@@ -107,7 +107,8 @@ class OrphanedTopics:
         return Definition(found["metadata"]["creationTimestamp"], going(found))
 
     def _tell_held(self, key: Ref, verdict: Verdict) -> None:
-        """The status is always of what is held now, as its token is; the log has a line when more is, or nothing."""
+        """Keeps the condition up to date with the waiting topics, because its token is valid for exactly these. Logs a
+        line when more topics wait, or none does any more."""
         before, after = self._held.get(key), _held(key, verdict)
         if before == after:
             return

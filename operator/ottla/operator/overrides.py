@@ -1,4 +1,4 @@
-"""Tells single brokers the settings that the Cluster names for them alone, as far as those change while brokers run."""
+"""Applies the dynamic settings that the Cluster's spec has for single brokers (`spec.configOverrides`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ottla.protocol.errors import KafkaError
 
 
 class Told(NamedTuple):
-    """What is in the way, by broker, and the first sentence in which one refused."""
+    """Why settings aren't in force, by broker, and the first refusal; a broker that isn't in it has its settings."""
 
     waits_for: Mapping[int, str]
     refusal: str = ""
 
 
 async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int, Object], tell: Tell) -> Told:
-    """Brings each broker that serves to what the Cluster says of it. `admin`: any broker's, which says what each has.
-    Raises Unreachable, KafkaError."""
+    """Sets and resets the dynamic settings of each ready broker. `admin`: a client of any broker, which tells the
+    present settings of all. Raises Unreachable, KafkaError."""
     serving = {broker: pod for broker, pod in pods.items() if is_ready(pod)}
     present = await admin.own_settings(serving)
     if present is None:
@@ -32,7 +32,7 @@ async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int
     waits_for: dict[int, str] = {}
     refusal = ""
     for broker, change in changes(cluster.overrides, present).items():
-        own = admin_of(address(serving[broker]))  # a broker takes settings of its own only itself
+        own = admin_of(address(serving[broker]))  # only the broker itself accepts settings for it alone
         try:
             await own.configure_brokers(change.given, change.reset, broker=str(broker))
             await tell("SettingsChanged", f"broker {broker}: {change}")

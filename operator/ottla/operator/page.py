@@ -1,8 +1,8 @@
-"""The operator's own HTTP page: metrics, whether it lives, and whether it looks after anything.
+"""The operator's own HTTP pages: metrics, liveness and readiness.
 
-Alive means that its watches tell what its reads find: a watch that has gone silent while resources change is dead, and
-only a restart helps. Ready means that it knows who holds the lease, may read all that it looks after, and its watches
-live; one that stands by is ready, too.
+The operator is alive while its watches tell of the changes that its reads find. A watch that is silent while resources
+change is dead, and only a restart of the process helps. The operator is ready if it can read the lease, may read all
+kinds that it needs, and its watches are alive. A process that stands by is ready, too.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ HELP = {
 
 
 class Watched:
-    """What the watches have told, compared with what was read since."""
+    """Compares the versions of resources that watches have told of with those that were read since."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._told: dict[tuple[str, str, str], str] = {}
-        self._missed: dict[tuple[str, str, str], float] = {}  # a newer version was read, and since when
-        self._last: dict[tuple[str, str], float] = {}  # of a kind in a namespace, which one stream tells in order
+        self._missed: dict[tuple[str, str, str], float] = {}  # since when another version was read than told
+        self._last: dict[tuple[str, str], float] = {}  # (kind, namespace) → the last event; one watch tells in order
         self._begun = clock()
 
     def told(self, key: tuple[str, str, str], version: str, *, gone: bool) -> None:
-        """An event: kind, namespace and name; the version of the resource."""
+        """A watch has told of a resource (kind, namespace, name) in this version; `gone`: it was deleted."""
         self._last[key[:2]] = self._clock()
         self._missed.pop(key, None)
         if gone:
@@ -59,7 +59,7 @@ class Watched:
             self._told[key] = version
 
     def read(self, key: tuple[str, str, str], version: str) -> None:
-        """What a read has found; no version: nothing."""
+        """A read has found a resource in this version; an empty version: it found none."""
         if self._told.get(key, "") == version or not version:
             self._missed.pop(key, None)
         else:
@@ -67,20 +67,20 @@ class Watched:
 
     @property
     def age_s(self) -> float:
-        """Since the last event."""
+        """How many seconds ago the last event came."""
         return self._clock() - max(self._last.values(), default=self._begun)
 
     @property
     def dead(self) -> bool:
-        """Whether something that was read long ago hasn't been told yet, nor anything else that would come after it.
+        """Whether a watch is dead: a version was read long ago, and since then no event of its kind and namespace came.
 
-        Thousands of resources take their time to be told at first: that is no death."""
+        At first the events of thousands of resources take their time. That doesn't count, because events come."""
         long_ago = self._clock() - SILENT_S_MAX
         return any(max(since, self._last.get(key[:2], since)) < long_ago for key, since in self._missed.items())
 
 
 class Page:
-    """Serves it."""
+    """Serves the pages `/metrics`, `/healthz` and `/readyz`."""
 
     def __init__(
         self,
@@ -91,8 +91,9 @@ class Page:
         troubles: Callable[[], Iterable[str]] = tuple,
         failing: Callable[[], Mapping[Ref, Mapping[str, bool]]] = dict,
     ) -> None:
-        """`conditions`: of each Cluster, by their types; `troubles`: what keeps the operator from its work; `failing`:
-        of each Cluster, whether a part of it was refused or failed, by the part's name."""
+        """`writes`: how many requests have changed something; `conditions`: by Cluster and type, whether the condition
+        is True; `troubles`: what keeps the operator from its work; `failing`: by Cluster and part, whether the part was
+        refused or failed."""
         self._failing = failing
         self._troubles = troubles
         self._conditions = conditions
@@ -113,7 +114,7 @@ class Page:
         await self._http.start("", port)
 
     async def stop(self) -> None:
-        """Closes it."""
+        """Closes the port."""
         await self._http.stop()
 
     def text(self) -> str:
@@ -153,7 +154,7 @@ class Page:
 
 
 def _of_clusters(named: str, found: Mapping[Ref, Mapping[str, bool]]) -> Iterator[tuple[str, float]]:
-    """Rows of something that is so or isn't so of each Cluster."""
+    """The rows of a metric that is 0 or 1 for each Cluster and each name: the labels, and the value."""
     for cluster, each in sorted(found.items()):
         for name, holds in sorted(each.items()):
             label = f'{{cluster_namespace="{cluster.namespace}",cluster="{cluster.name}",{named}="{name}"}}'
@@ -161,7 +162,7 @@ def _of_clusters(named: str, found: Mapping[Ref, Mapping[str, bool]]) -> Iterato
 
 
 def _histogram(kind: str, counters: Counters) -> Iterator[tuple[str, float]]:
-    """What follows the metric's name in each of its rows, and the value."""
+    """The rows of a histogram: the text that follows the metric's name, and the value."""
     bounds = [*(f"{bound:g}" for bound in BUCKETS_S), "+Inf"]
     for bound, count in zip(bounds, accumulate(counters.buckets), strict=True):
         yield f'_bucket{{kind="{kind}",le="{bound}"}}', count

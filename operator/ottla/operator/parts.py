@@ -1,11 +1,14 @@
-"""The parts of a reconcile: what is done, in which order, and what each part needs.
+"""The parts of a reconcile: they are done in a fixed order, and each declares the parts that it needs.
 
-A part that fails stops only those that declare that they need it: whatever is refused, the rest goes on. What becomes
-of a part is told in one of these ways. It is done; or it waits for something outside, which its own findings tell
-(`NotYet`) or a `Trouble` that is nobody's failure (`Awaited`); or it fails, which is a `Trouble`, and each part that
-needed it is one, too, because it wasn't done.
+A part that fails stops only the parts that need it; all others are done. Each part ends in one of these ways:
 
-The time of a visit is divided, so that a part that gets no answer can't keep the last ones from being reached.
+- It is done.
+- It waits for something outside. Either its own findings say so (`NotYet`), or a `Trouble` that counts as no failure
+  (`Awaited`).
+- It fails, which is a `Trouble`. Each part that needs it becomes a `Trouble`, too, because it wasn't done.
+
+Each part has only a share of the time of a reconcile, so that one that gets no answer doesn't keep the last ones from
+being reached.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ from ottla.operator.refusals import Awaited
 from ottla.operator.status import Trouble
 
 PART_S_MAX = 45.0
-ALL_S_MAX = 100.0  # within the queue's limit, so that there is time for the status
+ALL_S_MAX = 100.0  # less than the queue's limit, so that there is time to write the status
 
 _V = TypeVar("_V")
 
 
 class NotYet(Exception):
-    """A part can't be done before something has come about; the sentence says what."""
+    """A part can't be done yet; its text says what it waits for."""
 
 
 def _nothing(_: object) -> tuple[Object, ...]:
@@ -37,17 +40,17 @@ def _nothing(_: object) -> tuple[Object, ...]:
 
 @dataclass(frozen=True)
 class Part(Generic[_V]):
-    """One row of the table."""
+    """A part of a reconcile: one row of the table. `needs`: the names of the parts that it needs."""
 
     name: str
     does: Callable[[_V], Awaitable[None]]
     needs: tuple[str, ...] = ()
-    plans: Callable[[_V], Iterable[Object]] = _nothing  # the objects that it keeps: they aren't pruned
-    reads: bool = False  # it changes nothing that the spec asks for, and is done while the resource is paused
+    plans: Callable[[_V], Iterable[Object]] = _nothing  # the objects that it applies, which aren't pruned
+    reads: bool = False  # it makes no change of the spec's, so it is done while the resource is paused, too
 
 
 def checked(parts: Sequence[Part[_V]]) -> tuple[Part[_V], ...]:
-    """The table, if each part needs only parts that stand above it and every name is there once."""
+    """The table. Raises AssertionError if a part needs one that doesn't stand above it, or a name occurs twice."""
     known: set[str] = set()
     for part in parts:
         assert part.name not in known, f"{part.name} stands in the table twice"
@@ -59,7 +62,7 @@ def checked(parts: Sequence[Part[_V]]) -> tuple[Part[_V], ...]:
 async def carry_out(
     parts: Sequence[Part[_V]], visit: _V, *, paused: bool = False, clock: Callable[[], float] = monotonic
 ) -> list[Trouble]:
-    """Does each part whose needs are met; what kept the others from being done, in the order of the table."""
+    """Does each part whose needs are met. Returns what kept other parts from being done, in the table's order."""
     troubles: dict[str, Trouble] = {}
     later: set[str] = set()
     end = clock() + ALL_S_MAX
@@ -85,7 +88,7 @@ async def carry_out(
                 troubles[part.name] = Trouble(part.name, "Refused", str(error), error)
             except TimeoutError as error:
                 troubles[part.name] = Trouble(part.name, "Refused", f"{part.name} took too long", error)
-            except Exception as error:  # whatever it is, it stops only this part
+            except Exception as error:  # any error stops only this part
                 message = f"{part.name} failed unexpectedly ({type(error).__name__}): {why(error)}"
                 troubles[part.name] = Trouble(part.name, "Unexpected", message, error)
     return list(troubles.values())

@@ -1,8 +1,9 @@
-"""The operator's work: keys of resources that wait to be reconciled, each at most once, one at a time for each key.
+"""The operator's queue of work: keys of resources that are to be reconciled, without duplicates, each by one task only.
 
-Events only add a key; what is to be done follows from the cluster as it is then, so nothing is lost when several events
-become one reconcile, and nothing breaks when one comes twice. A key that fails comes again after a growing pause, one
-that succeeds when it asks to or for the resync, and one whose resource is gone never.
+Events only add a key. What has to be done follows from the state at the time of the reconcile. So nothing is lost if
+several events cause one reconcile, and nothing breaks if an event comes twice. A key whose reconcile failed comes again
+after a growing pause. A key whose reconcile succeeded comes again when the reconcile has asked for it, or at the
+resync. A key whose resource is gone doesn't come again.
 
 Idea: the work queues of Kubernetes' own controllers (client-go `workqueue`).
 """
@@ -32,26 +33,27 @@ PAUSE_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a reconcile leaves: when to look again at the latest, in seconds (None: at the resync)."""
+    """The result of a reconcile. `requeue_after`: when to reconcile again at the latest, in seconds (None: at the
+    resync)."""
 
     requeue_after: float | None = None
     gone: bool = False  # the resource doesn't exist any more, and nothing is left to do for it
-    failure: str = ""  # why a part of it wasn't done, though the rest was
+    failure: str = ""  # why a part of the reconcile wasn't done, although the rest was
 
 
 class Reconciler(Protocol):
     """Brings one kind of resource to what its spec says."""
 
     async def reconcile(self, key: Ref) -> Result:
-        """One step nearer; raises whatever it can't handle, and is called again."""
+        """Makes the next steps for one resource. After any exception it is called again."""
 
 
 class Retry(Exception):
-    """Something that isn't there yet or can't be reached: try again, and don't write a stack trace about it."""
+    """Something doesn't exist yet or can't be reached: the reconcile is tried again, and no stack trace is logged."""
 
 
 def why(error: BaseException) -> str:
-    """What an error says, or what it is where it says nothing, as time-outs do."""
+    """An error's text, or its type's name if it has no text, as a time-out."""
     return str(error) or type(error).__name__
 
 
@@ -59,26 +61,26 @@ Tell = Callable[[str, str], Awaitable[None]]
 """Writes an Event about the resource: its reason, and a sentence."""
 
 
-# A look at what is as it should be takes hundredths of a second, one that asks slow brokers for much some seconds.
+# A reconcile without changes takes hundredths of a second; one that asks slow brokers for many things takes seconds.
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, RECONCILE_S_MAX)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What the metrics page shows of a queue."""
+    """The numbers that the metrics page shows about a queue."""
 
     errors: int = 0
     seconds: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))  # the last: longer than them all
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))  # the last: above all bounds
     failing: dict[Ref, int] = field(default_factory=dict)  # key → failures in a row
 
     @property
     def reconciles(self) -> int:
-        """How many there were, failed ones too."""
+        """How many reconciles there were, failed ones included."""
         return sum(self.buckets)
 
     def took(self, seconds: float) -> None:
-        """A reconcile has ended."""
+        """Counts a reconcile that has ended after so many seconds."""
         self.seconds += seconds
         self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
 
@@ -98,12 +100,12 @@ class Queue:
         self._heap: list[tuple[float, int, Ref]] = []
         self._order = count()
         self._running: dict[Ref, asyncio.Task[None]] = {}
-        self._again: dict[Ref, float] = {}  # added while it was reconciled
-        self._said: dict[Ref, str] = {}  # why it failed last
+        self._again: dict[Ref, float] = {}  # key → when it is due: keys that were added while they were reconciled
+        self._said: dict[Ref, str] = {}  # key → why its last reconcile failed
         self._wake = asyncio.Event()
 
     def add(self, key: Ref, after: float = 0.0) -> None:
-        """Reconciles the key `after` seconds from now, or earlier if it waits for that already."""
+        """Has a key reconciled `after` seconds from now, or earlier if it is due earlier already."""
         due = self._clock() + after
         if key in self._running:
             self._again[key] = min(due, self._again.get(key, due))
@@ -114,12 +116,12 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        """How many keys are due or being reconciled; those that wait for their time aren't counted."""
+        """How many keys are due or being reconciled; keys that are due later don't count."""
         now = self._clock()
         return len(self._running) + sum(due <= now for due in self._due.values())
 
     async def run(self) -> None:
-        """Reconciles until it is cancelled; what runs then is cancelled, too."""
+        """Reconciles keys until cancelled; reconciles that are running then are cancelled, too."""
         try:
             while True:
                 self._start_due()
@@ -141,7 +143,7 @@ class Queue:
         while self._heap and self._heap[0][0] <= now and len(self._running) < self._workers:
             due, _, key = heapq.heappop(self._heap)
             if self._due.get(key) != due:
-                continue  # an earlier one was added after this
+                continue  # the key was added again with an earlier time
             del self._due[key]
             self._running[key] = asyncio.get_running_loop().create_task(self._reconcile(key), name=f"{self.kind} {key}")
 
@@ -177,25 +179,25 @@ class Queue:
             self._wake.set()
 
     def _failed(self, key: Ref, error: Exception) -> float:
-        """Counts and logs a failure; the pause before the next attempt."""
+        """Counts and logs a failure. Returns the pause before the next attempt, in seconds."""
         said = self._counted(key, str(error))
         pause = self._pause(key)
         if isinstance(error, Retry | TimeoutError):
             text = str(error) or "it took too long"
         else:
             text = "".join(traceback.format_exception(error))
-        # The same again is no news: a line for each attempt would hide everything else.
+        # The same failure again is logged at DEBUG only: a line for each attempt would hide all other lines.
         level = logging.DEBUG if said == str(error) else logging.WARNING
         logger.log(level, "%s %s: %s; again in %.1f s", self.kind, key, text, pause)
         return pause
 
     def _counted(self, key: Ref, message: str) -> str | None:
-        """Counts a failure; why the one before it failed, if that failed, too."""
+        """Counts a failure. Returns the message of the attempt before it, if that one failed, too."""
         self.counters.failing[key] = self.counters.failing.get(key, 0) + 1
         self.counters.errors += 1
         said, self._said[key] = self._said.get(key), message
         return said
 
     def _pause(self, key: Ref) -> float:
-        """Before the next attempt: the longer, the more failed in a row."""
+        """The pause before the next attempt, in seconds: it doubles with each failure in a row, up to a maximum."""
         return min(PAUSE_S_MIN * 2.0 ** min(self.counters.failing[key] - 1, 16), PAUSE_S_MAX)

@@ -1,7 +1,7 @@
-"""Tells each broker its rack where that is a label of its node: only the node that a pod got says it.
+"""Tells each broker its rack, if the rack is a label of its node, and so is known only once its pod has a node.
 
-The pod waits for an annotation, which is written as soon as it has a node; brokers read no nodes, so they need no
-rights.
+As soon as a pod has a node, the operator annotates the pod with the rack, and the pod's container waits for that
+annotation. So brokers don't read nodes, and need no rights in Kubernetes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ottla.operator.spec.cluster import Cluster
 
 
 async def tell_racks(kube: Kube, cluster: Cluster, found: Found) -> str:
-    """Annotates pods that have a node and no rack yet; what is in the way of the first one that can't be told.
+    """Annotates pods that have a node and no rack yet. Returns why the first pod that can't be told its rack can't be.
 
-    A node without the label, and one that can't be read, hold up only their own pods: the others have to start whatever
-    becomes of those. Raises Retry with the first refusal.
+    A node without the label, or one that can't be read, delays only the pods on that node. Raises Retry with the first
+    refusal.
     """
     trouble = ""
     keys = {pool.name: pool.rack_key for pool in cluster.pools if pool.rack_key}
@@ -37,7 +37,7 @@ async def tell_racks(kube: Kube, cluster: Cluster, found: Found) -> str:
 
 
 async def _tell(kube: Kube, pod: Object, node_name: str, key: str) -> str:
-    """One pod its node's rack; why it can't be told. Raises KubeError."""
+    """Annotates one pod with its node's rack. Returns why it can't; empty where it could. Raises KubeError."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     try:
         node = await kube.get("Node", "", node_name)

@@ -1,4 +1,4 @@
-"""Several objects are each brought to what they are to be, whatever becomes of one of them."""
+"""Gathers refusals while several objects are changed, so that a refusal of one object doesn't stop the others."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from ottla.operator.queue import Retry
 
 
 class Awaited(Retry):
-    """It isn't refused, but has to wait for something that happens by itself."""
+    """A change isn't refused, but has to wait for something that happens by itself."""
 
 
 class NameTaken(Retry):
-    """An object that the cluster needs is there and belongs to somebody else."""
+    """An object with a name that the cluster needs exists, and belongs to another owner."""
 
 
 class Refusals:
-    """Gathers what was refused, to be told once everything was tried."""
+    """Gathers the refusals of several changes, and raises the first once all were tried."""
 
     def __init__(self) -> None:
         self._errors: list[Retry] = []
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Around one object."""
+        """A context for the change of one object: a Retry that it raises is gathered."""
         try:
             yield
         except Retry as error:
             self._errors.append(error)
 
     def told(self) -> None:
-        """Raises the first refusal, and says how many other ones there were."""
+        """Raises the first refusal, if there is one, and says how many other ones there were."""
         self._errors.sort(key=lambda error: isinstance(error, Awaited))
         others = {str(error) for error in self._errors} - {str(error) for error in self._errors[:1]}
         if others:

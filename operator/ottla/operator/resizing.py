@@ -1,12 +1,12 @@
-"""Gives brokers' pods other resources in place, one pod after the other. The rules are `plan/resize.py`'s.
+"""Gives brokers' pods other resources in place, one pod after the other, by the rules of `plan/resize.py`.
 
-What a pod is given is noted on it before it is asked for, so that whichever process of the operator comes next goes on
-from there; so is when Kubernetes took the request, and that it is done. A pod whose resize is refused, or changed on
-its way, is restarted by the rules of every roll, unless Kubernetes would refuse its successor, too: a pod that was
-deleted for that would be missing.
+The operator notes a resize on the pod before it requests the resize, when Kubernetes has accepted the request, and when
+it is done. So another process of the operator goes on from there. If a resize is refused, or changed on its way, the
+pod is restarted by the rules of every roll. Exception: if Kubernetes would refuse the pod's successor, too, the pod
+isn't restarted, because it would be missing afterwards.
 
-Nothing here is looked at again by the clock: each step changes a pod, by the operator's hand or the node's, and the
-watch of pods tells of it.
+No timer is needed: each step changes a pod, whether the operator or the node makes it, and the watch of pods tells of
+that change.
 """
 
 from __future__ import annotations
@@ -33,22 +33,25 @@ from ottla.operator.refusals import Refusals
 from ottla.operator.visit import Visit
 
 SUBRESOURCE = "resize"
-# What is forbidden to resizes alone, or on this node alone: another pod may have it. Whatever else is forbidden (a
-# ResourceQuota, a LimitRange, a policy), the pod's successor is refused as well.
+# Reasons that forbid only a resize, or only on this node: a new pod may have these resources. For any other reason (a
+# ResourceQuota, a LimitRange, a policy), the pod's successor would be refused as well.
 _OF_THIS_POD = ('cannot patch resource "pods/resize"', "node didn't have enough")
-_DENIED = "denied the request"  # by a webhook, which may be asked about new pods, too
+_DENIED = "denied the request"  # an admission webhook's refusal: it may refuse new pods, too
 _CHANGED = "Kubernetes took the request, and something on its way, such as an admission webhook, changed it"
 
 
 class Resizing:
-    """Looks after the resources of the brokers' pods of any cluster."""
+    """Resizes the brokers' pods of any cluster."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
 
     async def look(self, visit: Visit, sets: Mapping[str, Object], pods: Mapping[int, Object]) -> dict[int, Resize]:
-        """The pods that differ from their StatefulSets in resources alone, and those of which Kubernetes doesn't say
-        now whether they do, by broker. Why it doesn't is left for `carry_on` to tell."""
+        """The state of the resize of each pod that differs from its StatefulSet in resources alone, by broker id.
+
+        A pod counts, too, if Kubernetes can't tell now whether it differs in nothing else. The errors are kept, and
+        `carry_on` raises them.
+        """
         visit.resizes = refusals = Refusals()
         found: dict[int, Resize] = {}
         for broker, pod in pods.items():
@@ -75,8 +78,8 @@ class Resizing:
         return found
 
     async def carry_on(self, visit: Visit) -> None:
-        """Notes how far the pods are that are given other resources, and asks for the one whose turn it is, if any.
-        Raises Retry with the first refusal, and with what kept `look` from knowing how a pod stands."""
+        """Notes the progress of resizes on their pods, and requests the resize that was decided on, if any. Raises
+        Retry with the first refusal, errors of `look` included."""
         decision, refusals = visit.findings.decision, visit.resizes
         assert decision is not None
         for pod in visit.findings.pods or ():
@@ -96,7 +99,7 @@ class Resizing:
         if resize.done:
             await self._note(visit, there, replace(note, done=True))
             await visit.tell("Resized", f"{pod.name} has its new resources, and wasn't restarted for them")
-        elif not note.since:  # nobody heard the answer
+        elif not note.since:  # Kubernetes accepted the request, but the operator didn't get the answer
             await self._note(visit, there, replace(note, since=timestamp(visit.now)))
 
     async def _ask(self, visit: Visit, chosen: Pod) -> None:
@@ -129,12 +132,12 @@ class Resizing:
 
 
 def _set_of(pod: str) -> str:
-    """The name of its StatefulSet."""
+    """The name of the pod's StatefulSet."""
     return pod.rpartition("-")[0]
 
 
 def is_of_this_pod(error: KubeError) -> bool:
-    """Whether a refusal is final for this pod, and says nothing about its successor."""
+    """Whether a refusal of a resize is final for this pod, but wouldn't affect its successor."""
     if error.status == 403:
         return any(words in error.message for words in _OF_THIS_POD)
     return error.status == 404 or (error.status == 422 and _DENIED not in error.message)

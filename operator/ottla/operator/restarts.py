@@ -1,8 +1,8 @@
-"""The one way in which the operator restarts a pod: a second look, made just before the delete, chooses it again.
+"""The one way in which the operator restarts a pod: just before the deletion, a second decision must choose it again.
 
-Between a look and a delete somebody may have paused the Cluster or changed its spec, and the pod may be another one or
-in another state. So pods are read and judged once more, the Cluster is read once more, and the delete holds the pod's
-uid and the version of what was read.
+Since the first decision, a person may have paused the Cluster or changed its spec, and the pod may have been replaced
+or be in another state. So pods are read once more and decided about again, the Cluster is read once more, and the
+deletion has the pod's uid and resource version as preconditions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ottla.operator.visit import Visit
 async def restart_chosen(
     kube: Kube, visit: Visit, decision: Decision, decide_again: Callable[[], Awaitable[Decision]]
 ) -> Decision:
-    """Deletes the pod that was chosen, if `decide_again` chooses the same one after a second look; the last decision.
-    Raises KubeError."""
+    """Deletes the chosen pod, if `decide_again` chooses the same one after pods were read again. Returns the last
+    decision. Raises KubeError."""
     if (chosen := decision.restart) is None:
         return decision
     await visit.found.look_again()
@@ -32,7 +32,7 @@ async def restart_chosen(
 
 
 async def _restart(kube: Kube, visit: Visit, pod: Object, chosen: Restart) -> None:
-    """Deletes it and tells so, unless the Cluster or the pod has changed. `pod` is as it was read just now."""
+    """Deletes the pod and writes an Event, unless the Cluster or the pod has changed. `pod` was read just now."""
     visit.busy = True
     asked_by = visit.resource["metadata"]
     resource = await kube.get("Cluster", *visit.cluster.ref)

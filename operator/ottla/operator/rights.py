@@ -1,8 +1,8 @@
-"""What the operator may do in Kubernetes, and why: the source of its chart's rules, and of what is checked. Pure.
+"""The operator's rights in Kubernetes, with reasons: the source of its chart's rules, and of the doctor's checks. Pure.
 
-The least that it needs. Of Secrets it may read, make and change single ones by their names, which Clusters say: it may
-not list or watch them, which would tell it of those that nobody named, nor delete any, because they go with their
-Cluster.
+The operator has only the rights that it needs. It may read, create and change Secrets, which it finds by names that
+Clusters say or that follow from theirs. It may not list or watch Secrets, because that would show it other Secrets. It
+may not delete Secrets, because Kubernetes deletes them with their Cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MADE = ("create", "patch", "delete")
 
 
 class Right(NamedTuple):
-    """Verbs on kinds, or on a part of each (`subresource`)."""
+    """Verbs on kinds, or on a subresource of each kind, and the reason for them (`why`)."""
 
     kinds: tuple[str, ...]
     verbs: tuple[str, ...]
@@ -86,7 +86,7 @@ class Asked(NamedTuple):
 
 
 def each(rights: Iterable[Right]) -> Iterator[Asked]:
-    """Every verb on every kind, one by one."""
+    """The single rights that these rights have: every verb on every kind."""
     for right in rights:
         for kind in right.kinds:
             for verb in right.verbs:
@@ -94,12 +94,12 @@ def each(rights: Iterable[Right]) -> Iterator[Asked]:
 
 
 def asked(verb: str, kind: str, subresource: str = "") -> Asked:
-    """A verb on a kind."""
+    """The single right to a verb on a kind, or on a subresource of it."""
     return Asked(verb, _group(kind), KINDS[kind].plural, subresource)
 
 
 def rules(rights: Iterable[Right]) -> str:
-    """As the `rules` of a Role or ClusterRole, in YAML."""
+    """The rights as the `rules` of a Role or ClusterRole, in YAML."""
     lines = []
     for right in rights:
         if right.why:
@@ -117,5 +117,5 @@ def rules(rights: Iterable[Right]) -> str:
 
 
 def _group(kind: str) -> str:
-    """Of the kind's API; empty for the core's."""
+    """A kind's API group; empty for the core group."""
     return KINDS[kind].api_version.rpartition("/")[0]

@@ -1,8 +1,9 @@
-"""Carries out what `plan/roll.py` decides: looks at brokers, says what a drain of nodes may take away, restarts one.
+"""Carries out the decisions of `plan/roll.py`: reads the brokers' reports, makes the budget, and restarts a pod.
 
-One at each look, also where several may be away at once: each is chosen by what there is when those before it went.
+Each reconcile restarts at most one pod, also where several may be away at once. So each pod is chosen by the state
+after the restarts before it.
 
-Controllers with pods of their own are restarted by the same rule.
+Controllers with pods of their own are restarted by the same rules.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ottla.operator.visit import Visit, ordinal
 
 
 class Rolling:
-    """Looks after the pods of the brokers of any cluster."""
+    """Restarts the pods of brokers and controllers of any cluster."""
 
     def __init__(self, kube: Kube, pages: BrokerPages, resizing: Resizing) -> None:
         self._kube = kube
@@ -34,7 +35,7 @@ class Rolling:
         self._resizing = resizing
 
     async def look(self, visit: Visit) -> None:
-        """The pods, and what the brokers in them say."""
+        """Notes the state of the brokers' pods in the findings, with the brokers' reports."""
         cluster, found = visit.cluster, visit.found
         pods = visit.broker_pods()
         reports = await self._pages.reports(addresses(pods))
@@ -51,7 +52,7 @@ class Rolling:
                 known = (claims, visit.now, files, visit.absent_since, resize)
                 seen.append(broker_pod(broker, pod_name, stateful_set, pod, report, *known))
             visit.current &= stateful_set is not None and is_current(stateful_set)
-        for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of a pool that isn't in the spec any more
+        for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of pools that aren't in the spec any more
             name = pods[broker]["metadata"]["name"]
             stateful_set = found.get("StatefulSet", name.rpartition("-")[0])
             report, resize = reports.get(broker), resizes.get(broker)
@@ -61,13 +62,13 @@ class Rolling:
         visit.findings.version = versions(pods.values())
 
     async def decide(self, visit: Visit) -> None:
-        """Whether a pod is to be restarted, and whether somebody else may take one away."""
+        """Decides whether a pod is to be restarted or resized, and whether one may be evicted."""
         await self._decide(visit)
 
     async def _decide(self, visit: Visit) -> Decision:
         findings = visit.findings
         assert findings.pods is not None
-        held = visit.leaving & findings.scaling.draining  # one that can't go yet is rolled like any other
+        held = visit.leaving & findings.scaling.draining  # a broker that can't be drained yet is rolled like any other
         hold, others = visit.waits_for_others(ETCD, CONTROLLER), visit.waits_for_pods(ETCD, CONTROLLER)
         limit = visit.cluster.rolling.limit(len(visit.cluster.broker_ids))
         together = await self._together(visit, findings.pods, limit, held) if visit.window_open and not hold else NOBODY
@@ -90,7 +91,7 @@ class Rolling:
     async def _together(
         self, visit: Visit, pods: Sequence[Pod], limit: int, held: Collection[int]
     ) -> Mapping[int, Report]:
-        """What those say that may be restarted while others are away."""
+        """The reports of the brokers that may be restarted while others are away, about all of these stopping."""
         away, able = joining(pods, limit, held)
         if not able:
             return NOBODY
@@ -99,12 +100,12 @@ class Rolling:
         return await self._pages.together(asked, [pod.id for pod in away])
 
     def budget(self, visit: Visit) -> list[Object]:
-        """The budget for evictions: none where it isn't known what brokers say."""
+        """The PodDisruptionBudget of the brokers; without a decision it allows no eviction."""
         decision = visit.findings.decision
         return [disruption.brokers(visit.cluster, evictable=decision is not None and decision.evictable)]
 
     async def restart_one(self, visit: Visit) -> None:
-        """The pod whose turn it is, if a second look says the same."""
+        """Restarts the pod that was decided on, if a second look decides the same."""
 
         async def decide_again() -> Decision:
             visit.current = True
@@ -115,7 +116,7 @@ class Rolling:
         await restart_chosen(self._kube, visit, visit.findings.decision, decide_again)
 
     async def roll_controllers(self, visit: Visit) -> None:
-        """Controllers with pods of their own, in the order that brokers have: the one that decides is the last."""
+        """Restarts one controller with a pod of its own, if one is due; the active controller is the last."""
         if not visit.cluster.controllers.replicas:
             return
         decision = await self._decide_controllers(visit)
@@ -141,7 +142,8 @@ class Rolling:
 
 
 def _files(visit: Visit) -> Mapping[str, str] | None:
-    """What brokers would be started with now, as it is in Kubernetes: a restart gives a broker nothing else."""
+    """The files of settings with which brokers would be started now: the data of the present ConfigMap in Kubernetes.
+    None where it can't be read or doesn't exist."""
     with suppress(KubeError):
         if (present := visit.found.get("ConfigMap", names.broker_config(visit.cluster))) is not None:
             return present.get("data") or {}
@@ -149,12 +151,12 @@ def _files(visit: Visit) -> Mapping[str, str] | None:
 
 
 def _later(decision: Decision) -> Decision:
-    """Nothing is restarted or resized before it is known which pods are outdated."""
+    """The decision without a restart or resize, because it isn't known yet which pods are outdated."""
     waits_for = decision.waits_for or "Kubernetes to take note of the change"
     return replace(decision, restart=None, resize=None, waits_for=waits_for, evictable=False)
 
 
 def _ids(pool: Pool, name: str, pods: dict[int, Object]) -> list[int]:
-    """The ids that a pool wants, and those of pods that it still has."""
+    """The ids of a pool's wanted brokers, and of its existing pods."""
     present = {broker for broker, pod in pods.items() if pod["metadata"]["name"] == f"{name}-{broker}"}
     return sorted(present | set(pool.ids))

@@ -1,13 +1,14 @@
-"""Brokers that come and go: drains before pods go, a share of the replicas for those that came.
+"""Drains brokers before their pods are removed, and moves a share of the replicas to new brokers.
 
-Where partitions lack replicas though every broker that is wanted is ready, brokers may be missing that nobody wants: a
-Cluster was made again with fewer of them. What they have is copied anew from the others, as in a drain; what only they
-have waits for a person, and their volumes are left alone.
+If partitions lack replicas although every wanted broker is ready, they may have replicas on brokers that are gone and
+not wanted: a Cluster was made again with fewer brokers. Partitions that other brokers have in sync are copied anew from
+these, as in a drain. Partitions that only the missing brokers have wait for a person, and the volumes of these brokers
+are left alone.
 
-What has to outlast the operator stands in the Cluster's status: which brokers it drains (`draining`), so that it can
-let them lead again when the spec changes back, and which have their share (`settled`). A Cluster that was deleted in
-the middle of a drain and made again has no such status: whatever was drained when it is looked at first was drained for
-the one before it, as far as anybody knows, and serves again if it is wanted.
+The Cluster's status keeps what the operator's successor has to know: the brokers that are being drained (`draining`),
+so that they can lead again when the spec changes back, and those that have their share (`settled`). If a Cluster was
+deleted in the middle of a drain and made again, it has no such status. Then the brokers that are drained at its first
+reconcile are assumed to have been drained for the earlier Cluster, and serve again if they are wanted.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ PASSING = (ErrorCode.unknown_topic_or_partition, ErrorCode.no_reassignment_in_pr
 
 
 def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
-    """What the status says. Without a word the Cluster is new, and every broker has its share: there is nothing to
-    share."""
+    """The progress that a Cluster's status has. If it has none, the Cluster is new, and every broker counts as settled,
+    because there are no replicas to share."""
     settled, reassignment = status.get("settled"), status.get("reassignment") or {}
     return Scaling(
         draining=frozenset(status.get("draining") or ()),
@@ -55,8 +56,11 @@ def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
 async def scale(
     admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: Collection[int], *, lacking: bool
 ) -> Scaling:
-    """The next step. Asks the brokers only where something comes or goes, or where partitions are `lacking` replicas
-    though every broker is there. Raises Unreachable, KafkaError."""
+    """Makes the next step, and returns the progress. Raises Unreachable, KafkaError.
+
+    Brokers are asked only if some are added or removed, if an earlier step isn't complete, or if partitions are
+    `lacking` replicas although all wanted brokers are ready.
+    """
     new = cluster.broker_ids - before.settled
     freed = before.draining - frozenset(leaving)
     if not leaving and not new and not freed and not before.reason and not before.new and not lacking:
@@ -71,20 +75,20 @@ async def scale(
     plan = drain(kafka, leaving, cluster.broker_ids, missing)
     copies = drain(kafka, missing, cluster.broker_ids, missing)
     stays = _stays(kafka, copies, missing)
-    # What is refused isn't begun: brokers that can't go serve as before, but for those that were drained already.
+    # A refused drain isn't begun: brokers that can't be removed serve as before, unless they were drained already.
     draining = before.draining & frozenset(leaving) if plan.refusal else frozenset(leaving)
     if draining or freed:
         await _set_drained(admin, kafka, freed, draining & before.draining)
     so_far = Scaling(draining, before.settled)
     names = ", ".join(map(str, sorted(leaving)))
     if draining - before.draining:
-        # It is noted before the brokers hear of it: what nobody noted nobody would take back.
+        # The status notes the drain before the brokers are told: a drain that isn't noted would never be undone.
         return replace(so_far, drained=False, waits_for=f"draining broker {names}", needs_person=stays)
     if leaving and not plan.refusal:
-        # A drain comes first: whatever is missing keeps no broker from going.
+        # A drain comes first: copies for missing brokers don't keep other brokers from being removed.
         await begin(admin, cluster, kafka, plan)
         if not plan.remaining:
-            # What was looked at before nothing new could come there says nothing: the next look does.
+            # If the brokers weren't set as drained yet, new replicas may have come since: only the next look counts.
             looked_after = draining <= _drained(kafka)
             waits_for = f"taking broker {names} away: nothing is left on it"
             return replace(so_far, drained=looked_after, waits_for=waits_for, needs_person=stays)
@@ -112,7 +116,7 @@ async def scale(
             return replace(so_far, reason=f"spreading replicas onto broker {names}", remaining=share.remaining)
     settled = Scaling(draining, cluster.broker_ids, needs_person=stays)
     if not await unthrottle(admin, kafka):
-        # The reason is what has the brokers asked again.
+        # Because of this reason the next reconcile asks the brokers again.
         return replace(settled, reason=THROTTLE_STAYS, needs_person=_joined(_THROTTLED, stays))
     return settled
 
@@ -122,7 +126,7 @@ def _joined(*sentences: str) -> str:
 
 
 def _stays(kafka: KafkaCluster, plan: ScalePlan, missing: Collection[int]) -> str:
-    """Why replicas of brokers that are missing can't be copied, and what a person does about it."""
+    """Why replicas of missing brokers can't be copied, and what a person has to do; empty where all can be."""
     if plan.refusal:
         return f"the replicas of {_unwanted(missing)}, aren't copied: {plan.refusal}"
     if not (left := only_on(kafka, missing)):
@@ -140,7 +144,7 @@ def _unwanted(brokers: Collection[int]) -> str:
 
 
 async def begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: ScalePlan) -> None:
-    """The moves of a plan, under the Cluster's throttle."""
+    """Requests the moves of a plan, under the Cluster's throttle. Raises Unreachable, KafkaError."""
     if not plan.moves:
         return
     if cluster.throttle_bytes_per_second is not None:
@@ -152,7 +156,10 @@ async def begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: 
 
 
 async def unthrottle(admin: KafkaAdmin, kafka: KafkaCluster) -> bool:
-    """Takes the throttle from topics of nobody's that don't move any more; not while somebody throttles by hand."""
+    """Resets the throttled replicas of topics without an owner that aren't being moved any more.
+
+    Returns False, and resets nothing, while an administrator throttles replicas by hand.
+    """
     steps = unthrottled(kafka)
     if steps and await admin.throttled_by_hand():
         return False
@@ -163,7 +170,8 @@ async def unthrottle(admin: KafkaAdmin, kafka: KafkaCluster) -> bool:
 async def _set_drained(
     admin: KafkaAdmin, kafka: KafkaCluster, freed: Collection[int], leaving: Collection[int]
 ) -> None:
-    """Who is to lead nothing and get nothing new, beside those that somebody else drains."""
+    """Sets the drained brokers: adds the `leaving` ones and removes the `freed` ones. Brokers that an administrator
+    drains stay drained."""
     present = _drained(kafka)
     wanted = present - set(freed) | set(leaving)
     if wanted == present:
@@ -179,7 +187,7 @@ def _drained(kafka: KafkaCluster) -> frozenset[int]:
 
 
 async def make(refusals: Refusals) -> None:
-    """A topic that was deleted meanwhile refuses, and the next look doesn't see it; anything else is told."""
+    """Raises the first refusal. A refusal that passes by itself, as when a topic was deleted meanwhile, is ignored."""
     for refusal in refusals.values():
         if refusal is not None and refusal.code not in PASSING:
             raise refusal

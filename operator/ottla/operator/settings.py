@@ -1,7 +1,7 @@
-"""Settings that change while brokers run: what the Cluster says becomes the brokers' dynamic defaults.
+"""Applies the dynamic settings of a Cluster's spec as the brokers' dynamic defaults.
 
-The Cluster decides: what somebody else set there is taken back, but for what the operator and its users set by other
-means (drained brokers, throttles).
+The spec decides: settings that another client has given to all brokers are reset. Exceptions are the settings that the
+operator and its users set by other means (drained brokers, throttles).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ottla.protocol.errors import KafkaError
 
 
 async def apply_settings(admin: KafkaAdmin, cluster: Cluster, tell: Tell) -> str:
-    """What is wrong, in a sentence; nothing where all of it is in force. Raises Unreachable."""
+    """Sets and resets the dynamic defaults. Returns the brokers' refusal in a sentence; empty where all settings are
+    applied. Raises Unreachable."""
     try:
         present = await admin.settings(BROKER, "")
         given = {name: value for name, value in cluster.dynamic_config.items() if present.get(name) != value}

@@ -1,7 +1,7 @@
-"""Conditions: what holds, since when, and why. Pure; the time is an input.
+"""The conditions of a status: what is true, since when, and why. Pure; the time is an input.
 
-A condition's time moves only when its status flips, so a status that says the same again is the same document and is
-not written: nothing here may make one reconcile lead to the next.
+A condition's time changes only when its status flips. So equal conditions give an equal document, which isn't written
+again: otherwise each reconcile would cause the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.operator.objects import Object, timestamp
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition as it is now. `holds` None: nobody knows."""
+    """One condition as it is now. `holds` None: it isn't known (Unknown)."""
 
     type: str
     holds: bool | None
@@ -26,7 +26,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A part of a reconcile that wasn't done though nothing outside was to be waited for."""
+    """A part of a reconcile that wasn't done: it was refused, it failed unexpectedly, or it has to wait."""
 
     part: str
     reason: str  # Refused, Unexpected or Waiting
@@ -42,7 +42,7 @@ class Trouble:
 def conditions(
     present: Iterable[Mapping[str, Any]], found: Iterable[Condition], generation: int, now: datetime
 ) -> list[Object]:
-    """The conditions for the status, in the order found; then those that somebody else looks after."""
+    """The conditions for the status: first those `found`, in their order, then the other ones of the present status."""
     before = {condition["type"]: dict(condition) for condition in present}
     written = []
     for condition in found:

@@ -1,11 +1,12 @@
 """Brings the topics of a cluster to what their resources say: all of them in one sweep.
 
-A sweep is of a cluster, not of a resource: one look at the brokers serves thousands of topics, conflicts can only be
-seen among all, and so can topics that have lost their resources; changes go in batches. It observes (the resources, the
-Cluster, the brokers), plans (pure), makes some of the changes, and writes statuses that differ. Where it changed
-something it comes again at once, for the rest, and because what it finds then is what it tells.
+A sweep handles all Topics of a cluster, not one: a single look at the brokers serves thousands of topics, conflicts and
+topics that have lost their resources show only among all, and changes are made in batches. A sweep observes (the
+resources, the Cluster, the brokers), plans (pure), makes some of the changes, and writes the statuses that differ. If
+it changed something, the next sweep follows at once: it makes the remaining changes, and it writes the statuses of
+changed topics, as it finds them.
 
-Each step may be repeated, and is when the operator ends in between.
+Each step may be repeated safely, as happens when the operator ends in the middle of a sweep.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ logger = logging.getLogger(__name__)
 
 CHANGES_MAX = 500  # made in one sweep, of each kind
 AT_ONCE_S = 0.2
-RESTLESS_S_MAX = 20.0  # somebody else may be changing everything back
+RESTLESS_S_MAX = 20.0  # the longest pause between sweeps that always find changes, as if another client undid them
 MOVING_S = 2.0
 PASSING_S = 5.0
-BROKERS_S = 15.0  # brokers that aren't there may only be starting
-# Somebody else was faster, or the brokers are busy: the next look tells.
+BROKERS_S = 15.0  # the pause while brokers don't answer or are too few: they may be starting
+# Refusals that pass by themselves, because another client was faster or the brokers are busy: the next look shows it.
 PASSING = frozenset(
     {
         ErrorCode.request_timed_out,
@@ -77,26 +78,26 @@ PASSING = frozenset(
 
 
 class Kube(Lister, Writer, Keeper, Protocol):
-    """What is needed of Kubernetes: `ottla.operator.kube.Kube`."""
+    """The part of `ottla.operator.kube.Kube` that sweeps need."""
 
 
 @dataclass(slots=True)
 class _Sweep:
-    """What one sweep has found and done so far."""
+    """The findings and changes of one sweep so far."""
 
     rules: TopicRules
     now: datetime
-    starting: bool = False  # the Cluster isn't Ready: that brokers are missing is no news
+    starting: bool = False  # the Cluster isn't Ready, so missing brokers are expected
     outcomes: dict[TopicResource, Outcome] = field(default_factory=dict)
-    made: set[tuple[str, type]] = field(default_factory=set)  # steps, by their topic and kind
+    made: set[tuple[str, type]] = field(default_factory=set)  # the steps that were made: their topic and type
     left: set[str] = field(default_factory=set)  # topics that have steps left for the next sweep
-    passing: bool = False  # something didn't work, and may in a while
-    failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic
-    refused: Refused = field(default_factory=Refused)  # by Kubernetes, which stopped nothing else
+    passing: bool = False  # a change was refused for a reason that passes by itself
+    failed: dict[str, KafkaError] = field(default_factory=dict)  # by topic: the brokers' refusal of a step
+    refused: Refused = field(default_factory=Refused)  # refusals by Kubernetes that stopped no other step
 
 
 class TopicReconciler:
-    """Reconciles Topics, a cluster at a time: its keys are those of Clusters."""
+    """Reconciles the Topics of one cluster at a time: its keys are those of Clusters."""
 
     def __init__(
         self,
@@ -109,8 +110,8 @@ class TopicReconciler:
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`ours`: whether a Cluster is this operator's to look after; `held_changed`: its status is to tell something
-        else; `bootstrap`: where its brokers are found."""
+        """`ours`: whether this operator reconciles a Cluster; `held_changed` is called when the condition `held` of a
+        Cluster has changed; `bootstrap`: the bootstrap address of a Cluster's brokers."""
         self._kube = kube
         self._resources = resources
         self._reports = TopicReports(kube, resources)
@@ -121,11 +122,11 @@ class TopicReconciler:
         self._admins = KafkaAdmins()
         self._memory = TopicMemory(kube)
         self._orphaned = OrphanedTopics(kube, resources, self._memory, held_changed, clock)
-        self._starting: set[Ref] = set()  # Clusters that were said to be waited for
-        self._restless: dict[Ref, int] = {}  # sweeps in a row that ended all there was to change, and found more
+        self._starting: set[Ref] = set()  # Clusters that a line in the log says are waited for
+        self._restless: dict[Ref, int] = {}  # Cluster → how many sweeps in a row made changes and left none
 
     def held(self, cluster: Ref) -> Condition | None:
-        """What the Cluster's status is to say of topics that wait for a person; None where none does."""
+        """The condition of a Cluster about topics that wait for a person; None where no topic waits."""
         return self._orphaned.held(cluster)
 
     def close(self) -> None:
@@ -133,7 +134,7 @@ class TopicReconciler:
         self._admins.close()
 
     async def reconcile(self, key: Ref) -> Result:
-        """One sweep of the topics of the Cluster `key`; nothing for a Cluster that another operator looks after."""
+        """One sweep of the topics of the Cluster `key`; no sweep for a Cluster that another operator reconciles."""
         watched = self._resources.namespaces
         if watched is not None and key.namespace not in watched:
             return Result(gone=True)
@@ -165,7 +166,7 @@ class TopicReconciler:
             await self._tell_waiting(sweep, mine, "ClusterUnreachable", f"the brokers of {key} don't answer yet")
             if not sweep.starting:
                 raise
-            # No failure, after which ever longer pauses follow: each change of the Cluster's status brings us back.
+            # Not a failure, after which pauses would grow: each change of the Cluster's status causes a new sweep.
             if key not in self._starting:
                 self._starting.add(key)
                 logger.info("topics of %s wait until it is Ready: %s", key, error)
@@ -195,16 +196,16 @@ class TopicReconciler:
         verdict: Verdict,
         remembered: Remembered,
     ) -> None:
-        """Everything but the statuses."""
+        """Everything of a sweep except writing the statuses."""
         allowed = await self._allowed(sweep, mine)
         owners = winners(allowed)
-        # That a topic is kept stands in the topic before its next resource is followed, whatever becomes of that.
+        # A topic that is kept says so itself before a new resource of its name is followed, in case the operator ends.
         kept = [step for step in map(hold, (*verdict.held, *verdict.taken_over)) if step is not None]
         await self._make(sweep, admin.configure, kept)
         taken_over = {orphan.topic.name for orphan in verdict.taken_over}
         leaving = {orphan.topic.name for orphan in (*verdict.due, *verdict.settling)}
         plans: dict[TopicResource, TopicPlan] = {}
-        waiting = []  # for the deletion of a topic that isn't theirs
+        waiting = []  # resources that wait for the deletion of their predecessor's topic
         for resource in allowed:
             owner = owners[resource.topic]
             topic = cluster.topics.get(resource.topic) if resource.topic not in leaving else None
@@ -218,7 +219,7 @@ class TopicReconciler:
             else:
                 try:
                     plan = plan_topic(resource, topic, cluster, sweep.rules.uid, sweep.rules.throttles)
-                except Exception as error:  # whatever it is, it stops only this Topic
+                except Exception as error:  # any error stops only this Topic
                     logger.warning("topic %s: its plan failed", resource.ref, exc_info=error)
                     message = f"the operator failed unexpectedly ({type(error).__name__}): {why(error)}"
                     sweep.outcomes[resource] = Outcome(False, "Unexpected", message, topic)
@@ -237,7 +238,7 @@ class TopicReconciler:
             self._tell_replacing(sweep, resource)
 
     async def _allowed(self, sweep: _Sweep, mine: list[TopicResource]) -> list[TopicResource]:
-        """Those whose namespace the Cluster takes Topics from; the others claim nothing."""
+        """The resources whose namespace the Cluster takes Topics from. The others claim no topic's name."""
         rules = sweep.rules
         selected = await self._selected(rules.namespace_labels) if rules.namespace_labels is not None else frozenset()
         allowed = []
@@ -256,7 +257,7 @@ class TopicReconciler:
     async def _beside_others(
         self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: dict[TopicResource, TopicPlan]
     ) -> dict[TopicResource, TopicPlan]:
-        """With other plans for those that would take a throttle away, if somebody throttles replicas by hand."""
+        """The plans; if an administrator throttles replicas by hand, plans that would change that are made anew."""
         topics, rules = cluster.topics, sweep.rules
         taking = [each for each, plan in plans.items() if takes_throttle_away(plan, topics.get(each.topic))]
         if not taking or not await admin.throttled_by_hand():
@@ -274,12 +275,12 @@ class TopicReconciler:
         remembered: Remembered,
         plans: dict[TopicResource, TopicPlan],
     ) -> dict[TopicResource, TopicPlan]:
-        """Without those that would mark a topic as a resource's that isn't there any more; and Kubernetes remembers
-        those that are there.
+        """The plans without those that would mark a topic for a resource that doesn't exist any more. Existing
+        resources are added to the record of Topics that Kubernetes has had.
 
-        The mark says that the resource was there under this Cluster, and by the mark a topic is deleted later. The
-        watch may be late: it still tells of Topics that went with the Cluster before this one. Where Kubernetes
-        refuses to remember, the marks are written all the same: then their topics are kept.
+        A mark says that the resource existed together with this Cluster, and by its mark a topic is deleted later. The
+        watch may be late, and still tell of Topics that went with an earlier Cluster. So the resources are listed. If
+        Kubernetes refuses to write the record, marks are written all the same, and their topics are kept later.
         """
         new = {resource.uid for resource in mine if not remembered.has(resource.uid)}
         if not new and not any(map(marks, plans.values())):
@@ -291,7 +292,7 @@ class TopicReconciler:
         return {resource: plan for resource, plan in plans.items() if resource.uid in there or not marks(plan)}
 
     async def _selected(self, labels: Mapping[str, str]) -> frozenset[str]:
-        """The namespaces with these labels; none where the operator mayn't look at namespaces."""
+        """The namespaces with these labels; none if the operator may not list namespaces."""
         try:
             text = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
             namespaces = await self._kube.list("Namespace", labels=text)
@@ -306,7 +307,8 @@ class TopicReconciler:
     async def _carry_out(
         self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: Mapping[TopicResource, TopicPlan]
     ) -> None:
-        """The steps of all plans, kind by kind in the plans' own order; after one that fails its topic has no more."""
+        """Makes the steps of all plans, type by type, in the plans' own order. After a step that fails, no more steps
+        of its topic are made."""
         steps = [step for plan in plans.values() for step in plan.steps]
         await self._make(sweep, admin.configure, [step for step in steps if isinstance(step, Configure)])
         await self._make(sweep, admin.create, [step for step in steps if isinstance(step, Create)])
@@ -315,7 +317,7 @@ class TopicReconciler:
         if moves or any(plan.moving for plan in plans.values()):
             try:
                 await self._set_rates(sweep.rules, admin, cluster)
-            except KafkaError as error:  # it stops only what it was for: copies that nothing would slow down
+            except KafkaError as error:  # stops only the moves, whose copies would be without a throttle
                 sweep.failed.update({step.topic: error for step in moves if step.topic not in sweep.failed})
         await self._make(sweep, admin.move, moves)
         news = [
@@ -329,7 +331,7 @@ class TopicReconciler:
     async def _make(
         self, sweep: _Sweep, change: Callable[[Sequence[Any]], Awaitable[Refusals]], steps: Sequence[Any]
     ) -> None:
-        """Steps of one kind, until enough were made: those that fail, now and next time, don't keep others waiting."""
+        """Makes steps of one type, until enough were made. Failed ones don't count, so they don't delay other steps."""
         wanted = [step for step in steps if step.topic not in sweep.failed and step.topic not in sweep.left]
         made = 0
         for start in range(0, len(wanted), CHANGED_AT_ONCE):
@@ -346,7 +348,7 @@ class TopicReconciler:
                     sweep.passing |= refusal.code in PASSING
 
     async def _set_rates(self, rules: TopicRules, admin: KafkaAdmin, cluster: KafkaCluster) -> None:
-        """How fast throttled replicas are copied, for all brokers. Raises KafkaError."""
+        """Sets the rates of throttled replicas for all brokers, or resets them. Raises KafkaError."""
         rate = rules.throttle_bytes_per_second
         wanted = {} if rate is None else dict.fromkeys(THROTTLE_RATES, str(rate))
         given = {name: value for name, value in wanted.items() if cluster.settings.get(name) != value}
@@ -359,7 +361,7 @@ class TopicReconciler:
             raise KafkaError(error.code, f"the brokers refuse the throttle: {said(error)}") from error
 
     def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
-        """What is told of a resource; nothing yet where its topic was changed: the next look tells."""
+        """Notes a resource's outcome. There is none yet if its topic was changed: the next sweep notes it."""
         error = sweep.failed.get(resource.topic)
         if plan.refusal is not None:
             outcome = Outcome(False, plan.refusal.reason, plan.refusal.message, topic)
@@ -376,7 +378,8 @@ class TopicReconciler:
         sweep.outcomes[resource] = outcome
 
     def _tell_replacing(self, sweep: _Sweep, resource: TopicResource) -> None:
-        """The resource's own topic is made once its predecessor's is gone; the look after the deletion tells."""
+        """Notes the outcome of a resource that waits for its predecessor's topic to be deleted. If that was just done,
+        the next sweep notes the outcome."""
         if (resource.topic, Delete) in sweep.made:
             return
         told = f"topic '{resource.topic}' is the one of the Topic {resource.ref} that was deleted before this one"
@@ -413,7 +416,7 @@ class TopicReconciler:
     # ---- statuses
 
     async def _tell_waiting(self, sweep: _Sweep, mine: list[TopicResource], reason: str, message: str) -> None:
-        """Tells only those whose spec isn't followed yet: the others are as they were."""
+        """Writes the statuses of resources whose spec isn't followed yet; the others stay as they are."""
         waiting = [
             resource
             for resource in mine
@@ -424,14 +427,14 @@ class TopicReconciler:
 
 
 def _reason(error: KafkaError) -> str:
-    """invalid_config → InvalidConfig."""
+    """An error's code as the reason of a condition: invalid_config → InvalidConfig."""
     if error.code == ErrorCode.invalid_replication_factor:
         return NOT_ENOUGH_BROKERS
     return "".join(part.capitalize() for part in error.code.name.split("_"))
 
 
 def _sentence(error: KafkaError) -> str:
-    """The brokers' own, with what to do where it doesn't say so."""
+    """The broker's own message, with what to do where it doesn't say so."""
     if error.code == ErrorCode.invalid_replication_factor:
         return f"{error.message} Lower replicationFactor, or add brokers."
     return said(error)

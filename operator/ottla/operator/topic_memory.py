@@ -12,20 +12,20 @@ from ottla.operator.refusals import NameTaken
 
 
 class Keeper(Protocol):
-    """Who reads and writes objects: `ottla.operator.kube.Kube`."""
+    """The part of `ottla.operator.kube.Kube` that `TopicMemory` needs."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where there is none, or none of its kind."""
+        """One object; None where it or its kind doesn't exist."""
 
     async def create(self, wanted: Object) -> Object:
-        """Makes an object that isn't there yet. Raises KubeError (409) where there is one."""
+        """Creates an object. Raises KubeError (409) if it exists already."""
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
-        """A JSON merge patch."""
+        """Changes an object by a JSON merge patch (RFC 7396), and returns the object."""
 
 
 class TopicMemory:
-    """The records of all Clusters."""
+    """Reads and writes the records of all Clusters."""
 
     def __init__(self, kube: Keeper) -> None:
         self._kube = kube
@@ -36,8 +36,11 @@ class TopicMemory:
         return read_record(cluster, cluster_uid, found)
 
     async def remember(self, before: Remembered, new: Iterable[str], named: Iterable[str]) -> None:
-        """Adds the `new` uids, and forgets those that aren't `named` any more. Raises KubeError, also where the record
-        isn't what it was `before`, and NameTaken where somebody else's ConfigMap has its name."""
+        """Adds the `new` uids to the record, and drops those that aren't `named` any more.
+
+        Raises KubeError, also if the record has changed since it was read as `before`, and NameTaken if another
+        owner's ConfigMap has the record's name.
+        """
         kept = before.uids & set(map(shortened, named))
         added = set(map(shortened, new)) - before.uids
         if not added:

@@ -1,7 +1,7 @@
-"""What people are told of topics: statuses that differ, and an Event for everything that was done or refused.
+"""Writes the statuses of Topics that differ, and an Event for each change that was made or refused.
 
-Statuses are merge patches that hold the resource's uid: the status of one that was deleted and made anew is another's.
-Writes go some at a time, because thousands may come at once.
+Statuses are merge patches with the resource's uid: a resource that was deleted and made again under its name must not
+get the status of its predecessor. Only some writes are made at a time, because thousands may come at once.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ AT_A_TIME = 16
 
 
 class Writer(Protocol):
-    """Who writes to Kubernetes: `Kube`."""
+    """The part of `ottla.operator.kube.Kube` that writes statuses and Events."""
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
-        """A JSON merge patch."""
+        """Changes an object or its subresource by a JSON merge patch (RFC 7396), and returns the object."""
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
-        """An Event about a resource. One that can't be written is only missed."""
+        """Writes an Event about a resource. If that fails, it is logged, and no error is raised."""
 
 
 class News(NamedTuple):
@@ -49,7 +49,8 @@ class TopicReports:
         self._resources = resources
 
     async def statuses(self, outcomes: Mapping[TopicResource, Outcome], now: datetime) -> None:
-        """Writes those that differ from what stands there, whatever becomes of one. Raises Retry."""
+        """Writes the statuses that differ from the present ones; a refusal of one stops no other. Raises Retry with the
+        first refusal."""
         differing = []
         for resource, outcome in outcomes.items():
             status = topic_status(resource, outcome, now)
@@ -67,7 +68,7 @@ class TopicReports:
         refusals.told()
 
     async def events(self, news: Sequence[News], now: datetime) -> None:
-        """Tells what was done."""
+        """Writes Events about changes that were made."""
         for some in slices(news, AT_A_TIME):
             await asyncio.gather(*(self._event(one.resource, one.reason, one.message, now) for one in some))
 
@@ -78,7 +79,7 @@ class TopicReports:
         try:
             await self._kube.merge("Topic", *resource.ref, body, "status")
         except KubeError as error:
-            if error.status in (404, 409):  # gone, or another one by now
+            if error.status in (404, 409):  # the resource is gone, or another one has its name
                 return
             raise
         self._resources.wrote(resource, status)
@@ -97,7 +98,7 @@ class TopicReports:
 
 
 def news_of(resource: TopicResource, step: Step, plan: TopicPlan) -> News:
-    """What is told of a step that was made."""
+    """The Event about a step that was made."""
     topic = resource.topic
     if isinstance(step, Create):
         return News(resource, "TopicCreated", f"topic '{topic}' was created")

@@ -1,8 +1,8 @@
-"""The Topic resources as the watch tells them, in memory: what a sweep reads instead of listing thousands.
+"""The Topic resources in memory, as the watch tells of them, so that a sweep doesn't have to list thousands.
 
-The watch alone isn't enough to act on: right after the start it has told only some, and it may have missed a deletion.
-So all are listed before the first sweep, now and then, and always before a topic is deleted for want of its resource.
-While that list is on its way, what the watch tells is newer.
+The watch alone isn't enough to act on: right after the start it has told of only some resources, and it may have missed
+a deletion. So all resources are listed before the first sweep, now and then, and always before a topic is deleted
+because its resource is missing. If the watch tells of a resource while such a list is under way, the watch is newer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ VANISHED_MAX = 20_000
 
 
 class Lister(Protocol):
-    """Who lists resources: `Kube`."""
+    """The part of `ottla.operator.kube.Kube` that lists resources."""
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
-        """All objects of a kind; of all namespaces where none is named."""
+        """All objects of a kind, in one namespace or, without one, in all."""
 
 
 class TopicResources:
-    """All Topic resources of the namespaces that the operator watches (none named: of all)."""
+    """All Topic resources of the namespaces that the operator watches (`namespaces` None: of all)."""
 
     def __init__(
         self,
@@ -37,19 +37,19 @@ class TopicResources:
         namespaces: frozenset[str] | None = None,
         read: Callable[[Ref, str], None] = lambda ref, version: None,
     ) -> None:
-        """`read` is told each version of a resource that a list has."""
+        """`read` is called with the version of each resource that a list shows."""
         self._read = read
         self.namespaces = namespaces
         self.vanished: dict[str, DeletionPolicy] = {}  # by uid: the policy that a deleted resource had last
-        self.answered: set[str] = set()  # uids of those that had another operator's answer when they were first seen
+        self.answered: set[str] = set()  # uids of resources that had an earlier operator's answer at first sight
         self._kube = kube
         self._known: dict[Ref, TopicResource] = {}
-        self._told: set[Ref] = set()  # by the watch, since the list that is on its way was asked for
+        self._told: set[Ref] = set()  # resources that the watch has told of since the present list was requested
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
 
     def seen(self, event: str | None, body: Mapping[str, Any]) -> Ref | None:
-        """Takes what the watch tells; the cluster that is to be looked at, None where only a status changed."""
+        """Notes an event of the watch. Returns the Cluster that has to be swept; None if only a status changed."""
         resource = parse_topic(body)
         before = self._known.get(resource.ref)
         self._told.add(resource.ref)
@@ -65,18 +65,18 @@ class TopicResources:
         return resource.cluster
 
     def of(self, cluster: Ref) -> list[TopicResource]:
-        """Those that refer to a cluster."""
+        """The resources that refer to a Cluster."""
         return [resource for resource in self._known.values() if resource.cluster == cluster]
 
     def wrote(self, resource: TopicResource, status: Mapping[str, Any]) -> None:
-        """The operator itself has written a status: the watch will tell, but later."""
+        """Notes a status that the operator itself has written, because the watch tells of it only later."""
         known = self._known.get(resource.ref)
         if known is not None and known.uid == resource.uid:
             self._told.add(resource.ref)
             self._known[resource.ref] = replace(known, status=status)
 
     async def up_to_date(self, now: float, *, within_s: float = LISTED_AGAIN_S) -> None:
-        """Lists them anew unless that was done `within_s`."""
+        """Lists all resources anew, unless they were listed within the last `within_s` seconds. Raises KubeError."""
         async with self._listing:
             if self._listed_at is not None and now - self._listed_at <= within_s:
                 return
@@ -97,14 +97,14 @@ class TopicResources:
             self._listed_at = now
 
     async def there_now(self) -> frozenset[str]:
-        """The uids of all that are there now, by a list of its own: the watch may be late. Raises KubeError."""
+        """The uids of all resources that exist now, by a list, because the watch may be late. Raises KubeError."""
         return frozenset(body["metadata"]["uid"] for body in await self._list())
 
     def _met(self, before: TopicResource | None, resource: TopicResource) -> None:
-        """A resource that is told or listed; `before`: what was known by its name."""
+        """Notes a resource that was told of or listed; `before`: the resource that was known by its name."""
         if before is not None and before.uid == resource.uid:
             return
-        if before is not None:  # its deletion wasn't told
+        if before is not None:  # the watch missed the deletion of `before`
             self._gone(before)
         if condition(resource.status, "Ready").get("reason", REPLACING) != REPLACING:
             self.answered.add(resource.uid)
@@ -121,6 +121,6 @@ class TopicResources:
                 return await self._kube.list("Topic")
             return [body for namespace in sorted(self.namespaces) for body in await self._kube.list("Topic", namespace)]
         except KubeError as error:
-            if error.status == 404:  # there is no such kind any more
+            if error.status == 404:  # the kind isn't defined any more
                 return []
             raise

@@ -1,9 +1,9 @@
-"""One Cluster at a time has its pods restarted for another release of the operator. The rule is `plan/turns.py`'s.
+"""Restarts the pods of one Cluster at a time for another release of the operator, by the rules of `plan/turns.py`.
 
-The turn counts once it stands in the Cluster's status: an operator that dies leaves it to its successor, and no pod is
-restarted by a turn that nobody could read. So what the statuses say is asked of Kubernetes, not of watches, which may
-not have told of every Cluster yet. What is remembered here only keeps two Clusters from taking it at once, spares
-asking again, and tells those that wait.
+A turn counts only once it stands in the Cluster's status: so a successor of the operator knows of it, and no pod is
+restarted for a turn that isn't written. The statuses are read by a list of all Clusters, because watches may not have
+told of every Cluster yet. The state in memory only keeps two Clusters from taking the turn at once, spares further
+lists, and has waiting Clusters reconciled when the turn ends.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _WINDOW = "the next maintenance window"
 
 
 class Turns:
-    """Whose turn it is."""
+    """Knows which Cluster has the turn."""
 
     def __init__(self, clusters: ListClusters, again: Callable[[Ref], None]) -> None:
-        """`again` has a Cluster looked at that may take its turn now."""
+        """`clusters` lists all Clusters; `again` reconciles a Cluster soon that may take the turn now."""
         self._clusters = clusters
         self._again = again
         self._holder: Ref | None = None
@@ -47,7 +47,8 @@ class Turns:
         self._one_at_a_time = asyncio.Lock()
 
     async def take(self, key: Ref) -> Ref | None:
-        """Whoever has the turn; None where it is this one's now, and may be written down. Raises KubeError."""
+        """The other Cluster that has the turn; None if this Cluster has it now, and may write that down. Raises
+        KubeError."""
         async with self._one_at_a_time:
             if self._holder is None:
                 self._holder = await self._noted() or key
@@ -57,15 +58,15 @@ class Turns:
             return self._holder
 
     def waits(self, key: Ref, why: str) -> None:
-        """Why the turn of this Cluster doesn't get on, if it has the turn; nothing: it does."""
+        """Notes why this Cluster's turn makes no progress, if it has the turn; empty: it makes progress."""
         self._waits[key] = why
 
     def why(self, key: Ref) -> str:
-        """What `waits` was told of a Cluster last."""
+        """The reason that `waits` was given last for a Cluster."""
         return self._waits.get(key, "")
 
     def ended(self, key: Ref) -> None:
-        """The turn doesn't stand in its status any more."""
+        """This Cluster doesn't have the turn any more: the Clusters that wait for it are reconciled."""
         self._waits.pop(key, None)
         if self._holder == key:
             self._holder = None
@@ -84,16 +85,16 @@ class Turns:
 
 
 class Upgrades:
-    """Has each Cluster take its turn before its pods are restarted for this operator's release."""
+    """Lets each Cluster take the turn before its pods are restarted for this operator's release."""
 
     def __init__(self, turns: Turns, defaults: Defaults) -> None:
-        """`defaults`: this operator's, of its release."""
+        """`defaults`: the images and the version that this operator was installed with."""
         self._turns = turns
         self._defaults = defaults
         self._release = defaults.release[:RELEASE_MAX]
 
     async def take_turn(self, visit: Visit) -> None:
-        """Whether pods may be restarted for what another release of the operator makes of them."""
+        """Takes the turn if this Cluster needs it, and holds its restarts while it may not have it (`visit.hold`)."""
         noted, key = visit.findings.operator, visit.cluster.ref
         if visit.cluster.paused:
             self._turns.waits(key, "it is paused")
@@ -122,7 +123,7 @@ class Upgrades:
             closed = "" if visit.window_open else "its maintenance window is closed"
             self._turns.waits(key, f"it waits for {first_away}" if first_away else closed)
             if not await self._hold_for_the_other(visit) and closed:
-                visit.hold = _WINDOW  # also for resizes, which need none where the spec asks for them
+                visit.hold = _WINDOW  # for resizes, too, which wait for no window if the spec asks for them
         elif not visit.window_open:
             visit.hold = _WINDOW
         else:
@@ -133,14 +134,14 @@ class Upgrades:
                 visit.busy = True
 
     def _asked_for(self, visit: Visit) -> bool:
-        """Whether the spec asks for other pods than the one that was followed before."""
+        """Whether the spec asks for other pods than the spec that was followed before."""
         before = kept_by(visit.followed, visit.resource, self._defaults)
         if before is None or before[1] == visit.spec:
             return False
         return makes_other_pods(before[0], parse_cluster({**visit.resource, "spec": visit.spec}, self._defaults))
 
     async def _hold_for_the_other(self, visit: Visit) -> bool:
-        """Whether another Cluster has the turn: then this one's rolls wait for it."""
+        """Takes the turn, unless another Cluster has it: then it returns True, and this Cluster's restarts wait."""
         visit.hold = "its turn to be known"
         other = await self._turns.take(visit.cluster.ref)
         visit.hold, visit.patient = "", other is not None
@@ -152,7 +153,7 @@ class Upgrades:
 
 
 def _outdated(visit: Visit, sets: dict[str, Object | None]) -> list[str]:
-    """All pods that there are and that aren't as they are to be."""
+    """The names of all pods that differ from their StatefulSets' templates."""
     old = [pod.name for pod in visit.findings.pods or () if pod.is_old]
     for pod in (*visit.found.all("Pod", ETCD), *visit.found.all("Pod", CONTROLLER)):
         name = pod["metadata"]["name"]
@@ -161,7 +162,7 @@ def _outdated(visit: Visit, sets: dict[str, Object | None]) -> list[str]:
 
 
 def _wanted_sets(cluster: Cluster) -> list[str]:
-    """The StatefulSets whose pods there are to be."""
+    """The names of the StatefulSets that the spec asks for."""
     wanted = [names.broker_set(cluster, pool) for pool in cluster.pools]
     wanted += [names.etcd_set(cluster)] if isinstance(cluster.metadata, Etcd) else []
     return wanted + ([names.controller_set(cluster)] if cluster.controllers.replicas else [])

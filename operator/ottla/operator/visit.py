@@ -1,4 +1,4 @@
-"""One reconcile of one Cluster: what was found, and what its parts learn and leave for those after them."""
+"""A visit: the state that the parts of one reconcile of a Cluster share, and pass on to later parts."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ from ottla.operator.spec.cluster import Cluster
 
 @dataclass
 class Visit:
-    """What the parts of a reconcile share."""
+    """The shared state of the parts of one reconcile."""
 
     resource: Object
     cluster: Cluster
-    spec: Object  # that the cluster was read from
+    spec: Object  # the spec that `cluster` was read from
     found: Found
     findings: Findings
     now: datetime
     tell: Tell
-    leaving: frozenset[int] = frozenset()  # brokers that are there and aren't wanted
-    busy: bool = False  # look again soon
-    current: bool = True  # which pods are outdated is known
-    resizes: Refusals = field(default_factory=Refusals)  # what of them can't be read or asked for now
+    leaving: frozenset[int] = frozenset()  # brokers that exist and aren't wanted
+    busy: bool = False  # whether the Cluster has to be reconciled again soon
+    current: bool = True  # whether it is known which pods are outdated
+    resizes: Refusals = field(default_factory=Refusals)  # errors of reading or requesting resizes
     followed: Object | None = None  # the ConfigMap with the spec that was followed before
-    absent_since: Mapping[str, datetime] = field(default_factory=dict)  # pods that there are to be and aren't
-    hold: str = ""  # what has to come about before pods are restarted for changes
-    patient: bool = False  # that may take long, and is told when it has
-    restarted: str = ""  # a pod of this Cluster, at this visit
-    members: list[Member] | None = None  # of etcd; None where no majority answers
+    absent_since: Mapping[str, datetime] = field(default_factory=dict)  # since when wanted pods are missing, by name
+    hold: str = ""  # what restarts of pods for changes have to wait for
+    patient: bool = False  # `hold` may take long, and its end causes a new reconcile
+    restarted: str = ""  # the pod that this reconcile has restarted
+    members: list[Member] | None = None  # etcd's list of members; None where no majority answers
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
-    admin: KafkaAdmin | None = None  # that answers
+    admin: KafkaAdmin | None = None  # the client of the brokers, once one of them has answered
 
     @property
     def window_open(self) -> bool:
-        """Whether pods may be restarted for changes now."""
+        """Whether a maintenance window is open, or the spec has none: pods may be restarted for changes."""
         return not self.cluster.windows or any(window.open_at(self.now) for window in self.cluster.windows)
 
     def waits_for_others(self, *components: str) -> str:
-        """What keeps pods from being restarted for changes: whose turn it is, or a pod of these components."""
+        """What restarts for changes have to wait for: another Cluster's turn, or a pod of these components."""
         return self.hold or self.waits_for_pods(*components)
 
     def waits_for_pods(self, *components: str) -> str:
-        """A pod that was restarted at this visit, or one of these components that is on its way."""
+        """What has to be waited for: a pod that this reconcile has restarted, or a pod of these components that should
+        serve soon; else empty."""
         if self.restarted:
             return f"{self.restarted} to be ready"
         found = self.found
@@ -65,27 +66,27 @@ class Visit:
         return next(filter(None, each), "")
 
     def rolls(self, decision: Decision) -> None:
-        """A roll is looked at again soon, but not while it waits for a window or for another Cluster's roll. Watches
-        tell how far resizes are."""
+        """Has a Cluster that is rolled reconciled again soon, unless the roll waits for a window or another Cluster's
+        turn. Resizes need no early reconcile, because watches tell of their progress."""
         self.busy |= decision.rolling and self.window_open and not self.patient
 
     @property
     def asked(self) -> KafkaAdmin:
-        """The brokers, for parts that need their answer."""
+        """The client of the brokers, for parts that are done only after a broker has answered."""
         assert self.admin is not None
         return self.admin
 
     def broker_pods(self) -> dict[int, Object]:
-        """The pods of brokers, by their ids."""
+        """The brokers' pods, by broker id."""
         return {ordinal(pod): pod for pod in self.found.all("Pod", BROKER)}
 
     def pod_names(self) -> Mapping[int, str]:
-        """The names of all brokers' pods, of those that are wanted and those that are there."""
+        """The names of all brokers' pods, by broker id: of wanted brokers and of existing ones."""
         return broker_names(self.cluster, self.found.all("StatefulSet", BROKER), self.found.all("Pod", BROKER))
 
 
 def leaving(cluster: Cluster, found: Found) -> frozenset[int]:
-    """The brokers that are there and aren't wanted."""
+    """The ids of brokers that exist and aren't wanted."""
     sets = broker_sets(found.all("StatefulSet", BROKER)).values()
     present = {broker for ids in sets for broker in ids}
     present |= {ordinal(pod) for pod in found.all("Pod", BROKER)}

@@ -1,10 +1,11 @@
-"""A pod whose volume is lost with its node begins anew on an empty one: the pod is deleted, then its claims.
+"""Replaces a volume that was lost with its node: its pod is deleted, then the pod's claims, and both are made anew.
 
-Nothing is deleted by an old look: a pod that has found its node since keeps its volume. So the pod goes first, if it is
-still what was looked at: being bound to a node changes it, and claims have nothing that such a change would show in.
-The StatefulSet may make the next pod before its claims are gone. That pod waits as the one before did; Kubernetes takes
-claims away under a pod without a node, and makes claims that a pending pod misses. If that pod has found its node
-after all, its volume isn't lost, and stays. Where the operator ends in between, the next pod is taken for lost in turn.
+Nothing is deleted because of an outdated look: if the pod has been bound to a node since, its volume isn't lost. So the
+pod is deleted first, and only if its resource version hasn't changed: a binding to a node would change it, while a
+claim doesn't change by the binding of its pod. The StatefulSet may make the next pod before the claims are gone. That
+pod waits as its predecessor did: Kubernetes deletes claims of a pod that has no node, and the StatefulSet's controller
+makes the claims that a pending pod lacks. If that pod has been bound to a node after all, its volume isn't lost, and is
+kept. If the operator ends in between, the next pod's volume counts as lost later, and the steps are repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from ottla.operator.visit import Visit
 async def begin_anew(
     kube: Kube, visit: Visit, pod: Object, after_s: float, safe: Callable[[], bool] = lambda: True
 ) -> None:
-    """Deletes pod and claims if a second look says the same; `safe` is asked after it. Raises KubeError."""
+    """Deletes the pod and its claims, if after a second look its volume is still lost and `safe` agrees. Raises
+    KubeError."""
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     await visit.found.look_again()
     again = visit.found.get("Pod", name)

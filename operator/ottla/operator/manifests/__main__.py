@@ -41,7 +41,7 @@ metadata:
 
 
 def generated_files(root: Path) -> dict[Path, str]:
-    """Path below `root` to text, for everything that needs no Helm."""
+    """The generated files that need no Helm: path below `root` → text."""
     crds = {kind: with_setting_rules((CRDS / f"{kind}.yaml").read_text(), kind) for kind in KINDS}
     files: dict[Path, str] = {}
     for kind, text in crds.items():
@@ -85,7 +85,7 @@ def _rules_template() -> str:
 
 
 def with_tables(page: str, tables: dict[str, str]) -> str:
-    """The page with what stands between `<!-- NAME -->` and `<!-- /NAME -->` replaced by the table of that name."""
+    """The page with the text between each `<!-- NAME -->` and `<!-- /NAME -->` replaced by the table of that name."""
     for name, table in tables.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         if begin in page:
@@ -95,7 +95,7 @@ def with_tables(page: str, tables: dict[str, str]) -> str:
 
 
 def rendered_files(helm: Callable[..., str]) -> dict[Path, str]:
-    """Path to text, for what Helm renders: `helm(argument, …)` runs it in the root, and gives its output."""
+    """The files that Helm renders: path → text. `helm(argument, …)` runs Helm in the root, and returns its output."""
 
     def plain(*arguments: str) -> str:
         chart = ("template", "ottla", "charts/ottla-operator", "--namespace", "ottla-system", "--skip-tests")

@@ -1,6 +1,6 @@
-"""What is made from a CustomResourceDefinition: the chart's template, a JSON schema for values, a table of its fields.
+"""Makes from a CustomResourceDefinition the chart's template, the JSON schema of values, and the table of its fields.
 
-Pure. The CRDs of `ottla/operator/crds/` are written by hand and nowhere else; whatever has to repeat them is made here.
+Pure. The CRDs in `ottla/operator/crds/` are the source, written by hand; everything that repeats them is made here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import yaml
 from ottla.operator.manifests.values import Schema
 
 _METADATA = re.compile(r"^metadata:\n  name: (?P<name>[a-z.]+)\n(?! )", re.MULTILINE)
-# What a JSON schema shares with the structural schemas of Kubernetes.
+# The keywords that JSON schemas and the structural schemas of Kubernetes have in common.
 _KEPT = (
     "type description enum default minimum maximum minLength maxLength pattern minItems maxItems minProperties "
     "maxProperties required"
@@ -21,9 +21,10 @@ _KEPT = (
 
 
 def chart_template(crd: str, source: str) -> str:
-    """The CRD as a template of the operator's chart: made on request, and kept when the release goes.
+    """The CRD as a template of the operator's chart: values say whether it is made, and whether it is kept when the
+    release is uninstalled.
 
-    Raises ValueError where the CRD's own metadata is more than a name.
+    Raises ValueError if the CRD's own metadata is more than a name.
     """
     escaped = crd.replace("{{", "\0").replace("}}", '{{ "}}" }}').replace("\0", '{{ "{{" }}')
     labelled, count = _METADATA.subn(
@@ -39,7 +40,7 @@ def chart_template(crd: str, source: str) -> str:
 
 
 def spec_of(crd: str) -> Schema:
-    """The structural schema of `spec`, of the version that is stored."""
+    """The structural schema of `spec` in the version that Kubernetes stores."""
     versions = yaml.safe_load(crd)["spec"]["versions"]
     (stored,) = (version for version in versions if version["storage"])
     spec: Schema = stored["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -47,14 +48,15 @@ def spec_of(crd: str) -> Schema:
 
 
 def without(schema: Schema, name: str) -> Schema:
-    """The schema of the same object, but for one property."""
+    """The schema without one of its properties."""
     properties = {key: inner for key, inner in schema["properties"].items() if key != name}
     required = [key for key in schema.get("required", ()) if key != name]
     return {**schema, "properties": properties, "required": required}
 
 
 def json_schema(schema: Schema) -> Schema:
-    """As JSON schema: what the API server would prune is refused here, since a typing mistake is the likely reason."""
+    """The structural schema as a JSON schema. It refuses unknown fields, which the API server would prune, because they
+    are most likely typing mistakes."""
     if schema.get("x-kubernetes-int-or-string"):
         described = {key: schema[key] for key in ("description", "default") if key in schema}
         return described | {"type": ["integer", "string"]}
@@ -77,7 +79,7 @@ def json_schema(schema: Schema) -> Schema:
 def fields_table(schema: Schema) -> str:
     """Every field as a row: its path (`[]` for items, `<name>` for free keys) and its description.
 
-    What is the same object in the schema (an alias in YAML) has its fields listed once.
+    If an object occurs several times in the schema (by an alias in YAML), its fields are listed once.
     """
     rows = ["| field | what it is |", "|---|---|"]
     rows += [f"| `{path}` | {text} |" for path, text in _fields(schema, "", {})]

@@ -19,7 +19,7 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: its queries by their legends. `CLUSTER` in a query stands for the cluster's labels."""
+    """One panel: its queries by their legends. `CLUSTER` in a query stands for the cluster's labels."""
 
     title: str
     queries: dict[str, str]
@@ -188,7 +188,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 
 
 def dashboard_json() -> str:
-    """The dashboard as Grafana imports it."""
+    """The dashboard in the JSON that Grafana imports."""
     panels: list[dict[str, Any]] = []
     line = 0
     for title, row in ROWS:
@@ -244,7 +244,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
 
 
 def queries(panel: Panel) -> dict[str, str]:
-    """Legend to PromQL."""
+    """The panel's queries: legend → PromQL, with the cluster's labels."""
     return {legend: query.replace("CLUSTER", OF_CLUSTER) for legend, query in panel.queries.items()}
 
 

@@ -1,10 +1,10 @@
-"""The rules of the CRDs about settings, written from the brokers' own tables.
+"""The CEL rules of the CRDs about settings, generated from the brokers' own tables of settings. Pure.
 
-Pure. A name that nobody knows is refused at apply, so is one that the operator gives itself, and so are values of
-another type, out of bounds, or none of the words that a setting takes, and those written in a way that nobody means
-(blanks around them, `0.5f`, `NaN`). CEL can't look for the name that was meant: where a definition is older than the
-operator, the operator's own refusal does. It also judges what these rules leave alone: patterns, longer lists, and
-settings that contradict each other.
+The rules refuse at `kubectl apply` the names of unknown settings and of settings that only the operator may give. They
+refuse values of a wrong type, values out of bounds, words that a setting doesn't take, and notations that nobody means
+(blanks around a value, `0.5f`, `NaN`). CEL can't search for the name that was meant; the operator's own refusal names
+it, where a definition is older than the operator. The operator also checks what these rules don't: patterns, longer
+lists, and settings that contradict each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _BEGIN_OF_ONE = "# About settings of single brokers: generated."
 
 
 def with_setting_rules(crd: str, kind: str) -> str:
-    """The CRD with its regions of rules written anew; `kind` is `clusters` or `topics`.
+    """The CRD with its regions of generated rules written anew; `kind` is `clusters` or `topics`.
 
-    Raises ValueError where it doesn't have each of them once.
+    Raises ValueError if the CRD doesn't have each region exactly once.
     """
     for begin, (head, rules) in _BY_KIND[kind].items():
         crd = _written(crd, kind, begin, [head, *rules()])
@@ -51,7 +51,7 @@ def _written(crd: str, kind: str, begin: str, rules: list[str]) -> str:
 
 def _of_clusters() -> list[str]:
     reserved = f"{_one_of(RESERVED)} || name.startsWith('{RESERVED_PREFIX}')"
-    # What a listener has of its own begins with the listener's name: the operator looks at what follows.
+    # A listener's own setting begins with the listener's name. The operator checks the rest of such a name.
     known = f"{_one_of(RESERVED | BROKER.keys())} || name.startsWith('{LISTENER_PREFIX}')"
     return [
         *_refused(reserved, "the operator sets ", " itself; take it out"),
@@ -61,7 +61,7 @@ def _of_clusters() -> list[str]:
 
 
 def _of_single_brokers() -> list[str]:
-    """Beside the rules of all brokers' settings, which they share."""
+    """The rule for settings of single brokers, in addition to the rules for settings of all brokers."""
     names = _one_of(name for name in BROKER if is_of_the_cluster(name))
     return _rule(
         f"!self.config.exists(name, {names})",
@@ -71,7 +71,7 @@ def _of_single_brokers() -> list[str]:
 
 
 def _of_topics() -> list[str]:
-    # What Kafka keeps for itself is nobody's to set; nor is the operator's mark.
+    # Kafka's internal settings can't be set by a Topic, nor can the operator's mark of the owner.
     settings = {name: setting for name, setting in TOPIC.items() if not setting.internal and name not in OWNERSHIP}
     return [
         *_refused(f"!({_one_of(settings)})", "topics have no setting ", _SEE),
@@ -87,17 +87,17 @@ _BY_KIND = {
 }
 _VALUE = "self[name]"
 _TRUTHS = ("true", "false", "True", "False", "TRUE", "FALSE")
-# From '+' to '9'. What begins so and is no number all the same, CEL refuses to convert.
+# The first character is one from '+' to '9'. If such a text is no number, its conversion is an error in CEL.
 _LIKE_A_NUMBER = f"(type({_VALUE}) == int || {_VALUE} >= '+' && {_VALUE} < ':')"
 _ENUMERATED_WORDS_MAX = 2
 
 
 def _of_values(settings: Iterable[Setting]) -> list[str]:
-    """The rules about values, one for all settings that must be the same.
+    """The rules about values, one for all settings with the same condition.
 
-    Each goes through our names, not those of the resource, and asks of a value only what costs the same whatever its
-    length: the API server counts what a rule could cost at most, and before 1.34 it counts values that are numbers or
-    text as three megabytes.
+    Each rule iterates over the names in our tables, not over those in the resource, and its test of a value costs the
+    same whatever the value's length. The reason is that the API server estimates the greatest possible cost of a rule,
+    and before 1.34 it estimates a value that is a number or a text as three megabytes.
     """
     names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for setting in settings:
@@ -110,12 +110,12 @@ def _of_values(settings: Iterable[Setting]) -> list[str]:
             f"!{these_names}.exists(name, {wrong})",
             f'"config: " + {these_names}.filter(name, {wrong})[0] + " must be {must_be}"',
         )
-        lines.append(f'    message: "config: what must be {must_be}, isn\'t"')  # where CEL can't convert it
+        lines.append(f'    message: "config: what must be {must_be}, isn\'t"')  # if CEL can't convert the value
     return lines
 
 
 def _judged(setting: Setting) -> tuple[str, str] | None:
-    """When a value fits, in CEL, and what it must be, in words; None where the operator alone judges."""
+    """The condition of a setting's value in CEL, and in words; None where only the operator checks it."""
     bounds = setting.bounds
     if setting.kind is Kind.BOOLEAN:
         return f"{_VALUE} in {_list(_TRUTHS)}", "true or false"
@@ -147,7 +147,7 @@ def _number(type_name: str, least: float, most: float, also: float | None) -> st
 
 
 def _refused(names: str, before: str, after: str) -> list[str]:
-    """A rule that refuses names of which the expression holds; it tells the first."""
+    """A rule that refuses names for which the expression `names` is true; its message has the first of them."""
     return _rule(f"!self.exists(name, {names})", f'"config: {before}" + self.filter(name, {names})[0] + "{after}"')
 
 
@@ -164,6 +164,6 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def _folded(expression: str) -> list[str]:
-    """Lines that YAML folds to the expression again."""
+    """The expression in lines that YAML's folded style joins again."""
     wrapped = textwrap.wrap(expression, WIDTH - 30, break_long_words=False, break_on_hyphens=False)
     return [f"      {line}" for line in wrapped]

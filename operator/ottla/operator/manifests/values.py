@@ -1,7 +1,7 @@
-"""A chart's values.yaml, read: each key with its default, the comment above it, and what that adds to its JSON schema.
+"""Reads a chart's values.yaml, and makes from it the table in the chart's README and its values.schema.json. Pure.
 
-Pure. A key without a comment is an error, so that the table in the chart's README and its values.schema.json, both of
-which are made from here, are complete. A comment line `@schema {…}` adds to the schema that follows from the default.
+Each key has a default and a comment above it. A key without a comment is an error, so that the table and the schema are
+complete. A comment line `@schema {…}` adds to the schema that follows from the default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 @dataclass(frozen=True)
 class Value:
-    """One key of values.yaml; `path` has dots, `default` is what the file says."""
+    """One key of values.yaml. `path`: the keys above it and itself, with dots; `extra`: what `@schema` lines add."""
 
     path: str
     default: Any
@@ -36,7 +36,7 @@ class Value:
 
 
 def read_values(text: str) -> tuple[Value, ...]:
-    """The top keys, in the file's order. Raises ValueError where a key has no comment."""
+    """The top keys, in the file's order. Raises ValueError if a key without keys below it has no comment."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)
     return tuple(_children(root, text.splitlines(), ""))
@@ -56,7 +56,7 @@ def _children(node: yaml.MappingNode, lines: list[str], above: str) -> Iterator[
 
 
 def _comment(lines: list[str], key_line: int) -> tuple[str, Schema]:
-    """The text of the comment lines directly above a key, and what they add to its schema."""
+    """The text of the comment lines directly above a key, and what their `@schema` lines add to its schema."""
     first = key_line
     while first and lines[first - 1].strip().startswith("#"):
         first -= 1
@@ -69,7 +69,7 @@ def _comment(lines: list[str], key_line: int) -> tuple[str, Schema]:
 
 
 def values_table(values: tuple[Value, ...]) -> str:
-    """The table of the README: every key that has no keys below it."""
+    """The table for the chart's README, in Markdown: every key that has no keys below it."""
     rows = ["| key | default | what it is |", "|---|---|---|"]
     rows += [
         f"| `{value.path}` | `{_shown(value.default)}` | {_cell(value.description)} |" for value in _leaves(values)
@@ -94,10 +94,10 @@ def _cell(text: str) -> str:
 
 
 def values_schema(values: tuple[Value, ...], *, replaced: dict[str, Schema] | None = None) -> Schema:
-    """The JSON schema of a chart's values: no other keys than those of the file.
+    """The JSON schema of a chart's values, which allows no other keys than the file has.
 
-    `replaced` has whole schemas for top keys. An object that is empty in the file takes any keys, a list any items,
-    unless their comments say otherwise.
+    `replaced` has whole schemas for top keys. An object that is empty in the file may have any keys, and a list any
+    items, unless their comments say otherwise.
     """
     properties = {value.name: (replaced or {}).get(value.name) or _schema(value) for value in values}
     # Helm itself adds the key to the values of a chart that another one depends on.

@@ -1,10 +1,11 @@
-"""Whether a cluster's brokers bear alike what was measured, and which replicas are to move if not. Pure.
+"""Whether the measured load is balanced between a cluster's brokers, and which replicas move if it isn't. Pure.
 
-A plan brings brokers to the edge of their band. A broker is left alone until it is twice as far from the average as the
-band is wide: without that distance the next breath of traffic would make another plan.
+A plan brings brokers to the edge of the tolerated band around the average. A broker is left alone until it is twice as
+far from the average as the band allows. Without that distance, the next small change of traffic would cause a new plan.
 
-A plan is carried out over many looks, and others move replicas meanwhile. So it remembers what each partition had when
-the plan was made: one that has something else now is somebody's whose word is newer, and leaves the plan.
+A plan is carried out over many reconciles, and other clients may move replicas meanwhile. So the plan remembers the
+replicas that each partition had when the plan was made. A partition that has other replicas now was moved by a newer
+request, and leaves the plan.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class Balancing:
-    """How it stands, for the status."""
+    """The state of the balance, for the Cluster's status."""
 
     summary: str
-    out_of_balance: tuple[str, ...] = ()  # goals that some broker is far from
-    moves: int = 0  # partitions that would change, or are still to
+    out_of_balance: tuple[str, ...] = ()  # the goals that some broker is too far from
+    moves: int = 0  # partitions that a plan would move, or has still to move
     bytes_to_copy: int = 0
 
 
 class Planned(NamedTuple):
-    """A partition's move: of which topic, from what, to what."""
+    """A partition's move: its topic's id, the replicas before the move, and the replicas after it."""
 
     topic_id: UUID
     before: Replicas
@@ -46,8 +47,8 @@ Plan = Mapping[PartitionName, Planned]
 
 
 def not_answered(wanted: Collection[int], cluster: KafkaCluster, told: Iterable[Collection[int]]) -> tuple[int, ...]:
-    """The brokers that half a measurement would take for idle or gone: those that aren't registered, or were silent at
-    one of the looks."""
+    """The wanted brokers that aren't registered, or were silent in one of the measurements (`told`: the brokers that
+    answered in each). An incomplete measurement would take them for idle or gone."""
     silent = set(wanted) - set(cluster.racks)
     for brokers in told:
         silent |= set(wanted) - set(brokers)
@@ -57,7 +58,7 @@ def not_answered(wanted: Collection[int], cluster: KafkaCluster, told: Iterable[
 def wanted_moves(
     cluster: KafkaCluster, measured: Measured, wish: Balance
 ) -> tuple[Balancing, dict[PartitionName, Planned]]:
-    """What to say of the cluster, and the moves that would level it; none where it is level."""
+    """The state of the balance, and the moves that would balance the cluster; none where it is in balance."""
     plan = levelled(
         measured.partitions,
         measured.brokers.values(),
@@ -81,14 +82,14 @@ def wanted_moves(
 
 
 def moving(plan: Plan, cluster: KafkaCluster) -> tuple[Balancing, dict[PartitionName, Replicas]]:
-    """What to say of a plan that is carried out, and what of it isn't asked for yet."""
+    """The state of a plan that is being carried out, and its moves that weren't requested from the brokers yet."""
     left: dict[PartitionName, Replicas] = {}
     under_way = 0
     for (name, index), planned in plan.items():
         topic = cluster.topics.get(name)
         partition = None if topic is None or topic.id != planned.topic_id else topic.partitions.get(index)
         if partition is None:
-            continue  # it was deleted, and may have been made again
+            continue  # the topic was deleted, and maybe another one was created under its name
         if partition.target == planned.target:
             under_way += partition.moving
         elif partition.target == planned.before and not partition.moving:

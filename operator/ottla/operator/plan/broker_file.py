@@ -1,9 +1,9 @@
-"""The brokers' server.properties: what the operator decides, then what the spec says. Pure.
+"""The brokers' server.properties: the operator's own settings, then the spec's. Pure.
 
-One file serves all brokers and controllers of a cluster; what differs between them comes from the environment of their
-pods, and, where the spec has settings for a single broker, from another file that its pod reads after the first one.
-Settings that can change while a broker runs are in neither: those are written as dynamic ones, so that a change of them
-never makes a pod look outdated.
+One file serves all brokers and controllers of a cluster. Settings that differ between them come from the environment of
+their pods. Where the spec has settings for a single broker, they come from a second file that this broker's pod reads
+after the first one. Settings that can change while a broker runs are in neither file. The operator sets them as dynamic
+settings, so that a change of them never makes a pod look outdated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SECRETS = "/etc/ottla-etcd"
 
 
 def server_properties(cluster: Cluster) -> str:
-    """The file."""
+    """The text of the file that all brokers and controllers read."""
     opened = [f"{REPLICATION}://:{REPLICATION_PORT}"]
     opened += [f"{listener.kafka_name}://:{listener.port}" for listener in cluster.listeners]
     protocols = [f"{REPLICATION}:PLAINTEXT"] + [f"{listener.kafka_name}:PLAINTEXT" for listener in cluster.listeners]
-    # With those that are to go: a change that may be refused, or taken back, must not restart the others.
+    # Brokers that are to go still count: their removal may be refused or taken back, and must not restart the others.
     factor = str(min(FACTOR_MAX, len(cluster.broker_ids) + cluster.leaving))
     settings = {
         "process.roles": "broker" if cluster.controllers.replicas else "broker,controller",
@@ -42,12 +42,12 @@ def server_properties(cluster: Cluster) -> str:
 
 
 def own_properties(cluster: Cluster) -> dict[int, str]:
-    """What single brokers read after the file of all, by their ids."""
+    """The texts of the files that single brokers read after the common one, by broker id."""
     return {broker: _lines(own.static) for broker, own in sorted(cluster.overrides.items()) if own.static}
 
 
 def store(cluster: Cluster) -> dict[str, str]:
-    """Where the metadata is and how to be let in."""
+    """The settings by which brokers reach etcd, and authenticate there."""
     settings = {
         "ottla.metadata.store": "etcd:" + ",".join(etcd_endpoints(cluster)),
         "ottla.metadata.etcd.prefix": cluster.prefix,
@@ -87,5 +87,5 @@ def _lines(settings: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """As java.util.Properties reads it back."""
+    """The value with doubled backslashes, which java.util.Properties reads as single ones."""
     return value.replace("\\", "\\\\")

@@ -1,7 +1,7 @@
-"""The brokers: a StatefulSet for each pool, and what its pods mount and say. Pure.
+"""The brokers: a StatefulSet for each pool, with the mounts and the environment of its pods. Pure.
 
-A pod's ordinal is its broker's id: a pool's ordinals begin at its first id, and Kubernetes tells the pod by a label,
-which becomes `node.id`. Pods are replaced only by the operator (`OnDelete`); `roll.py` decides when.
+A pod's ordinal is its broker's id. A pool's ordinals begin at its first id, and Kubernetes puts a pod's ordinal into
+one of the pod's labels, which becomes `node.id`. Only the operator replaces pods (`OnDelete`); `roll.py` decides when.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Ex
 BROKER = "broker"
 CONTROLLER = "controller"
 CONFIG_FOLDER = "/etc/ottla"
-RACK = "ottla.dev/rack"  # an annotation, where the rack follows from the node
-RACK_VARIABLE = "OTTLA_BROKER_RACK"  # where the spec says the rack
+RACK = "ottla.dev/rack"  # an annotation of a pod whose rack follows from its node
+RACK_VARIABLE = "OTTLA_BROKER_RACK"  # a variable of containers whose rack the Cluster's spec says
 RACK_FOLDER = "/etc/ottla-rack"
 OF_ALL = "server.properties"
 _RACK_KNOWN = (
     f'until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; export {RACK_VARIABLE}="$(cat {RACK_FOLDER}/rack)"; '
 )
-# The template of a pool's pods is the same for all of them, so that settings of one broker restart no other one: the
-# pod itself takes its own file, where there is one.
+# All pods of a pool have one template. So that settings of one broker restart no other broker, they don't stand in the
+# template: the pod reads its own file, if there is one.
 _START = (
     f'own={CONFIG_FOLDER}/broker-$OTTLA_NODE_ID.properties; [ -e "$own" ] || own=; '
     f"cat {CONFIG_FOLDER}/{OF_ALL} $own > /tmp/{OF_ALL} && exec ottla broker --config /tmp/{OF_ALL}"
 )
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-FIRST_S, REGISTERED_S = 4, 6  # until a process answers, and until it serves, where it has nothing to recover
-START_S_MAX = 600  # until the process answers at all; recovery of the logs counts as running
+FIRST_S, REGISTERED_S = 4, 6  # how long a start without recovery takes until the process answers, and until it serves
+START_S_MAX = 600  # until the process answers at all; it answers while it recovers its logs
 
 
 def config_map(cluster: Cluster) -> Object:
-    """The ConfigMap with the file of all brokers, and those of single ones."""
+    """The ConfigMap with the file of all brokers, and the files of single brokers."""
     own = {of_one(broker): text for broker, text in own_properties(cluster).items()}
     return names.config_map(cluster, names.broker_config(cluster), BROKER, {OF_ALL: server_properties(cluster), **own})
 
@@ -45,7 +45,7 @@ def of_one(broker: int) -> str:
 
 
 def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
-    """A pool's StatefulSet. `replicas` differs from the pool's while brokers are drained before they go."""
+    """A pool's StatefulSet. `replicas` is greater than the pool's while brokers are drained before they go."""
     labelled = {names.POOL: pool.name}
     environment = [
         *_environment(cluster, pool.template),
@@ -89,7 +89,7 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
 
 
 def controller_set(cluster: Cluster) -> Object:
-    """The controllers where they have pods of their own."""
+    """The StatefulSet of controllers that have pods of their own."""
     wanted = cluster.controllers
     environment = [
         *_environment(cluster, wanted.template),
@@ -136,7 +136,7 @@ def _process(
         volumeMounts=mounts,
         resources=resources or DEFAULT_RESOURCES,
         startupProbe=http_probe("/healthz", "http", 3, START_S_MAX // 3, first_s=FIRST_S),
-        # The loop's heartbeat and nothing else: a broker without etcd or out of sync is not helped by a restart.
+        # The event loop's heartbeat and nothing else: a restart doesn't help a broker without etcd, or out of sync.
         livenessProbe=http_probe("/healthz", "http", 10, 6),
         readinessProbe=http_probe("/readyz", "http", 3, 2, first_s=REGISTERED_S),
     )
@@ -158,7 +158,7 @@ def _environment(cluster: Cluster, template: Template) -> list[Object]:
 
 
 def _advertised(cluster: Cluster) -> str:
-    """What clients inside Kubernetes are told; those from outside are told what `external.py` finds out."""
+    """The advertised addresses of the listeners inside Kubernetes; the others' come from `external.py`, at run time."""
     host = names.pod_host(cluster, "$(POD_NAME)", names.broker_service(cluster))
     told = [f"{REPLICATION}://{host}:{REPLICATION_PORT}"]
     told += [f"{each.kafka_name}://{host}:{each.port}" for each in cluster.listeners if not each.external]
@@ -166,7 +166,7 @@ def _advertised(cluster: Cluster) -> str:
 
 
 def _mounts(pool: Pool) -> dict[str, str]:
-    """The volumes' names and where they are mounted."""
+    """The mount paths of a broker's volumes, by the volumes' names."""
     return {names.volume(volume.id): f"{names.DATA}/{volume.id}" for volume in pool.volumes}
 
 
@@ -177,7 +177,7 @@ def _volumes(cluster: Cluster) -> list[Object]:
 
 
 def etcd_secrets(cluster: Cluster) -> dict[str, Object]:
-    """What clients of etcd mount to be let in, by kind (tls, credentials)."""
+    """The Secrets that clients of etcd mount to authenticate there, by kind (tls, credentials)."""
     metadata = cluster.metadata
     if isinstance(metadata, ExternalEtcd):
         named = {"tls": metadata.tls_secret, "credentials": metadata.credentials_secret}

@@ -1,7 +1,7 @@
-"""The status of a Cluster: one line that says what is waited for, counts, and conditions. Pure.
+"""The status of a Cluster: one line that says what the Cluster waits for, counts, and conditions. Pure.
 
-The same findings always make the same document, but for the times of conditions that flip: what is written only on a
-difference must not differ by itself.
+The same findings always give the same document, but for the times of conditions that flip. The status is written only
+when it differs, so it must not differ without a reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ottla.operator.status import Condition, Trouble, conditions
 from ottla.wording import first_named
 
 MESSAGE_MAX = 1024
-UNANSWERED_S_MAX = 20.0  # until a Cluster that was Ready isn't any more because no broker answers
+UNANSWERED_S_MAX = 20.0  # for so long, a Cluster that was Ready stays Ready though no broker answers
 PASSING = (
     "Paused",
     "TopicsHeld",
@@ -36,45 +36,45 @@ PASSING = (
     "SnapshotsTaken",
     "OverridesApplied",
     "PodsOwned",
-)  # conditions that aren't there at all while they mean nothing
+)  # the types of conditions that the status leaves out while they don't apply
 _RECONCILED = "Reconciled"
 
 
 @dataclass
 class Findings:
-    """What a reconcile has learnt, as far as it came."""
+    """What a reconcile has learnt. A reconcile may end early, so each field has a value for "not known"."""
 
-    pods: list[Pod] | None = None  # None: they weren't looked at
+    pods: list[Pod] | None = None  # None: the pods weren't looked at
     version: str = ""
     cluster_id: str = ""
     decision: Decision | None = None
-    metadata_waits_for: str | None = None  # None: it wasn't looked at; empty: it is there
-    metadata_serves: bool = True  # a majority answers
+    metadata_waits_for: str | None = None  # None: etcd wasn't looked at; empty: all members answer
+    metadata_serves: bool = True  # a majority of etcd's members answers
     etcd_roll: Decision | None = None
     controller_roll: Decision | None = None
-    operator: Release = field(default_factory=Release)  # whose pods there are
-    metadata_full: str = ""  # nothing can be written to it, and a person has to do something
+    operator: Release = field(default_factory=Release)  # the operator's release that made the pods
+    metadata_full: str = ""  # etcd takes no writes until a person has done what this sentence says
     last_snapshot: str = ""
-    snapshots_wait_for: str | None = None  # None: none are asked for
-    config_waits_for: str | None = None  # as above, for the dynamic settings
-    overrides_wait_for: Mapping[int, str] | None = None  # by broker, for the dynamic settings that are its own
-    balancing: Balancing | None = None  # None: nobody asked for it, or it wasn't looked at
+    snapshots_wait_for: str | None = None  # None: the spec asks for no snapshots; empty: they are taken in time
+    config_waits_for: str | None = None  # None: no broker was asked; empty: the dynamic settings are applied
+    overrides_wait_for: Mapping[int, str] | None = None  # by broker: the same of a broker's own dynamic settings
+    balancing: Balancing | None = None  # None: the spec doesn't ask for balance, or it wasn't looked at
     scaling: Scaling = field(default_factory=Scaling)
     held_back: HeldBack = field(default_factory=HeldBack)
     bootstrap: dict[str, str] = field(default_factory=dict)
     node_ports: NodePorts = field(default_factory=dict)
-    listeners_wait_for: str | None = None  # None: nobody was told
-    storage: Storage | None = None  # None: it wasn't looked at
+    listeners_wait_for: str | None = None  # None: no broker was told its addresses; empty: all were
+    storage: Storage | None = None  # None: the volumes weren't looked at
     racks_wait_for: str = ""
-    strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own, and of somebody else
-    brokers_wait_for: str = ""  # why something that was asked of them got no answer
-    answers: bool | None = None  # whether a broker answered by Kafka's protocol; None: it isn't known
-    refusal: str = ""  # why the spec isn't followed, but the one before it
-    troubles: list[Trouble] = field(default_factory=list)  # parts that weren't done
+    strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own pods, which something else made
+    brokers_wait_for: str = ""  # why a request to the brokers got no answer
+    answers: bool | None = None  # whether a broker answered by Kafka's protocol; None: not known
+    refusal: str = ""  # why the spec can't be followed, so that an earlier one is
+    troubles: list[Trouble] = field(default_factory=list)  # the parts of the reconcile that weren't done
     topics_held: Condition | None = None
 
     def storage_is(self, storage: Storage) -> None:
-        """Notes how volumes stand; of several notes the worst counts."""
+        """Notes the state of volumes; of several notes the worst one counts."""
         if self.storage is None or REASONS.index(storage.reason) < REASONS.index(self.storage.reason):
             self.storage = storage
 
@@ -85,23 +85,23 @@ class Findings:
 
     @property
     def awaited(self) -> str:
-        """What the first part that can't be done yet waits for."""
+        """What the first part that can't be done yet waits for; empty where there is no such part."""
         return next((trouble.message for trouble in self.troubles if not trouble.failed), "")
 
 
 def part_condition(part: str) -> str:
-    """The type of the condition that is there while a part of the reconcile isn't done."""
+    """The type of the condition that the status has while a part of the reconcile isn't done."""
     return part + _RECONCILED
 
 
 def refused(resource: Object, why: str, now: datetime) -> Object:
-    """The status of a spec that can't be carried out: the rest stays as it was."""
+    """The status of a Cluster whose spec can't be carried out: Ready is False, and the rest stays as it was."""
     status = _unready(resource, "InvalidSpec", why, now)
     return {**status, "observedGeneration": resource["metadata"].get("generation", 0)}
 
 
 def not_looked_at(resource: Object, why: str, now: datetime) -> Object:
-    """The status where it can't be known what there is: nothing was done, and the rest stays as it was."""
+    """The status of a Cluster whose objects couldn't be read: nothing was done, and the rest stays as it was."""
     return _unready(resource, "NotApplied", why, now)
 
 
@@ -117,7 +117,7 @@ def _unready(resource: Object, reason: str, why: str, now: datetime) -> Object:
 
 
 def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, Any], now: datetime) -> Object:
-    """The status as it is now."""
+    """The whole status after a reconcile. `before` is the present status, `now` the time of conditions that flip."""
     seen = findings.pods or []
     pods = [pod for pod in seen if pod.id in cluster.broker_ids]
     ready = sum(pod.ready for pod in pods)
@@ -138,7 +138,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         "listeners": _listeners(findings.bootstrap) or before.get("listeners") or [],
         "conditions": _written(_conditions(cluster, findings, message, ready, silent), before, cluster.generation, now),
     }
-    if findings.pods is None:  # nobody knows better than before
+    if findings.pods is None:  # the pods weren't looked at: the last known numbers stay
         status |= {name: before[name] for name in ("brokers", "pools", "version") if name in before}
     if findings.version:
         status["version"] = findings.version
@@ -193,8 +193,11 @@ def _balance(balancing: Balancing | None) -> Object:
 
 
 def _without_leader(findings: Findings) -> tuple[str, ...] | None:
-    """Partitions that nobody leads, as the broker says whose metadata is the newest; None where none answers that the
-    metadata store answers: what the others know is of before, and leaders may have died since."""
+    """The partitions without a leader, by the report of the broker with the newest metadata.
+
+    None where no reporting broker is connected to the metadata store. Then all reports are by older metadata, and
+    leaders may have died since.
+    """
     reports = [pod.report for pod in findings.pods or () if pod.report and pod.report.metadata_connected]
     return max(reports, key=lambda report: report.revision).without_leader if reports else None
 
@@ -204,7 +207,8 @@ def _listeners(bootstrap: Mapping[str, str]) -> list[Object]:
 
 
 def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> str:
-    """The first of what is worth a line; what is in the way doesn't hide how far a roll is."""
+    """The most important thing to say, in one line. A trouble is added to the progress of a roll, and doesn't hide
+    it."""
     if cluster.paused:
         return "paused: nothing is changed"
     trouble = findings.refusal or findings.failure or findings.awaited
@@ -241,7 +245,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
 
 
 def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> list[Condition]:
-    """What holds; what isn't known now is Unknown, whatever was known before."""
+    """All conditions that apply. One that can't be known now is Unknown, whatever it was before."""
     found = [_ready(cluster, findings, message, ready, silent)]
     busy = bool(
         (findings.decision and findings.decision.waits_for)
@@ -273,7 +277,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     if cluster.overrides:
         found.append(_overrides(cluster, findings))
     if any(listener.external for listener in cluster.listeners):
-        # Of its own, because clients inside are served, and addresses may take as long as somebody else likes.
+        # Addresses don't affect Ready: clients inside are served, and addresses outside depend on other systems.
         found.append(_waits("ListenersReady", cluster, findings.listeners_wait_for, "Advertised", "NoAddress"))
     if cluster.paused:
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
@@ -295,7 +299,7 @@ def _strays(pods: tuple[str, ...]) -> str:
 
 
 def _scaling(findings: Findings, how_far: str = "") -> str:
-    """What is moved or waited for, and what needs a person meanwhile."""
+    """Which replicas are moved, or what scaling waits for, and what a person has to do."""
     scaling = findings.scaling
     progress = scaling.progress + how_far if scaling.progress else ""
     return "; ".join(filter(None, (scaling.waits_for or progress, findings.held_back.waits_for, scaling.needs_person)))
@@ -317,7 +321,7 @@ def _standings(cluster: Cluster, findings: Findings) -> list[Standing]:
 
 
 def _waiting(found: list[Standing]) -> list[Standing]:
-    """Those that aren't in force, what a person has to mend first."""
+    """The brokers' own settings that aren't in force; first those for brokers that don't exist."""
     return sorted((each for each in found if each.reason), key=lambda each: each.reason != NO_SUCH_BROKER)
 
 
@@ -375,7 +379,7 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
 
 
 def _rolls(findings: Findings) -> list[str]:
-    """A line for each kind of pods that are restarted or resized for a change, the most important one first."""
+    """A line for each kind of pods that are being restarted or resized for a change, brokers first."""
     rolls = []
     if findings.decision is not None and (findings.decision.rolling or findings.decision.resizing):
         rolls.append(findings.decision.message)
@@ -386,12 +390,12 @@ def _rolls(findings: Findings) -> list[str]:
 
 
 def _not_in_place(findings: Findings) -> list[str]:
-    """Why the first pod that needs a restart for other resources does: the restart may have to wait for long."""
+    """Why the first pod that can't get other resources without a restart can't: that restart may wait for long."""
     return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 
 def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refused: str) -> Condition:
-    """A condition that only brokers can tell. `waits_for` None: they weren't asked."""
+    """A condition that only brokers can tell. `waits_for` None: no broker was asked."""
     if waits_for is None:
         why = "nothing is asked of brokers while spec.paused is true" if cluster.paused else "no broker was asked"
         return Condition(kind, None, "NotAsked", why)
@@ -399,7 +403,8 @@ def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refuse
 
 
 def _may_be_a_moment(before: Mapping[str, Any], now: datetime) -> bool:
-    """Whether it isn't long that no broker answers: one that stops closes its connections, and another one is next."""
+    """Whether brokers may be silent for a moment only, as when the broker that was asked stops and another one must be
+    asked."""
     if not holds(before, "Ready"):
         return False
     answered = condition(before, "KafkaAnswers")

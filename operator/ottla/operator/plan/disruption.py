@@ -1,10 +1,10 @@
-"""PodDisruptionBudgets: what a drain of nodes may take away. Pure.
+"""PodDisruptionBudgets: how many pods may be evicted, as by a drain of nodes. Pure.
 
-The brokers' allows one pod while every broker says that it may stop, and none otherwise. Kubernetes itself counts who
-is away, so of two evictions at once the second one is refused. It counts every pod that a budget's labels find, also
-one that somebody made with the brokers' labels, which would allow one more eviction; so a budget finds only pods that a
-StatefulSet has numbered. A pod that isn't ready may always be evicted: it serves nobody, and a node that is drained
-must not wait for it.
+The brokers' budget allows one pod to be away while every broker says that it may stop, and none otherwise. Kubernetes
+itself counts the pods that are away, so of two evictions at once the second one is refused. It counts every pod that
+the budget's selector finds. A foreign pod with the brokers' labels would allow one more eviction, so a budget selects
+only pods that a StatefulSet has numbered. A pod that isn't ready may always be evicted: it serves no clients, and the
+drain of its node must not wait for it.
 
 With one broker, and for topics with one replica, an eviction is allowed: otherwise their nodes could never be drained.
 """
@@ -20,17 +20,17 @@ from ottla.operator.spec.cluster import Cluster
 
 
 def brokers(cluster: Cluster, *, evictable: bool) -> Object:
-    """The brokers' budget."""
+    """The brokers' budget. `evictable`: whether one pod may be away."""
     return _budget(cluster, names.broker_service(cluster), BROKER, int(evictable))
 
 
 def etcd(cluster: Cluster) -> Object:
-    """etcd's: one member at a time; brokers serve while a single one is away."""
+    """etcd's budget: one member at a time may be away, as brokers serve on while a single member is."""
     return _budget(cluster, names.etcd_set(cluster), ETCD, 1)
 
 
 def controllers(cluster: Cluster) -> Object:
-    """The controllers': one at a time."""
+    """The budget of controllers with pods of their own: one at a time may be away."""
     return _budget(cluster, names.controller_set(cluster), CONTROLLER, 1)
 
 

@@ -1,8 +1,8 @@
 """The endpoints of a load balancer that all brokers share: each broker is behind a port of its own. Pure.
 
-A Service selects pods, and all of them for each of its ports, because the pods of a StatefulSet are alike. So this one
-selects none, and its EndpointSlices are the operator's: one a broker, and one with all that serve, where clients begin.
-They follow the pods' addresses as long as an operator runs, which is what Kubernetes' own controller does for others.
+A Service with a selector sends each of its ports to all pods that it selects. So this Service has no selector, and the
+operator writes its EndpointSlices: one for each broker, and one with all brokers for the bootstrap port. The operator
+keeps them up to date with the pods' addresses, as Kubernetes' own controller does for Services with a selector.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def broker_port(broker: int) -> str:
 
 
 def endpoint_slices(cluster: Cluster, pods: Mapping[int, Object]) -> list[Object]:
-    """All slices of a cluster; `pods`: broker → its pod."""
+    """All EndpointSlices of a cluster; `pods`: broker → its pod."""
     made = []
     for listener in cluster.listeners:
         if not listener.shared:
@@ -35,7 +35,7 @@ def endpoint_slices(cluster: Cluster, pods: Mapping[int, Object]) -> list[Object
         serving = [_endpoint(pod, is_ready(pod)) for _, pod in brokers if address(pod)]
         made += _by_family(cluster, listener, BOOTSTRAP_PORT, serving)
         for broker, pod in brokers:
-            # Ready in any case: a client that was sent to this broker is better off waiting there.
+            # Ready in any case: a client that was sent to this broker can only wait for it.
             own = [_endpoint(pod, True)] if address(pod) else []
             made += _by_family(cluster, listener, broker_port(broker), own)
     return made
@@ -54,7 +54,7 @@ def _endpoint(pod: Object, ready: bool) -> Object:
 
 
 def _by_family(cluster: Cluster, listener: Listener, port: str, endpoints: Iterable[Object]) -> list[Object]:
-    """A slice has addresses of one family, and can't change it."""
+    """One EndpointSlice for each family of addresses: a slice has addresses of one family, and can't change it."""
     families: dict[str, list[Object]] = {}
     for endpoint in endpoints:
         families.setdefault("IPv6" if ":" in endpoint["addresses"][0] else "IPv4", []).append(endpoint)

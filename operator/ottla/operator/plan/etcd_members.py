@@ -1,8 +1,9 @@
-"""Which members etcd is to have, what is done about it next, and what each may do at its start. Pure.
+"""Which members etcd is to have, the next change of its list of members, and what each may do at its start. Pure.
 
-Rules: (1) one change of the list at a time, and only while the members that stay answer with a majority; (2) a member
-that says it has no data is removed before it is added anew, so that it never speaks under an identity that has promised
-something; (3) who is added joins with the list as it is after that; (4) nobody may form a cluster once there was one.
+Rules: (1) The list of members changes by one member at a time, and only while a majority of the members that stay
+answers. (2) A member that says it has no data is removed before it is added anew, so that it never votes again under
+an identity whose votes it has lost. (3) A member that was added starts with the list as it is after the addition.
+(4) No member may form a new cluster once the cluster was formed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ottla.operator.spec.cluster import Cluster, Etcd
 
 @dataclass(frozen=True)
 class Member:
-    """One of etcd's list; without a name it was added and has never started."""
+    """An entry of etcd's list of members. An empty name: the member was added, and has never started."""
 
     id: str
     name: str
@@ -26,7 +27,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Seen:
-    """A member's pod: whether it answers with a majority behind it, and whether it said that it has no data."""
+    """A member's pod. `ready`: it answers, and reaches a majority; `no_data`: it said that it has no data."""
 
     name: str
     ready: bool
@@ -36,7 +37,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Remove:
-    """Take a member off the list."""
+    """The step: remove a member from etcd's list."""
 
     member: Member
     why: str
@@ -44,7 +45,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Add:
-    """Let a member in."""
+    """The step: add a member to etcd's list."""
 
     name: str
     peer_url: str
@@ -52,7 +53,7 @@ class Add:
 
 @dataclass(frozen=True)
 class StartNow:
-    """Delete the pod of a member that may begin now, rather than wait for its next attempt."""
+    """The step: delete the pod of a member that may start now, so that its next attempt comes at once."""
 
     name: str
     uid: str
@@ -62,7 +63,7 @@ Step = Remove | Add | StartNow
 
 
 def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Seen]) -> Step | None:
-    """The one change to make now; None where all is as it should be or has to be waited for."""
+    """The one change to make now; None where nothing is to change, or nothing may change yet."""
     wanted = member_names(cluster, etcd)
     by_url = {member.peer_url: member for member in members}
     ready = {pod.name for pod in seen if pod.ready}
@@ -75,7 +76,7 @@ def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Se
             continue
         listed = by_url.get(peer_url(cluster, pod.name))
         if listed is None:
-            # One that joins counts at once: with it there has to be a majority, too.
+            # An added member counts at once: the members that answer must be a majority of the longer list, too.
             if len(ready) >= (len(members) + 1) // 2 + 1 or len(members) == 1 == len(ready):
                 return Add(pod.name, peer_url(cluster, pod.name))
         elif not listed.name:
@@ -86,13 +87,14 @@ def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Se
 
 
 def _survives(members: list[Member], leaving: Member, ready: set[str]) -> bool:
-    """Whether those that stay have a majority of what is left."""
+    """Whether the ready members are a majority of the list without the leaving one."""
     left = [member for member in members if member != leaving]
     return bool(left) and sum(member.name in ready for member in left) >= len(left) // 2 + 1
 
 
 def start_rules(cluster: Cluster, etcd: Etcd, members: list[Member] | None, *, formed: bool) -> dict[str, str]:
-    """What members read at their start: the state, the list, and who may join. `members` None: nobody answers."""
+    """The data of the ConfigMap that members read at their start: the state, the list, and which members may join.
+    `members` None: no member answers; `formed`: whether the cluster was ever formed."""
     wanted = member_names(cluster, etcd)
     if not formed or members is None:
         everybody = _list((name, peer_url(cluster, name)) for name in wanted)
@@ -107,7 +109,8 @@ def start_rules(cluster: Cluster, etcd: Etcd, members: list[Member] | None, *, f
 
 
 def replicas(cluster: Cluster, etcd: Etcd, members: list[Member] | None, present: int) -> int:
-    """How many pods there are to be: a member that goes stays until it is off the list. `present`: pods so far."""
+    """How many pods the StatefulSet has to have: a member keeps its pod until it was removed from the list. `present`:
+    how many pods there are; `members` None: no member answers."""
     if members is None:
         return max(etcd.members, present)
     listed = {member.peer_url for member in members}
@@ -117,7 +120,8 @@ def replicas(cluster: Cluster, etcd: Etcd, members: list[Member] | None, present
 
 
 def left_behind(cluster: Cluster, etcd: Etcd, members: list[Member] | None, claims: Iterable[str]) -> list[str]:
-    """Volumes of members that went: were one of them to come back, it would find an identity that nobody knows."""
+    """The claims of members that were removed. If such a member were added again, its old data would have an identity
+    that the other members don't know."""
     listed = {member.peer_url for member in members or ()}
     name = names.etcd_set(cluster)
     gone = []

@@ -1,10 +1,10 @@
-"""etcd's members, as Kubernetes runs them. Pure.
+"""The StatefulSet of etcd's members, and what its pods need. Pure.
 
-A member starts by itself on the data that it has, whatever state etcd is told then. Without any it forms a new cluster
-only while the cluster has never been formed; afterwards it waits until the operator has let it in as a new member,
-because a member that comes back without what it promised to others could lose what they agreed on. It says that it has
-no data by its termination message. What it may do stands in a ConfigMap, which follows from the list of members alone
-(`etcd_members.py`).
+A member that has data starts on it by itself; etcd then ignores the flags about its initial cluster. A member without
+data forms a new cluster only while the cluster has never been formed. Afterwards it waits until the operator has added
+it as a new member, because a member that comes back without its votes could lose entries that a majority has committed.
+It says that it has no data by its termination message. What a member may do stands in a ConfigMap, which follows from
+the list of members alone (`etcd_members.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONFIG_FOLDER = "/etc/etcd"
 DATA_FOLDER = "/data"
 TLS_FOLDER = "/etc/etcd-tls"
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
-FIRST_S, TOGETHER_S = 3, 6  # until a member answers, and until those that are new have found each other
+FIRST_S, TOGETHER_S = 3, 6  # how long a start takes until a member answers, and until new members have a leader
 NOT_FULL = "exclude=NOSPACE"
 QUOTA_SHARE = 0.4  # of the volume: a defragmentation writes the database a second time
 QUOTA_BYTES_MAX = 8 * 2**30
@@ -50,7 +50,7 @@ exec etcd --name "$POD_NAME" --initial-cluster "$(cat {CONFIG_FOLDER}/initial-cl
 
 
 def peer_url(cluster: Cluster, pod: str) -> str:
-    """Where the other members reach one."""
+    """The URL at which the other members reach a member."""
     return f"{_peer_scheme(cluster)}://{names.pod_host(cluster, pod, names.etcd_set(cluster))}:{PEER_PORT}"
 
 
@@ -60,12 +60,12 @@ def _peer_scheme(cluster: Cluster) -> str:
 
 
 def member_names(cluster: Cluster, etcd: Etcd) -> list[str]:
-    """The members' names, which are their pods'."""
+    """The members' names, which are the names of their pods, too."""
     return [f"{names.etcd_set(cluster)}-{number}" for number in range(etcd.members)]
 
 
 def config_map(cluster: Cluster, data: dict[str, str]) -> Object:
-    """The script, and what `data` says about who may do what."""
+    """The ConfigMap with the start script, and `data`: the rules of `etcd_members.start_rules`."""
     return names.config_map(cluster, names.etcd_set(cluster), ETCD, {"start.sh": _START, **data})
 
 
@@ -101,7 +101,7 @@ def _proofs(whose: str) -> list[str]:
 
 
 def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
-    """The StatefulSet."""
+    """The StatefulSet of etcd's members."""
     process = container(
         cluster,
         ETCD,
@@ -121,10 +121,10 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
             *([{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if etcd.tls else []),
         ],
         resources=etcd.resources or DEFAULT_RESOURCES,
-        # A database that reached its quota is mended by the operator (etcd_upkeep.py), not by a restart, and is served.
+        # A database that reached its quota is served on, and mended by the operator (etcd_upkeep.py), not by a restart.
         startupProbe=http_probe(f"/health?serializable=true&{NOT_FULL}", "metrics", 3, 100, first_s=FIRST_S),
         livenessProbe=http_probe(f"/health?serializable=true&{NOT_FULL}", "metrics", 10, 6),
-        # Only a member that reaches the others answers this one.
+        # Only a member that reaches a majority answers this probe.
         readinessProbe=http_probe(f"/health?{NOT_FULL}", "metrics", 3, 3, first_s=TOGETHER_S),
     )
     volumes: list[Object] = [{"name": "config", "configMap": {"name": names.etcd_set(cluster)}}]
@@ -148,24 +148,24 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
 
 
 def certified_hosts(cluster: Cluster) -> list[str]:
-    """The names that members prove: the first is common to all of them."""
+    """The DNS names in the members' certificate; the first one stands for all members, the second for each."""
     service = f"{names.etcd_set(cluster)}.{cluster.namespace}.svc"
     return [service, f"*.{service}", "localhost"]
 
 
 def secret(cluster: Cluster, name: str, data: dict[str, str]) -> Object:
-    """A Secret of etcd's; it goes with the Cluster."""
+    """A Secret for etcd, which Kubernetes deletes with the Cluster."""
     meta = names.metadata(cluster, name, ETCD)
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": meta, "data": data}
 
 
 def member_service(cluster: Cluster) -> Object:
-    """The members' names in DNS."""
+    """The headless Service that gives each member its name in DNS."""
     return headless(cluster, names.etcd_set(cluster), ETCD, PORTS)
 
 
 def quota_bytes(volume: Volume) -> int:
-    """How large the database may become: less than half of the volume."""
+    """How large etcd's database may become, in bytes: less than half of the volume."""
     return min(QUOTA_BYTES_MAX, math.floor(size_bytes(volume.size) * QUOTA_SHARE))
 
 

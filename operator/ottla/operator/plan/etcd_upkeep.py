@@ -1,8 +1,8 @@
-"""When etcd's database is made smaller, and in which order. Pure.
+"""When etcd's members are defragmented, and in which order. Pure.
 
-Compaction frees pages inside the file and leaves it as large as it was; a file that reaches its quota stops all writes.
-A defragmentation writes the file anew, and the member answers nobody meanwhile: so one at a time, only while all the
-others answer, the leader last, and only where it gives back much.
+Compaction frees pages inside the database file, but doesn't make the file smaller. When a file reaches its quota, etcd
+takes no more writes. A defragmentation writes the file anew, and meanwhile the member answers no requests. So members
+are defragmented one at a time, only while all others answer, the leader last, and only where it frees much.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 WASTED_BYTES_MIN = 64 * 2**20
 WASTED_SHARE_MIN = 0.5
-FULL_SHARE = 0.9  # of the quota: writes that were refused would fill it again at once
+FULL_SHARE = 0.9  # of the quota: above it, retries of the refused writes would fill the database again at once
 
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """What a member says about itself."""
+    """A member's status, as it says itself; sizes are those of its database file."""
 
     leads: bool
     size_bytes: int
@@ -27,7 +27,7 @@ class MemberStatus:
 
 
 def too_full(statuses: Mapping[str, MemberStatus], quota_bytes: int) -> str:
-    """What to do where what is in use, and no waste, fills the database; nothing where there is room."""
+    """What a person has to do if used pages, not free ones, fill the database; empty where there is room."""
     used = max((status.used_bytes for status in statuses.values()), default=0)
     if used < quota_bytes * FULL_SHARE:
         return ""
@@ -38,7 +38,8 @@ def too_full(statuses: Mapping[str, MemberStatus], quota_bytes: int) -> str:
 
 
 def to_defragment(statuses: Mapping[str, MemberStatus], wanted: int, *, full: bool) -> str | None:
-    """The member whose turn it is. `full`: the quota is reached, and every page counts."""
+    """The member to defragment next; None where none is to be. `wanted`: how many members have to answer; `full`: the
+    quota is reached, so that every free page counts."""
     if len(statuses) < wanted:
         return None
     waste = {name: status.size_bytes - status.used_bytes for name, status in statuses.items()}

@@ -1,11 +1,11 @@
-"""Listeners that are reached from outside: a Service for each broker, and the addresses that follow from it. Pure.
+"""Listeners for clients outside: a Service for each broker, and the addresses that follow from it. Pure.
 
-Each broker needs an address of its own, because clients go to the one that leads. It is known only once the Service has
-a node port or a load balancer, and for node ports once the pod has a node; then the broker is told, while it runs.
-Brokers may share a load balancer, too: one Service with a port for each of them.
+Each broker needs an address of its own, because clients connect to each partition's leader. A broker's address is known
+only once its Service has a node port or a load balancer, and for node ports once its pod has a node. Then the running
+broker is told its address. Brokers may also share a load balancer: one Service with a port for each of them.
 
-A node port outlives its Service in the Cluster's status, so that a broker that comes back is where firewalls and
-clients know it.
+The Cluster's status keeps a broker's node port when the Service is gone. So a broker that comes back has the port that
+firewalls and clients know.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.services import port, service
 from ottla.operator.spec.cluster import Cluster, Listener
 
-NodePorts = Mapping[tuple[str, int], int]  # of a listener's name and a broker
+NodePorts = Mapping[tuple[str, int], int]  # (a listener's name, a broker's id) → port
 
 
 def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePorts) -> list[Object]:
-    """All Services for clients from outside; `pods`: broker → the pod's name; `known`: the ports to keep."""
+    """All Services for clients outside; `pods`: broker → the pod's name; `known`: the node ports to keep."""
     made = []
     for listener in cluster.listeners:
         if not listener.external:
@@ -48,7 +48,7 @@ def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePort
             first = listener.first_node_port
             node_port = first + broker if first is not None else known.get((listener.name, broker))
             each = _service(cluster, listener, name, {names.POD_NAME: pod}, node_port)
-            each["spec"]["publishNotReadyAddresses"] = True  # a client that was sent there is better off waiting there
+            each["spec"]["publishNotReadyAddresses"] = True  # a client that was sent there can only wait
             made.append(each)
     return made
 
@@ -56,7 +56,7 @@ def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePort
 def node_ports(
     cluster: Cluster, pods: Mapping[int, str], services: Mapping[str, Object], noted: NodePorts
 ) -> NodePorts:
-    """The node ports that brokers have, by their Services (name → object), and else had."""
+    """The brokers' node ports: as their `services` (name → object) have them, else as the status `noted` them."""
     ports = {}
     for listener in cluster.listeners:
         if listener.type != "NodePort":
@@ -74,19 +74,19 @@ def node_ports(
 
 
 def noted_ports(status: Mapping[str, Any]) -> NodePorts:
-    """What `ports_noted` has written into a Cluster's status."""
+    """The node ports that `ports_noted` has written into a Cluster's status."""
     return {(each["listener"], each["broker"]): each["port"] for each in status.get("nodePorts") or ()}
 
 
 def ports_noted(ports: NodePorts) -> list[Object]:
-    """Node ports as the status has them."""
+    """Node ports in the form that a Cluster's status has."""
     return [
         {"listener": listener, "broker": broker, "port": port} for (listener, broker), port in sorted(ports.items())
     ]
 
 
 def service_of(cluster: Cluster, pod: str, listener: Listener) -> str:
-    """The Service by which clients from outside reach one broker."""
+    """The name of the Service by which clients outside reach one broker."""
     return (
         names.bootstrap_service(cluster, listener)
         if listener.shared
@@ -102,7 +102,7 @@ def _service(cluster: Cluster, listener: Listener, name: str, selector: Object, 
 
 
 def _shared(cluster: Cluster, listener: Listener, brokers: Iterable[int]) -> Object:
-    """One Service for all brokers; `endpoints.py` says who is behind its ports."""
+    """One Service for all brokers; `endpoints.py` makes the endpoints of its ports."""
     ports = [port(BOOTSTRAP_PORT, listener.port)]
     ports += [
         {**port(broker_port(broker), listener.port), "port": listener.port_outside(broker)}
@@ -112,7 +112,7 @@ def _shared(cluster: Cluster, listener: Listener, brokers: Iterable[int]) -> Obj
 
 
 def _opened(cluster: Cluster, listener: Listener, name: str, spec: Object) -> Object:
-    """A Service, with what the listener says about how it is reached."""
+    """A Service of the listener's type, with the listener's settings for node ports or load balancers."""
     spec["type"] = listener.type
     if listener.traffic_policy:
         spec["externalTrafficPolicy"] = listener.traffic_policy
@@ -125,8 +125,10 @@ def _opened(cluster: Cluster, listener: Listener, name: str, spec: Object) -> Ob
 
 
 def address(listener: Listener, broker: int | None, found: Object | None, node_host: str) -> str:
-    """host:port of a Service, for a broker or, with None, for clients that begin; empty while it isn't known.
-    `node_host`: where the broker's node is reached."""
+    """host:port at which clients outside reach a broker or, with None, bootstrap; empty while it isn't known.
+
+    `found`: the Service; `node_host`: the address of the broker's node.
+    """
     if found is None:
         return ""
     (reached, *_) = found["spec"].get("ports") or [{}]
@@ -146,17 +148,18 @@ def address(listener: Listener, broker: int | None, found: Object | None, node_h
 
 
 def told(listeners: Mapping[str, str]) -> str:
-    """The broker's setting `ottla.listener.addresses`; `listeners`: name → host:port, without those not yet known."""
+    """The value of a broker's setting `ottla.listener.addresses`. `listeners`: name → host:port; an address that isn't
+    known yet is empty, and left out."""
     return ",".join(f"{name.upper()}://{where}" for name, where in sorted(listeners.items()) if where)
 
 
 def node_address(node: Object) -> str:
-    """Where a node is reached from outside, else from inside."""
+    """A node's external address, else its internal one; empty where it has none."""
     found = {each["type"]: each["address"] for each in (node.get("status") or {}).get("addresses") or ()}
     kinds = ("ExternalDNS", "ExternalIP", "InternalIP", "Hostname")
     return next((found[kind] for kind in kinds if kind in found), "")
 
 
 def bootstrap_servers(addresses: Iterable[str]) -> str:
-    """All that are known, each once."""
+    """The known addresses, each once, as one value of `bootstrap.servers`."""
     return ",".join(dict.fromkeys(filter(None, addresses)))

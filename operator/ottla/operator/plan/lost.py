@@ -1,8 +1,8 @@
-"""Brokers whose volume was lost with its node. Pure: objects and times come in.
+"""Brokers whose volume was lost with its node. Pure: objects and times are inputs.
 
-A volume that lies on one node keeps its pod from every other one. Where the Cluster says after how long such a volume
-is taken for lost, it is deleted with its pod, and the broker begins anew on an empty one, where it copies its replicas
-from the others: so only if they have all of them.
+If a volume lies on one node, its pod can't run on another node. The Cluster may say after how long such a volume counts
+as lost. Then the volume is deleted with its pod, and the broker starts on an empty volume and copies its replicas from
+other brokers. So this is done only if other brokers have all records of these replicas.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from datetime import datetime
 from ottla.operator.objects import Object, condition, seconds_since
 from ottla.operator.plan.topic import KafkaCluster
 
-# The scheduler's words, which newer releases have changed.
+# The scheduler's messages; releases of Kubernetes differ in them.
 _ELSEWHERE = ("volume node affinity conflict", "didn't match PersistentVolume's node affinity")
-_THERE = ("were unschedulable", "Insufficient ")  # a node is cordoned or full: it may be the volume's, which isn't lost
+_THERE = ("were unschedulable", "Insufficient ")  # a cordoned or full node may be the volume's: then it isn't lost
 
 
 def waits_for_its_volume(pod: Object, seconds_min: float, now: datetime) -> bool:
-    """Whether no node takes the pod for so long, because of where its volume is."""
+    """Whether for at least `seconds_min` no node could run the pod, because its volume is on another node."""
     scheduled = condition(pod.get("status"), "PodScheduled")
     said = scheduled.get("message", "")
     elsewhere = any(words in said for words in _ELSEWHERE) and not any(words in said for words in _THERE)
@@ -28,7 +28,7 @@ def waits_for_its_volume(pod: Object, seconds_min: float, now: datetime) -> bool
 
 
 def only_there(cluster: KafkaCluster, broker: int) -> list[str]:
-    """Partitions that no other broker has all of."""
+    """The partitions of a broker that no other broker has in sync, as <topic>-<index>."""
     return sorted(
         f"{topic.name}-{index}"
         for topic in cluster.topics.values()

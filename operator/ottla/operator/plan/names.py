@@ -1,6 +1,6 @@
-"""How the objects of a cluster are called and labelled. Pure.
+"""The names and labels of a cluster's objects. Pure.
 
-The names are part of what users see and script against, so they are written down only here.
+Users' scripts rely on these names, so they are defined only here.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from ottla.operator.objects import API_VERSION, OPERATOR, Object
 from ottla.operator.spec.cluster import Cluster, Listener, Pool
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
-POD_NAME = "statefulset.kubernetes.io/pod-name"  # which a StatefulSet gives to its pods
+POD_NAME = "statefulset.kubernetes.io/pod-name"  # a label that a StatefulSet gives to its pods
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 POOL = "ottla.dev/pool"
 CERTIFICATES_CHECKSUM = "ottla.dev/certificates-checksum"
 CONFIG_CHECKSUM = "ottla.dev/config-checksum"
-RESTARTED_FOR = "ottla.dev/restarted-for"  # what the Cluster's said when the pod was made
-RESIZE = "ottla.dev/resize"  # on a pod: which resources it was given in place, and how far that is
-VOLUME = "data-"  # and its id: a broker's volume in its pod
-DATA = "/data"  # and its id: where it is mounted
+RESTARTED_FOR = "ottla.dev/restarted-for"  # on a pod: the Cluster's annotation `ottla.dev/restart` when it was made
+RESIZE = "ottla.dev/resize"  # on a pod: which resources it is given in place, and the progress of that
+VOLUME = "data-"  # followed by the volume's id: the name of a broker's volume in its pod
+DATA = "/data"  # followed by "/" and the volume's id: its mount path
 POD_INDEX = "apps.kubernetes.io/pod-index"
 REVISION = "controller-revision-hash"
 
 
 def labels(cluster: Cluster, component: str) -> dict[str, str]:
-    """What every object of a part of the cluster carries; for pods, also what finds them."""
+    """The labels of every object of one component of the cluster; selectors of pods use some of them (`found_by`)."""
     return {
         "app.kubernetes.io/name": "ottla",
         INSTANCE: cluster.name,
@@ -37,12 +37,12 @@ def labels(cluster: Cluster, component: str) -> dict[str, str]:
 
 
 def selector(name: str) -> str:
-    """All objects of a cluster, as a label selector."""
+    """The label selector that finds all objects of the cluster of that name."""
     return f"{MANAGED_BY}={OPERATOR},{INSTANCE}={name}"
 
 
 def metadata(cluster: Cluster, name: str, component: str, more: dict[str, str] | None = None) -> Object:
-    """The metadata of an object that goes with the Cluster."""
+    """The metadata of an object that Kubernetes deletes with the Cluster, its owner; `more`: further labels."""
     return {
         "name": name,
         "namespace": cluster.namespace,
@@ -60,7 +60,7 @@ def metadata(cluster: Cluster, name: str, component: str, more: dict[str, str] |
 
 
 def config_map(cluster: Cluster, name: str, component: str, data: dict[str, str]) -> Object:
-    """A ConfigMap that goes with the Cluster."""
+    """A ConfigMap that Kubernetes deletes with the Cluster."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(cluster, name, component), "data": data}
 
 
@@ -70,17 +70,17 @@ def broker_set(cluster: Cluster, pool: Pool) -> str:
 
 
 def broker_service(cluster: Cluster) -> str:
-    """The headless Service under which each broker has its name."""
+    """The headless Service that gives each broker its name in DNS."""
     return f"{cluster.name}-brokers"
 
 
 def bootstrap_service(cluster: Cluster, listener: Listener | None = None) -> str:
-    """The Service where clients begin; listeners from outside have one each."""
+    """The Service by which clients bootstrap; each external listener has a Service of its own for that."""
     return f"{cluster.name}-bootstrap" + (f"-{listener.name}" if listener is not None and listener.external else "")
 
 
 def external_service(cluster: Cluster, pod: str, listener: Listener) -> str:
-    """The Service of one broker for clients from outside."""
+    """The Service of one broker for clients outside."""
     return f"{pod}-{listener.name}"
 
 
@@ -100,7 +100,7 @@ def remembered_topics(name: str) -> str:
 
 
 def client_config(cluster: Cluster) -> str:
-    """The ConfigMap with what a client needs."""
+    """The ConfigMap with the settings that a client needs to connect."""
     return f"{cluster.name}-client"
 
 
@@ -110,12 +110,12 @@ def etcd_set(cluster: Cluster) -> str:
 
 
 def etcd_authority(cluster: Cluster) -> str:
-    """The Secret with the authority's key: no pod mounts it."""
+    """The Secret with the key of the certificate authority; no pod mounts it."""
     return f"{cluster.name}-etcd-authority"
 
 
 def etcd_certificates(cluster: Cluster) -> str:
-    """The Secret with the pairs of members and clients."""
+    """The Secret with the certificates and keys of members and clients."""
     return f"{cluster.name}-etcd-tls"
 
 
@@ -130,7 +130,7 @@ def log_directory(number: int) -> str:
 
 
 def snapshots(cluster: Cluster) -> str:
-    """The CronJob that takes snapshots of etcd, and its volume."""
+    """The CronJob that takes snapshots of etcd, and the claim of its volume."""
     return f"{cluster.name}-etcd-snapshots"
 
 
@@ -145,18 +145,18 @@ def sets(cluster: Cluster) -> list[str]:
 
 
 def is_set_of(cluster: Cluster, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether it is the name that the operator gives to the StatefulSet of these labels, which are those of its pods,
-    too, in this spec or another."""
+    """Whether the operator gives this name to a StatefulSet with these labels, by this spec or an earlier one. The pods
+    of a StatefulSet have its labels, too."""
     pool = labels.get(POOL)
     expected = [etcd_set(cluster), controller_set(cluster)] if pool is None else [f"{cluster.name}-{pool}"]
     return name in expected
 
 
 def pod_host(cluster: Cluster, pod: str, service: str) -> str:
-    """A pod's name in DNS."""
+    """A pod's name in DNS, under a headless Service."""
     return f"{pod}.{service}.{cluster.namespace}.svc"
 
 
 def checksum(text: str) -> str:
-    """So that a pod template changes when what it mounts does."""
+    """A short digest. In an annotation of a pod template, it makes the template change when mounted content does."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,11 +1,12 @@
-"""NetworkPolicies: who may reach the pods of a cluster. Pure.
+"""NetworkPolicies: which pods and addresses may connect to the pods of a cluster. Pure.
 
-Brokers reach each other, controllers reach them, the operator asks them; clients come to each listener, whoever may.
-Controllers with pods of their own are asked by nobody but the operator. etcd is for the brokers, the controllers, the
-operator and the jobs that save it, and among each other its members have a port that is for nobody else. Pods are told
-apart by what makes them this Cluster's, because the name of the Cluster alone is a label that others have, too.
+All ports of brokers are open to brokers, controllers and the operator; each listener is also open to its clients.
+Controllers with pods of their own are open to the operator only. etcd's port for clients is open to brokers,
+controllers, etcd's members, the operator and the jobs that take snapshots; its port for peers is open to members only.
+Ports of metrics are open to the peers of `monitoring`, too. Rules select the Cluster's pods by all labels of
+`pods.found_by`, because pods of other software may have the Cluster's name as a label, too.
 
-Where the operator runs isn't known here, so its ports are open to whoever has its labels, in any namespace.
+The operator's namespace isn't known here, so its ports are open to pods with its labels in any namespace.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OPERATOR: Object = {
 
 
 def policies(cluster: Cluster, rules: NetworkRules) -> list[Object]:
-    """One for the brokers, one each for controllers and for etcd where these have pods."""
+    """The NetworkPolicies of the brokers, and of controllers and etcd where these have pods of their own."""
 
     def pods(*components: str) -> list[Object]:
         return [{"podSelector": {"matchLabels": found_by(cluster, component)}} for component in components]
@@ -57,7 +58,7 @@ def policies(cluster: Cluster, rules: NetworkRules) -> list[Object]:
 
 
 def _charts_test(cluster: Cluster) -> Object:
-    """The pod of `helm test`: a client that whoever installs the Cluster has asked for."""
+    """The pod of `helm test`, a client that the chart brings with the Cluster."""
     return {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "ottla-test", INSTANCE: cluster.name}}}
 
 
@@ -75,7 +76,7 @@ def _policy(cluster: Cluster, name: str, component: str, ingress: list[Object]) 
 
 
 def _rule(peers: Sequence[Object], ports: list[int]) -> Object:
-    """No peers: everybody."""
+    """A rule that lets `peers` connect to `ports`; without peers it lets everybody connect."""
     rule: Object = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     if peers:
         rule["from"] = list(peers)

@@ -1,4 +1,4 @@
-"""What Kubernetes says about a cluster's pods, as the decisions need it. Pure: objects and times come in."""
+"""Reads from Kubernetes' objects the facts about a cluster's pods that decisions need. Pure: times are inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.operator.spec.cluster import RESTART, Cluster
 from ottla.settings.properties import properties_checksum
 
 _NEVER: Mapping[str, datetime] = MappingProxyType({})
-# What a container waits with when waiting longer doesn't help.
+# The reasons of a container's state `waiting` that don't pass by themselves.
 STUCK_REASONS = frozenset(
     "CrashLoopBackOff ImagePullBackOff ErrImagePull ErrImageNeverPull InvalidImageName CreateContainerConfigError "
     "CreateContainerError RunContainerError".split()
@@ -37,9 +37,12 @@ def broker_pod(
     absent_since: Mapping[str, datetime] = _NEVER,
     resize: Resize | None = None,
 ) -> Pod:
-    """One broker as `roll.py` sees it; `claims` by name. `files`: what brokers would be started with now, by their
-    names in the ConfigMap; None where that isn't known. `absent_since`: by the names of pods that there aren't.
-    `resize`: how the pod stands to its resources, if these are all that differs."""
+    """A broker's pod as `roll.py` needs it.
+
+    `claims`: by name; `files`: the present files of settings, by their names in the ConfigMap (None: not known);
+    `absent_since`: since when pods are missing, by name; `resize`: the state of the pod's resize, if the pod and its
+    StatefulSet's template differ in nothing but resources.
+    """
     if pod is None:
         rack = _rack(stateful_set["spec"]["template"]) if stateful_set is not None else ""
         return Pod(broker, name, rack=rack, not_ready_s=(now - absent_since.get(name, now)).total_seconds())
@@ -68,8 +71,8 @@ def broker_pod(
 
 
 def _rack(pod: Object) -> str:
-    """The rack that a broker's pod, or a template of pods, was made for, or that its node has; empty while none is
-    known."""
+    """The rack of a broker's pod or of a template of pods: as the spec says it, or as the pod's node has it. Empty
+    while none is known."""
     made_for = (
         each.get("value", "")
         for container in pod["spec"]["containers"]
@@ -80,34 +83,34 @@ def _rack(pod: Object) -> str:
 
 
 def _lacks_volume(stateful_set: Object | None, pod: Object) -> bool:
-    """Whether its StatefulSet would give it a volume that it hasn't."""
+    """Whether the pod lacks a volume that its StatefulSet would give to a new pod."""
     templates = (stateful_set or {"spec": {}})["spec"].get("volumeClaimTemplates") or ()
     wanted = {f"{each['metadata']['name']}-{pod['metadata']['name']}" for each in templates}
     return not wanted <= set(claims_of(pod))
 
 
 def _file(broker: int, files: Mapping[str, str] | None) -> str:
-    """The checksum of what a broker would be started with now; empty where that isn't known."""
+    """The checksum of the settings that a broker would be started with now; empty where they aren't known."""
     if files is None or OF_ALL not in files:
         return ""
     return properties_checksum(files[OF_ALL] + files.get(of_one(broker), ""))
 
 
 def _file_is_current(report: Report | None, file: str) -> bool | None:
-    """Whether the broker was started with what it would be started with now."""
+    """Whether the broker was started with the settings that it would be started with now; None: not known."""
     if report is None or not report.file_checksum or not file:
         return None
     return report.file_checksum == file
 
 
 def _is_of_all(pod: Object, files: Mapping[str, str] | None) -> bool:
-    """Whether a pod was made for the present settings of all brokers: else its template says when it is outdated."""
+    """Whether a pod was made for the present common settings. If it wasn't, its template tells that it is outdated."""
     made_for = (pod["metadata"].get("annotations") or {}).get(names.CONFIG_CHECKSUM)
     return files is not None and made_for == names.checksum(files[OF_ALL])
 
 
 def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
-    """The ids that each StatefulSet of brokers has or is about to have, by its name."""
+    """The ids of the brokers that each StatefulSet is to have, by the StatefulSet's name."""
     found = {}
     for item in sets:
         first = (item["spec"].get("ordinals") or {}).get("start", 0)
@@ -116,7 +119,7 @@ def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
 
 
 def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> dict[int, str]:
-    """The names of all brokers' pods: of those that are wanted, and of those that are there, which may yet lead."""
+    """The names of all brokers' pods: of wanted brokers, and of existing ones, which may still lead partitions."""
     wanted = {broker: f"{names.broker_set(cluster, pool)}-{broker}" for pool in cluster.pools for broker in pool.ids}
     kept = {broker: f"{name}-{broker}" for name, ids in broker_sets(sets).items() for broker in ids}
     there = {int(name.rpartition("-")[2]): name for pod in pods if (name := pod["metadata"]["name"])}
@@ -124,9 +127,10 @@ def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object
 
 
 def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = None) -> str:
-    """Why a pod isn't what its StatefulSet would make today; nothing where it is, or becomes so without a restart.
+    """Why a pod differs from what its StatefulSet would make now; empty where it doesn't, or needs no restart for it.
 
-    An annotation that every pod gets from the template asks for nothing: its successor would have it, too.
+    The annotation RESTART on a pod asks for a restart only if the template doesn't have it with the same value:
+    otherwise the pod's successor would have it, too.
     """
     annotations = pod["metadata"].get("annotations") or {}
     if RESTART in annotations and annotations[RESTART] != _of_template(stateful_set).get(RESTART):
@@ -154,9 +158,10 @@ def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = N
 
 
 def restarted_for(sets: Iterable[Object], pods: Iterable[Object]) -> str:
-    """What the Cluster's annotation said when somebody last asked for a restart of all: taking it away asks for none.
+    """The value of the Cluster's annotation RESTART for which pods were last made; empty where there was none.
 
-    The pods tell it while a StatefulSet is made again around them.
+    It is kept when a person removes the annotation, because the removal asks for no restart. While a StatefulSet is
+    deleted and made again, its pods still have the value.
     """
     made_with = [_of_template(stateful_set) for stateful_set in sets]
     made_with += [pod["metadata"].get("annotations") or {} for pod in pods]
@@ -164,28 +169,28 @@ def restarted_for(sets: Iterable[Object], pods: Iterable[Object]) -> str:
 
 
 def _of_template(stateful_set: Object | None) -> Mapping[str, str]:
-    """The annotations that its pods are made with."""
+    """The annotations that a StatefulSet's template gives to pods."""
     return {} if stateful_set is None else stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
 
 
 def is_current(stateful_set: Object) -> bool:
-    """Whether its status is about its present spec."""
+    """Whether a StatefulSet's status is about its present spec."""
     status = stateful_set.get("status") or {}
     return bool(status.get("observedGeneration", 0) >= stateful_set["metadata"].get("generation", 0))
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether it serves and isn't being deleted."""
+    """Whether the pod is ready and isn't being deleted."""
     return not going(pod) and holds(pod.get("status"), "Ready")
 
 
 def stuck(pod: Object) -> str:
-    """Why a pod can't come up by itself; nothing where it may."""
+    """Why a pod can't become ready by itself; empty where it may."""
     return unschedulable(pod) or crashed(pod)
 
 
 def unschedulable(pod: Object) -> str:
-    """What the scheduler says of a pod that no node takes; nothing where one does."""
+    """What the scheduler says of a pod that no node can run; empty where a node can."""
     scheduled = condition(pod.get("status"), "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return f"no node takes it: {scheduled.get('message', '')}".strip(": ")[:300]
@@ -193,7 +198,7 @@ def unschedulable(pod: Object) -> str:
 
 
 def crashed(pod: Object) -> str:
-    """Why a container doesn't run and won't by itself; nothing where it may."""
+    """Why a container doesn't run, and won't run by itself; empty where it may."""
     for container in _container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in STUCK_REASONS:
@@ -204,7 +209,7 @@ def crashed(pod: Object) -> str:
 
 
 def etcd_pods(pods: Iterable[Object]) -> list[Seen]:
-    """etcd's pods as `etcd_members.py` sees them."""
+    """etcd's pods as `etcd_members.py` needs them, without those that are being deleted."""
     return [
         Seen(
             pod["metadata"]["name"],
@@ -218,17 +223,17 @@ def etcd_pods(pods: Iterable[Object]) -> list[Seen]:
 
 
 def address(pod: Object) -> str:
-    """The pod's address; empty where it has none yet."""
+    """The pod's IP address; empty where it has none yet."""
     return str((pod.get("status") or {}).get("podIP") or "")
 
 
 def addresses(pods: Mapping[int, Object]) -> dict[int, str]:
-    """Those of the pods that run."""
+    """The addresses of the pods that run, by broker id."""
     return {broker: found for broker, pod in pods.items() if (found := address(pod)) and not going(pod)}
 
 
 def versions(pods: Iterable[Object]) -> str:
-    """The images' tags, several while they differ."""
+    """The tags of the pods' images; several while pods differ."""
     return ", ".join(sorted({image_version(pod["spec"]["containers"][0]["image"]) for pod in pods}))
 
 
@@ -250,7 +255,7 @@ def _said_no_data(container: Object) -> bool:
 
 
 def not_ready_s(pod: Object, now: datetime) -> float:
-    """For how long it hasn't been ready."""
+    """For how many seconds the pod hasn't been ready; 0 where it is."""
     ready = condition(pod.get("status"), "Ready")
     since = ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
     return 0.0 if ready.get("status") == "True" or since is None else seconds_since(since, now)

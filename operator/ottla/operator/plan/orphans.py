@@ -1,30 +1,33 @@
-"""Topics whose resource is gone: which are deleted, which wait for a person. Pure; the time is an input.
+"""Topics whose Topic resource is gone: which are deleted, and which wait for a person. Pure; the time is an input.
 
-No finalizer keeps a Topic resource until its topic is deleted, so that a resource can't be found is all there is to
-see. It may have been deleted, or lost: with the definition of its kind, with the state of Kubernetes, by a mistake of
-whoever applies them all. Therefore:
+No finalizer keeps a Topic resource until its topic is deleted. So the operator sees only that a resource isn't there. A
+person may have deleted it, or it may have been lost: with the definition of its kind, with the state of Kubernetes, or
+by a mistake of a tool that applies all resources. Therefore:
 
-1. A topic is touched only when its resource has been away for `SETTLE_S`: what vanishes together is counted together.
-2. While the definition isn't there, or is being deleted, nothing is touched; and never what is older than it: those
-   resources vanished with the definition before it.
-3. A topic whose mark names another Cluster than the one that it lies in now waits, whatever it counts: the Cluster was
-   made again, or restored, and its Topics may not have been applied yet. A sweep that sees the Topic renews the mark.
-4. A topic waits, whatever it counts, whose resource this Kubernetes doesn't remember to have had (`remembered.py`):
-   Kubernetes was restored to a state from before the resource was made, and nobody deleted it.
+1. A topic is touched only after its resource was away for `SETTLE_S`, so that resources that vanish together are
+   counted together.
+2. While the definition isn't there, or is being deleted, no topic is touched. A topic whose resource is older than the
+   definition is never touched, because that resource vanished with an earlier definition.
+3. If a topic's mark names another Cluster than the topic's present one, the topic waits, however few such topics there
+   are: the Cluster was made again, or restored, and its Topics may not have been applied yet. When a sweep sees the
+   Topic, it renews the mark.
+4. If this Kubernetes doesn't remember a topic's resource (`remembered.py`), the topic waits, however few such topics
+   there are: Kubernetes was restored to a state from before the resource was made, and nobody deleted the resource.
 5. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
-   these wait, and go on waiting whatever comes: the topic itself says so (`HELD` in place of its policy).
+   these topics wait. They go on waiting whatever happens afterwards, because each topic says so itself (`HELD` in place
+   of its policy).
 
-What waits is deleted once somebody confirms it by a token, which is of these very topics; or a resource claims the name
-again, and the topic isn't an orphan any more.
+A waiting topic is deleted once a person confirms the deletion by a token that is valid for exactly these topics. If a
+resource claims the topic's name again, the topic isn't an orphan any more.
 
-A resource that was deleted and made again under its own name claims its predecessor's topic. Kubernetes holds one
-object of a name at a time, so the predecessor isn't there any more, and its topic goes by the same rules as if
-nobody claimed it: the new resource has a topic of its own afterwards. The new resource takes the topic over where
+A resource that was deleted and made again under its own name claims its predecessor's topic. Kubernetes has one object
+of a name at a time, so the predecessor isn't there any more, and its topic is deleted by the same rules as if no
+resource claimed it: the new resource gets a topic of its own afterwards. The new resource takes the topic over where
 
-- a rule has the topic wait, because then nobody meant the deletion;
-- the new resource's policy is Retain: who made it so wants the records kept, whatever was said before;
-- an operator before this one has answered the new resource otherwise (`answered`): releases that knew no predecessors
-  let a resource have the topic of its name, and where its spec couldn't be followed the topic kept the mark before.
+- a rule makes the topic wait, because then nobody meant the deletion;
+- the new resource's policy is Retain: its author wants the records kept, whatever the earlier policy was;
+- an earlier operator has given the new resource another answer than to wait (`answered`): releases without this rule
+  let a resource have the topic of its name, and where its spec couldn't be followed the topic kept the earlier mark.
 
 A resource of another name takes the topic over in any case: it may have been made so that the topic has an owner when
 the first one goes.
@@ -75,14 +78,17 @@ class Unreadable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which orphans to deal with now, which wait for a person, and when to look again (None: nothing waits)."""
+    """Which orphans to delete or release now, which wait for a person, and when to look again.
+
+    `look_again_s` is None where no orphan has to wait for `SETTLE_S`.
+    """
 
     due: tuple[Orphan, ...] = ()
-    held: tuple[Orphan, ...] = ()
-    taken_over: tuple[Orphan, ...] = ()  # would wait for a person if their owners hadn't been made again
-    settling: tuple[Orphan, ...] = ()  # not yet due
+    held: tuple[Orphan, ...] = ()  # these wait for a person, for the reason `why`
+    taken_over: tuple[Orphan, ...] = ()  # these would wait for a person if their owners hadn't been made again
+    settling: tuple[Orphan, ...] = ()  # their resources haven't been away for SETTLE_S yet
     why: str = ""
-    reason: str = ""  # the same as a word for programs
+    reason: str = ""  # `why` as a word for programs
     token: str = ""
     look_again_s: float | None = None
 
@@ -96,10 +102,10 @@ def orphans(
 ) -> list[Orphan]:
     """The owned topics whose resource isn't there, and whose name no resource claims but that resource's successor.
 
-    `vanished`: the policy with which resources were seen last, by uid, which may be newer than the recorded one;
-    `answered`: uids of resources that an operator before this one has told something else than to wait for the deletion
-    of their predecessor's topic; `watched`: the namespaces that the operator sees (None: all): of the others it knows
-    nothing.
+    `vanished`: the policies that vanished resources had when they were last seen, by uid; they may be newer than the
+    recorded ones. `answered`: the uids of resources to which an earlier operator has given another answer than to wait
+    for the deletion of their predecessor's topic. `watched`: the namespaces that the operator watches (None: all); of
+    owners in other namespaces it knows nothing.
     """
     uids: set[str] = set()
     claimants: dict[str, list[TopicResource]] = {}
@@ -130,7 +136,8 @@ def orphans(
 
 
 class Disappearances:
-    """What has vanished from one cluster lately, in memory: after a restart all orphans count as vanished now."""
+    """The orphans that appeared in one cluster lately. They are kept in memory: for a new process of the operator, all
+    orphans have just appeared."""
 
     def __init__(self) -> None:
         self._noticed: dict[UUID, float] = {}
@@ -147,8 +154,12 @@ class Disappearances:
         remembered: Remembered,
         confirmed: str,
     ) -> Verdict:
-        """`owned`: how many topics have an owner, orphans among them; `definition` None: there is none;
-        `remembered`: which Topics Kubernetes has had, of the Cluster that the topics lie in."""
+        """Decides about all orphans of the cluster. `now`: seconds of any steady clock.
+
+        `owned`: how many topics have an owner, including orphans; `definition` None: the Topic kind isn't defined;
+        `remembered`: the record of the Topics that Kubernetes has had for this Cluster; `confirmed`: the token that a
+        person has given.
+        """
         ids = {orphan.topic.id for orphan in orphans}
         self._noticed = {topic: self._noticed.get(topic, now) for topic in ids}
         self._held = self._held & ids | {orphan.topic.id for orphan in orphans if orphan.held}
@@ -212,13 +223,13 @@ class Disappearances:
 
 
 def hold(orphan: Orphan) -> Configure | None:
-    """Has the topic itself say that it waits; None where it does, or wouldn't be deleted anyway."""
+    """The step by which a topic itself says that it waits; None where it says so, or its policy is to keep it."""
     if orphan.held or orphan.policy is not DeletionPolicy.DELETE:
         return None
     return Configure(orphan.topic.name, {POLICY: HELD})
 
 
 def confirmation(orphans: Iterable[Orphan]) -> str:
-    """The token by which a person confirms that these topics, and no others, may go."""
+    """The token by which a person confirms that exactly these topics may be deleted."""
     ids = "".join(sorted(orphan.topic.id.hex for orphan in orphans))
     return hashlib.sha256(ids.encode()).hexdigest()[:10]

@@ -1,7 +1,8 @@
-"""Settings of single brokers (`spec.configOverrides`): what is to change on which broker, and how each stands. Pure.
+"""Settings of single brokers (`spec.configOverrides`): the changes to make, and whether each is in force. Pure.
 
-The Cluster decides, as it does for the settings of all brokers: what somebody else gave to a broker alone is taken
-back, but for what the operator sets by other means, and for what Kafka's own tools set while they copy replicas.
+The Cluster's spec decides, as it does for the settings of all brokers. If another client has given a setting to a
+single broker, the setting is reset. Exceptions are the settings that the operator sets by other means, and those that
+Kafka's own tools set while they copy replicas.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from ottla.operator.plan.roll import Pod
 from ottla.operator.spec.broker_config import Settings, is_reserved
 from ottla.operator.spec.cluster import Cluster
 
-# kafka-reassign-partitions gives it to the brokers on which replicas change their log directory, and takes it back.
+# kafka-reassign-partitions sets it on brokers whose replicas change their log directory, and resets it afterwards.
 _WHILE_COPYING = frozenset({"replica.alter.log.dirs.io.max.bytes.per.second"})
 NO_SUCH_BROKER, WAITING = "NoSuchBroker", "Waiting"
 
 
 class Change(NamedTuple):
-    """What one broker is to be told."""
+    """The dynamic settings to set on one broker, and those to reset."""
 
     given: Mapping[str, str]
     reset: Sequence[str]
@@ -31,7 +32,7 @@ class Change(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Whether what the spec says of one broker is in force. `reason` and `message` are empty where it is."""
+    """Whether one broker's own settings are in force. `reason` and `message` are empty where they are."""
 
     broker: int
     settings: tuple[str, ...]
@@ -40,7 +41,8 @@ class Standing(NamedTuple):
 
 
 def changes(wanted: Mapping[int, Settings], present: Mapping[int, Mapping[str, str]]) -> dict[int, Change]:
-    """What the brokers are to be told, those of `present`: what each has of its own by now."""
+    """The changes by broker id, without brokers that need none. `present`: each broker's own dynamic settings now;
+    brokers that aren't in it aren't changed."""
     found = {}
     for broker, own in sorted(present.items()):
         dynamic: Mapping[str, str] = wanted[broker].dynamic if broker in wanted else {}
@@ -52,8 +54,8 @@ def changes(wanted: Mapping[int, Settings], present: Mapping[int, Mapping[str, s
 
 
 def standings(cluster: Cluster, pods: Iterable[Pod], waits_for: Mapping[int, str] | None) -> list[Standing]:
-    """How each broker's own settings stand. `waits_for`: what is in the way of the dynamic ones, by broker; None where
-    nobody was asked."""
+    """Whether each broker's own settings are in force. `waits_for`: why dynamic ones aren't, by broker; None where no
+    broker was asked."""
     seen = {pod.id: pod for pod in pods}
     return [
         Standing(broker, (*own.static, *own.dynamic), *_in_the_way(cluster, broker, own, seen.get(broker), waits_for))
@@ -80,6 +82,6 @@ def _in_the_way(
 
 
 def noted(each: Standing) -> Object:
-    """As the status has it."""
+    """The standing in the form that a Cluster's status has."""
     said: Object = {"broker": each.broker, "applied": not each.reason, "settings": list(each.settings)}
     return said | ({"message": each.message[:1024]} if each.message else {})

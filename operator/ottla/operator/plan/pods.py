@@ -1,4 +1,4 @@
-"""What all pods of a cluster have in common: security, where they run, volumes. Pure."""
+"""The common parts of all pods of a cluster: security, placement on nodes, volumes. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.operator.spec.cluster import Cluster, Template, Volume
 
 USER = 10001
 
-# What Pod Security `restricted` asks for, and a root file system that nobody writes to.
+# Pod Security `restricted` requires these fields, except for the read-only root file system, which is the operator's.
 CONTAINER_SECURITY: Object = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -32,7 +32,7 @@ TMP_MOUNT: Object = {"name": "tmp", "mountPath": "/tmp"}
 def http_probe(
     path: str, port: int | str, period_s: int, failures: int, *, first_s: int = 0, timeout_s: int = 5
 ) -> Object:
-    """A probe by GET. `first_s`: when a start may have come so far: one that fails before is an Event for nothing."""
+    """A probe by HTTP GET. `first_s`: its initial delay. A probe before that would fail, and make a needless Event."""
     return {
         "httpGet": {"path": path, "port": port},
         **({"initialDelaySeconds": first_s} if first_s else {}),
@@ -43,7 +43,7 @@ def http_probe(
 
 
 def container(cluster: Cluster, name: str, image: str, **fields: Any) -> Object:
-    """A container under the common rules."""
+    """A container with the common security context; `fields` are Kubernetes' own."""
     made = {"name": name, "image": image, "securityContext": CONTAINER_SECURITY, **fields}
     if cluster.pull_policy:
         made["imagePullPolicy"] = cluster.pull_policy
@@ -60,7 +60,8 @@ def pod_template(
     more_labels: Mapping[str, str] | None = None,
     more_annotations: Mapping[str, str] | None = None,
 ) -> Object:
-    """A pod as the operator and the person who wrote the template want it; the operator's labels win."""
+    """The template of a component's pods: the operator's fields and the person's `template`. If both have a label, the
+    operator's value holds."""
     spec: Object = {
         "containers": containers,
         "volumes": [*volumes, TMP],
@@ -91,7 +92,7 @@ def found_by(cluster: Cluster, component: str) -> dict[str, str]:
 
 
 def apart(cluster: Cluster, component: str) -> Object:
-    """Two pods of a kind on one node go with it together: rather not."""
+    """A preference for different nodes, so that one node's failure doesn't take two pods of a component."""
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": found_by(cluster, component)}}
     return {
         "podAntiAffinity": {
@@ -101,7 +102,7 @@ def apart(cluster: Cluster, component: str) -> Object:
 
 
 def spread(cluster: Cluster, component: str, template: Template) -> list[Object]:
-    """As the template says, else over zones as far as there are several."""
+    """The topology spread constraints: those of the template, else a preference for different zones."""
     selector = {"matchLabels": found_by(cluster, component)}
     if template.spread:
         return [{"labelSelector": selector, **constraint} for constraint in template.spread]
@@ -110,12 +111,12 @@ def spread(cluster: Cluster, component: str, template: Template) -> list[Object]
 
 
 def claim(name: str, volume: Volume, labelled: dict[str, str]) -> Object:
-    """A volume that each pod of a StatefulSet gets."""
+    """The template of a claim: each pod of a StatefulSet gets one like it."""
     return volume_claim({"name": name, "labels": labelled}, volume)
 
 
 def volume_claim(meta: Object, volume: Volume) -> Object:
-    """A claim on a volume of one pod at a time."""
+    """A PersistentVolumeClaim with the access mode ReadWriteOnce."""
     spec: Object = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": volume.size}}}
     if volume.class_name is not None:
         spec["storageClassName"] = volume.class_name
@@ -135,7 +136,10 @@ def stateful_set(
     keep_volumes: bool = True,
     more_labels: Mapping[str, str] | None = None,
 ) -> Object:
-    """A StatefulSet whose pods start together and are replaced only when the operator says so."""
+    """A StatefulSet whose pods start in parallel, and are replaced only when the operator deletes them.
+
+    `first`: the first ordinal; `keep_volumes`: whether the claims outlive the StatefulSet.
+    """
     spec: Object = {
         "serviceName": service,
         "replicas": replicas,

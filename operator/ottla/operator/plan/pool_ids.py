@@ -1,8 +1,8 @@
-"""Which of its ids a pool may give to brokers now. Pure.
+"""Which of a pool's ids are free for its brokers now. Pure.
 
-An id is one broker's. A pool may be given ids that the brokers of another StatefulSet still have: of a pool that was
-taken out of the spec, or that shrinks. Then its own brokers wait until those are drained and gone. Two pods of one id
-would take turns at being that broker, and one of them has an empty volume.
+An id belongs to one broker. The spec may give a pool ids that brokers of another StatefulSet still have, because their
+pool was removed from the spec, or shrinks. Then the new brokers wait until the old ones are drained and gone. If there
+were two pods of one id, each would register as that broker in turn, and one of them has an empty volume.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ottla.operator.spec.cluster import Cluster
 
 
 class HeldBack(NamedTuple):
-    """How many brokers aren't made yet because others have their ids, and what they wait for."""
+    """How many brokers aren't made yet because other brokers have their ids, and which brokers have to go first."""
 
     brokers: int = 0
     waits_for: str = ""
 
 
 def within_free_ids(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> tuple[Cluster, HeldBack]:
-    """The Cluster with only those brokers whose ids are free or their own pool's; and the others.
+    """The Cluster without the brokers whose ids other brokers still have, and an account of these.
 
-    `sets` and `pods` are the brokers'. A pool's ids have no gaps, so its brokers end before the first id that is
-    another pool's.
+    `sets` and `pods` are the StatefulSets and pods of brokers. A pool's ids have no gaps, so its brokers end before the
+    first id that another pool's broker has.
     """
     had = {(broker, name) for name, ids in broker_sets(sets).items() for broker in ids}
     for pod in pods:

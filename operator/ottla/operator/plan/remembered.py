@@ -1,16 +1,16 @@
-"""Which Topics Kubernetes itself remembers to have had: a ConfigMap that goes with the Cluster names them. Pure.
+"""The record of the Topics that this Kubernetes has had: a ConfigMap, owned by the Cluster, names their uids. Pure.
 
-That a Topic was there stands in its topic (`topic_owner.py`), outside of Kubernetes. When Kubernetes is restored from a
-backup that is older than the Topic, the topic still says so, and nobody has deleted the Topic. So there is a second
-record, inside of Kubernetes, which is restored together with the Topics: a Kubernetes that has this record of a Topic
-has had the Topic, and lacks it only because somebody has deleted it. Only then does a Topic that isn't there count as
-deleted.
+A topic's mark (`topic_owner.py`) says that its Topic existed, but the mark is outside of Kubernetes. When Kubernetes is
+restored from a backup that is older than the Topic, the mark is still there, although nobody has deleted the Topic. So
+there is a second record, inside of Kubernetes, which is restored together with the Topics. If Kubernetes has a Topic in
+this record, it has had the Topic, and lacks it only because somebody has deleted it. Only then does a Topic that isn't
+there count as deleted.
 
-The record gets the uids only of Topics that a list has just shown, and is changed only if it is still what it was
-before that list. So nothing gets into it that an operator which lived through the restore merely has in memory.
+Only uids of Topics that a list has just shown are added to the record, and only if the record is still the same as
+before that list. So an operator that ran throughout the restore never adds a Topic that it merely has in memory.
 
-A ConfigMap of that name may be somebody else's. It says nothing about Topics, and isn't taken over: it would be deleted
-with the Cluster.
+A ConfigMap of that name may belong to something else. Then it says nothing about Topics, and the operator doesn't take
+it over, because it would be deleted with the Cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UID_CHARACTERS = 13  # 48 random bits of a uid: 70,000 Topics fit into a Config
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The record of a Cluster, as it was read. `found` None: there is no such ConfigMap."""
+    """The record of a Cluster as it was read. `found`: the ConfigMap; None where there is none."""
 
     cluster: Ref
     cluster_uid: str
@@ -35,15 +35,15 @@ class Remembered:
     uids: frozenset[str]  # as `shortened` makes them
 
     def has(self, uid: str) -> bool:
-        """Whether a Topic of that uid was there."""
+        """Whether the record has a Topic's uid."""
         return shortened(uid) in self.uids
 
     @property
     def is_somebody_elses(self) -> bool:
-        """Whether a ConfigMap has the record's name that neither this Cluster nor one of its name before it has made.
+        """Whether neither this Cluster nor an earlier one of its name has made the ConfigMap of the record's name.
 
-        A record without an owner was left by a Cluster whose objects were orphaned, or restored by a tool that leaves
-        owners out: it has the record's labels, and nothing but uids.
+        A record may have lost its owner: its Cluster's objects were orphaned, or a tool restored it without owners. It
+        is recognised by the record's labels, and has no other data than uids.
         """
         if self.found is None or is_owned_by_one_named(self.found, "Cluster", self.cluster.name):
             return False
@@ -58,7 +58,7 @@ def shortened(uid: str) -> str:
 
 
 def read_record(cluster: Ref, cluster_uid: str, found: Object | None) -> Remembered:
-    """What a ConfigMap says; that of another Cluster, which had this name before, says nothing about this one."""
+    """Reads the record of a Cluster from a ConfigMap. The record of an earlier Cluster of this name counts as empty."""
     owners = found["metadata"].get("ownerReferences") or () if found is not None else ()
     ours = any(owner["uid"] == cluster_uid for owner in owners)
     text = (found.get("data") or {}).get(_UIDS, "") if found is not None and ours else ""
@@ -66,7 +66,7 @@ def read_record(cluster: Ref, cluster_uid: str, found: Object | None) -> Remembe
 
 
 def record(cluster: Ref, cluster_uid: str, uids: Iterable[str]) -> Object:
-    """The ConfigMap that names these. It lacks the label of what the operator mends: nobody watches it."""
+    """The ConfigMap with these uids. It lacks the label of objects that the operator watches and repairs."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

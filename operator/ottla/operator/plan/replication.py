@@ -1,7 +1,7 @@
-"""Which brokers a partition's replicas are on once there are to be more or fewer of them. Pure.
+"""The brokers of a partition's replicas when the number of replicas changes. Pure.
 
-What is there stays as far as it can: nothing is copied but the replicas that are added, and the preferred leader stays
-in its place as long as it is in sync.
+Existing replicas stay where they are as far as possible: only added replicas are copied, and the preferred leader keeps
+its place as long as it is in sync.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ def resized(
     takers: Mapping[int, str | None],
     load: Mapping[int, int],
 ) -> Replicas:
-    """`count` replicas, fewer where there aren't as many brokers. `takers`: broker → rack; `load`: replicas of each."""
+    """The broker ids of `count` replicas, or of fewer where there aren't as many brokers.
+
+    `takers`: the brokers that may get replicas, with their racks; `load`: how many replicas each broker has.
+    """
     chosen = list(replicas)
     while len(chosen) > count:
         chosen.remove(max(chosen, key=lambda broker: _dispensable(broker, chosen, in_sync, takers, load)))
@@ -39,7 +42,8 @@ def _dispensable(
     takers: Mapping[int, str | None],
     load: Mapping[int, int],
 ) -> tuple[bool, bool, bool, int, int, int]:
-    """The greater, the sooner it goes: first what isn't in sync or is on a broker that is to have nothing."""
+    """A key by which replicas are removed, the greatest first: replicas that aren't in sync, then those on brokers that
+    may have none."""
     racks = Counter(takers.get(other) for other in chosen)
     return (
         broker not in in_sync,

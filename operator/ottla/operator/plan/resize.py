@@ -1,17 +1,18 @@
-"""Which brokers' pods get other resources in place, without a restart, and how far that is. Pure: times come in.
+"""Which brokers' pods get other resources in place, without a restart, and how that progresses. Pure: times come in.
 
-Kubernetes 1.33 and newer change the CPU and memory of a container that runs (KEP-1287): the operator patches the
+Kubernetes 1.33 and newer can change the CPU and memory of a running container (KEP-1287): the operator patches the
 subresource `resize` of the pod, and the node does the rest. The pod keeps the label of the revision of its
-StatefulSet's template that it was made by. So the revision whose resources it is given is noted on the pod itself,
-before they are asked for (`Note`).
+StatefulSet's template by which it was made. So before the operator asks for new resources, it notes on the pod itself
+the revision whose resources these are (`Note`).
 
-1. Two revisions of a StatefulSet's template that differ in nothing but their containers' resources call for a resize.
-2. What the API server would refuse, or what would restart the container, calls for a restart by the rules of `roll.py`:
-   a resource that is neither CPU nor memory, one that is taken away, a container whose `resizePolicy` is to restart. So
-   does a pod that isn't ready, because another one may come up where this one can't.
+1. If two revisions of a StatefulSet's template differ in nothing but their containers' resources, pods are resized.
+2. A change that the API server would refuse, or that would restart the container, calls for a restart by the rules of
+   `roll.py`: of a resource that is neither CPU nor memory, the removal of a resource, or of a container whose
+   `resizePolicy` is to restart. A pod that isn't ready is restarted, too, because its successor may become ready on
+   another node.
 3. A resize that the API server refuses, that the node can't ever carry out (`Infeasible`), or that isn't done after
-   `LATE_S`, calls for a restart, too. So does one that the pod lacks though Kubernetes took it: something on the way
-   has changed it, or somebody else gives the pod its resources, and asking again would go on for ever.
+   `LATE_S`, calls for a restart, too. So does a resize that Kubernetes accepted but the pod's spec lacks: an admission
+   webhook has changed it, or another program sets the pod's resources, and the operator would ask again for ever.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ottla.operator.plan import names
 from ottla.operator.plan.etcd_pods import size_bytes
 
 LATE_S = 300.0
-STALE_S = 10.0  # a condition that doesn't say which generation it is about may be about the one before for so long
+STALE_S = 10.0  # for so long, a condition without an observed generation may be about the one before
 RESIZABLE = frozenset({"cpu", "memory"})
 _KINDS = ("requests", "limits")
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
@@ -38,22 +39,22 @@ Resources = Mapping[str, Mapping[tuple[str, str], str]]
 
 @dataclass(frozen=True)
 class Note:
-    """What is noted on a pod about its last resize."""
+    """The note on a pod about its last resize, kept as an annotation."""
 
-    pod: str  # its uid: a copy of the annotation on another pod says nothing
-    revision: str  # of its StatefulSet's template: whose resources the pod is given
-    since: str = ""  # when Kubernetes took the request; empty: as far as is known it hasn't yet
+    pod: str  # the pod's uid: a copy of the annotation on another pod doesn't count
+    revision: str  # the revision of the StatefulSet's template whose resources the pod is given
+    since: str = ""  # when Kubernetes accepted the request; empty: as far as is known it hasn't yet
     done: bool = False
-    refused: str = ""  # what the API server said, or what has become of the request on its way
+    refused: str = ""  # why the API server refused the request, or how it was changed on its way
 
     @property
     def text(self) -> str:
-        """As the annotation has it."""
+        """The annotation's value."""
         return json.dumps({name: value for name, value in asdict(self).items() if value})
 
 
 def noted(pod: Object) -> Note | None:
-    """The note on a pod; None where there is none that can be read."""
+    """The note on a pod; None where the pod has none of its own that can be read."""
     try:
         note = Note(**json.loads(annotation(pod, names.RESIZE)))
         if note.since:
@@ -65,26 +66,26 @@ def noted(pod: Object) -> Note | None:
 
 @dataclass(frozen=True)
 class Resize:
-    """A pod whose resources aren't yet known to be those of its StatefulSet."""
+    """The state of a pod's resize, as long as the pod isn't known to have its StatefulSet's resources."""
 
-    revision: str  # of the template that it is to follow
-    what: str = ""  # what changes
-    begun: bool = False  # it is noted on the pod
+    revision: str  # the revision of the template whose resources the pod is to get
+    what: str = ""  # which resources change
+    begun: bool = False  # the resize is noted on the pod
     asked: bool = False  # the pod's spec has the new resources
-    done: bool = False  # so has its container
+    done: bool = False  # the pod's containers have the new resources, too
     waits_for: str = ""  # what the node says meanwhile
-    refused: str = ""  # why it takes a restart
-    unknown: bool = False  # whether it can be done in place couldn't be read
+    refused: str = ""  # why the pod needs a restart instead
+    unknown: bool = False  # the revisions couldn't be read that say whether a resize is enough
 
 
 def revision_of(pod: Object) -> str:
-    """The revision of the template that a pod follows: it was made by it, or resized for it."""
+    """The revision of the template by which a pod was made, or for which it was resized last."""
     note = noted(pod)
     return note.revision if note is not None else str((pod["metadata"].get("labels") or {}).get(names.REVISION, ""))
 
 
 def needed_revisions(stateful_set: Object, pod: Object) -> frozenset[str]:
-    """The revisions by which `resize_of` tells what changes; none where the pod follows the newest one."""
+    """The names of the revisions that `resize_of` compares; none where the pod follows the newest one."""
     both = frozenset({revision_of(pod), str(stateful_set["status"].get("updateRevision", ""))})
     return both if len(both) > 1 else frozenset()
 
@@ -97,9 +98,9 @@ def resize_of(
     *,
     ready: bool,
 ) -> Resize | None:
-    """How a pod stands to the resources of its StatefulSet, whose status is about its present spec.
+    """The state of a pod's resize; None where the pod needs none, or differs from its template in more than resources.
 
-    None: it has them, or differs by more than that. `revisions`: ControllerRevisions by name."""
+    The StatefulSet's status has to be about its present spec. `revisions`: ControllerRevisions by name."""
     newest, note = str(stateful_set["status"].get("updateRevision", "")), noted(pod)
     if revision_of(pod) != newest:
         pair = [revisions.get(name) for name in (revision_of(pod), newest)]
@@ -117,12 +118,12 @@ def resize_of(
 
 
 def not_known(revision: str) -> Resize:
-    """How a pod that doesn't follow this revision stands to its resources where Kubernetes doesn't say what differs."""
+    """The state of a pod that doesn't follow this revision, if Kubernetes doesn't tell what the two revisions are."""
     return Resize(revision, waits_for="whether that can be done in place isn't known", unknown=True)
 
 
 def lacking(stateful_set: Object, pod: Object) -> str:
-    """Which of the StatefulSet's resources the pod's spec doesn't have, and what it has; nothing where it has all."""
+    """Which of the StatefulSet's resources the pod's spec lacks, and what it has instead; empty where it lacks none."""
     there = {container["name"]: container.get("resources") or {} for container in pod["spec"]["containers"]}
     lacks = [
         f"{kind.removesuffix('s')} of {name} of {container} was to be {quantity}, and is "
@@ -135,7 +136,7 @@ def lacking(stateful_set: Object, pod: Object) -> str:
 
 
 def containers_resized(stateful_set: Object, pod: Object) -> list[Object]:
-    """The pod's containers with the resources of its StatefulSet's template; what else the pod has stays."""
+    """The pod's containers with the resources of its StatefulSet's template. Other containers and resources stay."""
     wanted = _resources(stateful_set["spec"]["template"])
     found = []
     for container in pod["spec"]["containers"]:
@@ -173,7 +174,7 @@ def _said(told: Mapping[str, Any]) -> str:
 
 
 def _current(pod: Object, kind: str, note: Note, now: datetime) -> Mapping[str, Any]:
-    """The condition, if it holds and is about the pod's present spec; else nothing."""
+    """The condition, if it is True and about the pod's present spec; else an empty mapping."""
     found = condition(pod.get("status"), kind)
     if found.get("status") != "True":
         return {}
@@ -183,7 +184,7 @@ def _current(pod: Object, kind: str, note: Note, now: datetime) -> Mapping[str, 
 
 
 def _carried_out(pod: Object, wanted: Resources) -> bool:
-    """Whether the containers that run have it, as the node says."""
+    """Whether the running containers have the wanted resources, as the node says."""
     status = pod.get("status") or {}
     if status.get("observedGeneration", math.inf) < pod["metadata"].get("generation", 0):
         return False
@@ -191,7 +192,7 @@ def _carried_out(pod: Object, wanted: Resources) -> bool:
     for name, its in wanted.items():
         container = told.get(name, {})
         has = dict(container.get("resources") or {})
-        if allocated := container.get("allocatedResources"):  # of CPU, the kernel knows only a rounded share
+        if allocated := container.get("allocatedResources"):  # `resources` has CPU as the kernel rounds it
             has["requests"] = allocated
         if not _has(has, its):
             return False
@@ -231,7 +232,7 @@ def _without_resources(template: Object) -> Object:
 
 
 def _resources(template: Object) -> Resources:
-    """As a pod gets them: what has a limit and no request requests as much."""
+    """The resources that a template gives to pods: a resource with a limit and no request requests as much."""
     found: dict[str, dict[tuple[str, str], str]] = {}
     for container in template["spec"]["containers"]:
         given = container.get("resources") or {}
@@ -244,7 +245,7 @@ def _resources(template: Object) -> Resources:
 
 
 def _differing(before: Resources, after: Resources) -> dict[str, set[tuple[str, str]]]:
-    """By container: what isn't the same."""
+    """By container: the (kind, name) of the resources that differ."""
     return {
         name: {
             each
@@ -266,7 +267,7 @@ def _changes(before: Resources, after: Resources) -> str:
 
 
 def _not_in_place(pod: Object, before: Resources, after: Resources) -> str:
-    """Why the API server would refuse it, or why the container would be restarted; nothing where neither is so."""
+    """Why the API server would refuse a resize, or restart the container for it; empty where it would do neither."""
     policies = {
         (container["name"], policy["resourceName"]): policy["restartPolicy"]
         for container in pod["spec"]["containers"]

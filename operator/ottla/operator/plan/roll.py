@@ -1,31 +1,33 @@
-"""Which pod may be restarted now, why none may, and whether anybody else may take one away. Pure: times come in.
+"""Which broker's pod may be restarted now, why none may, and whether a pod may be evicted. Pure: times are inputs.
 
-Only on the word of the brokers themselves: `/v1/restart-risk` of the one that is to stop, `/v1/caught-up` of those that
-have started. Nothing is remembered between two decisions, so a roll goes on wherever it was after the operator's own
-death, and a second change during a roll is part of it.
+A pod is restarted only if the brokers' own reports allow it: `/v1/restart-risk` of the broker that is to stop, and
+`/v1/caught-up` of the brokers that have started. Nothing is remembered between two decisions. So a roll goes on after a
+restart of the operator, and a second change during a roll becomes part of that roll.
 
-1. A pod that is stuck (its image can't be had, no node takes it, it crashes) serves nobody: if it is outdated it is
-   replaced at once. If it isn't, its replacement would be stuck as well, and nothing else is restarted either.
-2. Otherwise everybody has to be there: ready, and caught up unless outdated itself.
-3. A pod that lacks nothing but resources gets these in place (`resize.py`), before any is restarted. That is no
-   restart: it needs no maintenance window and no word of the brokers. One that Kubernetes doesn't take, or of which it
-   isn't known whether it can be done, keeps no other pod from its restart.
-4. Of the outdated ones the first goes whose risks are all unavoidable; the active controller last.
-5. Where the Cluster lets several be away at once, another one may join those that are, if all of them are of its rack
-   (so that who survives the loss of a rack survives the roll), if its risks are unavoidable with all of them away at
-   once, if a pod of its StatefulSet has come up as it is wanted now and with the file that this one would be started
-   with (an image that doesn't start costs one pod, and so do settings), and while none is being resized. The active
-   controller joins nobody.
-6. Kubernetes looks at a StatefulSet's pods in the order of their numbers, and makes none behind one that lacks a volume
-   that was added since. So those that lack one go in that order, the active controller, too. Where one behind them is
-   missing all the same, the first that lacks a volume is restarted whatever its broker says of availability: the
-   missing one would stay away until then. But not where records would be lost, not without the metadata, not while a
-   pod of etcd or of the controllers is away, and only one at a time: the next when it is back.
+1. A pod that is stuck (its image can't be pulled, no node can run it, it crashes) serves no clients. If it is outdated,
+   it is replaced at once. If it isn't, its replacement would be stuck as well, and no other pod is restarted either.
+2. Otherwise all pods have to be there first: ready, and caught up unless they are outdated themselves.
+3. A pod that only needs other resources gets these in place (`resize.py`), before any pod is restarted. That is no
+   restart, so it needs no maintenance window and no report. If Kubernetes doesn't accept a resize, or it isn't known
+   whether a resize is enough, other pods are restarted all the same.
+4. Of the outdated pods, the first whose risks are all unavoidable is restarted; the active controller's pod is last.
+5. If the Cluster allows several pods to be away at once, another pod may join those that are away, if
+   - all of these are in its rack, so that a cluster that survives the loss of a rack survives the roll;
+   - its risks are unavoidable with all of these away at once;
+   - a pod of its StatefulSet has come up as it is wanted now, and with the file that this pod would be started with: so
+     an image or a setting with which no broker starts costs one pod;
+   - no pod is being resized, and it isn't the active controller's pod.
+6. Kubernetes goes through a StatefulSet's pods in the order of their numbers, and makes no pod after one that lacks a
+   volume which was added since that pod was made. So pods that lack a volume are restarted in that order, the active
+   controller's, too. If a pod after one of these is missing all the same, it stays missing until then. So the first
+   pod that lacks a volume is restarted, even if partitions become unavailable by it. That is done one pod at a time.
+   It isn't done if records would be lost, if its broker doesn't reach the metadata, or while a pod of etcd or of the
+   controllers is away.
 
-Unavoidable is what waiting can't change: a partition with one replica, or with no more replicas than its minimal ISR.
-Two that such a partition has wait for each other.
+A risk is unavoidable if waiting can't remove it: the partition has one replica, or no more replicas than its minimal
+ISR. Two brokers that have replicas of such a partition are restarted one after the other.
 
-Whoever evicts pods knows nothing of racks: evictions are allowed one at a time, and none while anybody is away.
+Kubernetes evicts pods without regard to racks. So one pod at a time may be evicted, and none while any pod is away.
 
 Idea: Strimzi's KafkaRoller (order, stuck pods), Redpanda's probes (the broker decides).
 """
@@ -39,8 +41,8 @@ from ottla.operator.plan.resize import Resize
 from ottla.wording import first_named
 
 UNAVOIDABLE = frozenset({"only_copy", "too_few_replicas"})
-SILENT_S_MAX = 300.0  # a pod that isn't ready for so long, and whose broker says nothing, is stuck too
-ABSENT_S_MAX = 10.0  # what is made, is made within seconds
+SILENT_S_MAX = 300.0  # a pod that isn't ready for so long, and whose broker doesn't answer, counts as stuck
+ABSENT_S_MAX = 10.0  # Kubernetes makes a missing pod within seconds, unless something keeps it from that
 NAMES_SHOWN = 1
 
 _WHAT = {
@@ -52,7 +54,7 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a broker says about itself."""
+    """A broker's reports: what would happen to partitions if it stopped, and what it hasn't caught up with."""
 
     risks: dict[str, tuple[str, ...]] = field(default_factory=dict)  # kind → partitions
     metadata_connected: bool = True
@@ -60,11 +62,11 @@ class Report:
     missing: tuple[str, ...] = ()  # replicas that aren't in sync
     offline: tuple[str, ...] = ()  # replicas that can't be opened
     not_ready_because: str = ""
-    under_replicated: int = 0  # of the partitions that it leads
-    revision: int = 0  # of the metadata that it says this by
-    without_leader: tuple[str, ...] = ()  # partitions of the whole cluster
-    file_checksum: str = ""  # of the settings that it was started with; empty where it doesn't say
-    brokers: frozenset[int] = frozenset()  # whose end at once the risks are of; empty: it doesn't say, and means itself
+    under_replicated: int = 0  # how many of the partitions that it leads are under-replicated
+    revision: int = 0  # the revision of the metadata that the report is by
+    without_leader: tuple[str, ...] = ()  # of all partitions of the cluster
+    file_checksum: str = ""  # of the settings that the broker was started with; empty where it doesn't say
+    brokers: frozenset[int] = frozenset()  # the risks are of these stopping at once; empty: of the broker alone
 
     @property
     def blocking(self) -> dict[str, tuple[str, ...]]:
@@ -74,33 +76,33 @@ class Report:
 
 @dataclass(frozen=True)
 class Pod:
-    """A broker's pod, and what it says. `uid` empty: there is none."""
+    """A broker's pod, and its broker's report. An empty `uid`: the pod is missing."""
 
     id: int
     name: str
     uid: str = ""
     outdated: str = ""  # why it has to be restarted
-    resize: Resize | None = None  # it isn't to be restarted, and has to get other resources
-    not_in_place: bool = False  # it is outdated because it can't get them without a restart
+    resize: Resize | None = None  # it has to get other resources, without a restart
+    not_in_place: bool = False  # it is outdated because it can't get other resources without a restart
     ready: bool = False
     leaving: bool = False  # it is being deleted already
-    stuck: str = ""  # why it can't come up
-    not_ready_s: float = 0.0  # or for how long there has been none
-    lacks_volume: bool = False  # one that its StatefulSet would give it
+    stuck: str = ""  # why it can't become ready by itself
+    not_ready_s: float = 0.0  # for how long it hasn't been ready, or has been missing
+    lacks_volume: bool = False  # its StatefulSet would give its successor a volume that it doesn't have
     rack: str = ""  # empty where it has none, or none is known
-    file: str = ""  # the checksum of the settings that a start would give it now; empty where that isn't known
-    file_is_current: bool | None = None  # whether it was started with these; None: it doesn't say
+    file: str = ""  # the checksum of the settings that it would be started with now; empty: not known
+    file_is_current: bool | None = None  # whether its broker was started with these settings; None: it doesn't say
     report: Report | None = None
 
     @property
     def is_old(self) -> bool:
-        """Whether it isn't yet as its StatefulSet would make it."""
+        """Whether the pod differs from what its StatefulSet would make now."""
         return bool(self.outdated) or self.resize is not None
 
 
 @dataclass(frozen=True)
 class Restart:
-    """Delete this pod."""
+    """The step: delete a pod, so that Kubernetes makes it anew."""
 
     pod: Pod
     reason: str
@@ -109,13 +111,13 @@ class Restart:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, why nothing is done, how far the roll is, and whether one pod may be evicted."""
+    """The next step, or what it waits for; the progress of the roll; and whether one pod may be evicted."""
 
     restart: Restart | None = None
-    resize: Pod | None = None  # it may get its resources now
+    resize: Pod | None = None  # this pod may get its new resources now
     waits_for: str = ""
-    rolling: bool = False  # pods have to be restarted
-    resizing: int = 0  # pods that have to get other resources
+    rolling: bool = False  # whether any pod has to be restarted
+    resizing: int = 0  # how many pods have to get other resources
     updated: int = 0
     total: int = 0
     evictable: bool = False
@@ -139,8 +141,10 @@ NOBODY: Mapping[int, Report] = {}
 
 
 def joining(pods: Sequence[Pod], limit: int, held: Collection[int] = ()) -> tuple[list[Pod], list[Pod]]:
-    """The pods that are away or not back yet, and those that may be restarted beside them if the brokers say so. `held`
-    as in `decide`; at most `limit` are away at once."""
+    """The pods that are away, and those that may be away at the same time if their brokers' reports allow it.
+
+    `held` as in `decide`; at most `limit` pods are away at once.
+    """
     staying = [pod for pod in pods if pod.id not in held]
     away = [pod for pod in staying if _away(pod)]
     racks = {pod.rack for pod in away}
@@ -167,12 +171,13 @@ def decide(
     limit: int = 1,
     together: Mapping[int, Report] = NOBODY,
 ) -> Decision:
-    """The next step. `held` are the ids that go for good: they are neither restarted nor waited for. `hold`: what else
-    has to come about before pods are restarted for changes; `others`: a pod of etcd or of the controllers that has to
-    be back before any broker's is restarted. `limit`: how many may be away at once; `together`: what
-    those that may join say, with all that are away.
+    """The next step.
 
-    Whether a pod may be evicted is asked of them, too, as long as they serve: they may have what nobody else has yet.
+    `held`: the ids of brokers that are removed for good; their pods are neither restarted nor waited for, but their
+    reports count for evictions, because they may have records that no other broker has yet. `hold`: a condition that
+    has to come true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be
+    back before any broker's pod is restarted. `limit`: how many pods may be away at once. `together`: the reports of
+    brokers whose pods may join those that are away, about all of them stopping at once.
     """
     staying = [pod for pod in pods if pod.id not in held]
     outdated = [pod for pod in staying if pod.outdated]
@@ -194,7 +199,7 @@ def decide(
         first = _first_lacking(pod, staying)
         if not pod.uid and pod.not_ready_s > ABSENT_S_MAX and first is not None and not _absent(first):
             if any(_away(each) and _first_lacking(each, staying) is None for each in staying):
-                break  # another one is away already, and waits for nobody
+                break  # another pod is away already, and comes back without this restart
             if others:
                 return decision(None, others)
             if first.report is None or not first.report.metadata_connected:
@@ -220,7 +225,7 @@ def decide(
             return serving
     if outdated and not window_open:
         hold = "the next maintenance window"
-    if not outdated or hold:  # which may be days away: nodes are drained meanwhile
+    if not outdated or hold:  # a hold may last for days: evictions stay possible meanwhile
         return replace(serving, waits_for=hold or (_resources_of(first or resizes[0]) if resizes else ""))
     blocks = ""
     outdated = [pod for pod in outdated if _first_lacking(pod, staying) is None]
@@ -233,7 +238,7 @@ def decide(
 
 
 def _asked_for_next(resizes: Sequence[Pod]) -> Pod | None:
-    """The pod whose resources are asked for next: the one for which Kubernetes didn't take the request, if any."""
+    """The pod to resize next: first a pod with a note whose request Kubernetes hasn't accepted yet, if there is one."""
     known = [pod for pod in resizes if pod.resize is not None and not pod.resize.unknown]
     return min(known, key=lambda pod: pod.resize is None or not pod.resize.begun, default=None)
 
@@ -244,18 +249,18 @@ def _resources_of(pod: Pod) -> str:
 
 
 def _first_lacking(pod: Pod, pods: Sequence[Pod]) -> Pod | None:
-    """The first pod of the same StatefulSet that lacks a volume, where Kubernetes comes by it before this one."""
+    """The first pod of the same StatefulSet that lacks a volume and has a lower number than this pod, if any."""
     before = [each for each in pods if each.lacks_volume and _set_of(each) == _set_of(pod) and each.id < pod.id]
     return min(before, key=lambda each: each.id, default=None)
 
 
 def _away(pod: Pod) -> bool:
-    """Whether a pod that is expected to serve isn't back yet."""
+    """Whether a pod isn't ready, or its broker hasn't answered or caught up since its restart."""
     return bool(_absent(pod) or _behind(pod))
 
 
 def _behind(pod: Pod) -> str:
-    """What a pod that was restarted has to catch up with."""
+    """What the broker of a pod that isn't outdated has to catch up with; empty where it has caught up."""
     if pod.outdated or pod.report is None or not pod.report.missing:
         return ""
     return f"{pod.name} to catch up: {named(pod.report.missing)}"
@@ -266,15 +271,18 @@ def _controls(pod: Pod) -> bool:
 
 
 def _proves(up: Pod, pod: Pod) -> bool:
-    """Whether one that has come up shows that this one will: it is made alike, and was started with the same file,
-    unless this one was, too. Settings of single brokers make files differ within one StatefulSet."""
+    """Whether the pod `up`, which has come up, shows that `pod` will come up, too.
+
+    They have to be of one StatefulSet. If `pod` would be started with another file than before, `up` must have been
+    started with that file: settings of single brokers make files differ within a StatefulSet.
+    """
     if pod.file_is_current is False and (up.report is None or up.report.file_checksum != pod.file):
         return False
     return _set_of(up) == _set_of(pod)
 
 
 def _set_of(pod: Pod) -> str:
-    """The name of its StatefulSet: what pods of one are made of is the same."""
+    """The name of the pod's StatefulSet, whose pods are all made by one template."""
     return pod.name.rpartition("-")[0]
 
 
@@ -299,7 +307,7 @@ def _absent(pod: Pod) -> str:
 
 
 def _blocked(pod: Pod, report: Report | None) -> str:
-    """Why this broker may not stop now, by what it says."""
+    """Why this broker may not stop now, by its report; empty where it may."""
     if report is None:
         return f"{pod.name} to answer"
     if not report.metadata_connected:
@@ -311,5 +319,5 @@ def _blocked(pod: Pod, report: Report | None) -> str:
 
 
 def named(partitions: Sequence[str]) -> str:
-    """The first, and how many more."""
+    """The first partition's name, and how many more there are."""
     return f"partition {first_named(partitions, NAMES_SHOWN)}"

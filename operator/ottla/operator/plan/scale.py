@@ -1,10 +1,10 @@
-"""Which replicas move when brokers come or go. Pure.
+"""Which replicas move when brokers are added or removed. Pure.
 
-Before a broker goes, every replica that it has is on another one; the rest stays where it is. A broker that has gone
-already and isn't wanted (the Cluster was made again with fewer) is drained all the same, as far as others have what it
-has; that keeps no other broker from going. A broker that is new gets its share, as the Cluster's policy says. All is
-worked out anew each time from what the brokers say, a bounded number of partitions at once, so that it goes on wherever
-it was, and stops when the spec changes back.
+Before a broker is removed, all its replicas are moved to other brokers; other replicas stay where they are. A broker
+that is gone already and isn't wanted (the Cluster was made again with fewer brokers) is drained, too, as far as other
+brokers have its partitions in sync. That doesn't keep other brokers from being removed. A new broker gets its share of
+replicas, as the Cluster's policy says. Each plan is made anew from the brokers' answers, for a bounded number of
+partitions at once. So scaling goes on after every interruption, and stops when the spec changes back.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ PARTITIONS_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class Scaling:
-    """How far it is. `drained`: nothing is left on the brokers that are to go."""
+    """The progress of scaling. `drained`: no replica is left on the brokers that are to be removed."""
 
-    draining: frozenset[int] = frozenset()
-    settled: frozenset[int] = frozenset()
+    draining: frozenset[int] = frozenset()  # brokers that are being drained
+    settled: frozenset[int] = frozenset()  # brokers that have their share of replicas
     drained: bool = True
-    reason: str = ""  # what replicas are moved for, or why the brokers are asked again; nothing where neither is so
-    remaining: int = 0  # partitions that aren't where they are to be; none: nothing moves
-    waits_for: str = ""  # what comes about by itself
-    needs_person: str = ""  # what goes on only once a person has done something, and what that is
-    new: bool = False  # nobody has looked yet, for this Cluster, at what is drained
+    reason: str = ""  # why replicas are moved, or why the brokers are asked again; empty where neither is so
+    remaining: int = 0  # partitions that have still to be moved; 0: no replica moves
+    waits_for: str = ""  # something that will happen by itself
+    needs_person: str = ""  # what waits for a person, and what the person has to do
+    new: bool = False  # no reconcile of this Cluster has read from the brokers yet which of them are drained
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is soon something to do or to see, though no person does anything."""
+        """Whether scaling goes on soon without a person's doing."""
         return bool(self.remaining or self.waits_for)
 
     @property
     def progress(self) -> str:
-        """What is being done; nothing where nothing moves."""
+        """Why replicas are moved; empty where no replica moves."""
         return self.reason if self.remaining else ""
 
 
 @dataclass(frozen=True)
 class ScalePlan:
-    """Moves to ask for now, how many partitions aren't where they are to be, and why it can't be done at all."""
+    """The moves to request now, how many partitions have still to be moved, and why the plan can't be carried out."""
 
     moves: tuple[Move, ...] = ()
     remaining: int = 0
@@ -65,8 +65,10 @@ class ScalePlan:
 
 
 def absent(cluster: KafkaCluster, wanted: Collection[int]) -> frozenset[int]:
-    """Brokers that have replicas, aren't there and aren't wanted: nothing brings them back. None while one that is
-    wanted isn't there: it may have what they have."""
+    """Brokers that have replicas, aren't registered and aren't wanted: nothing brings them back.
+
+    Empty while a wanted broker isn't registered, because that one may have the same partitions.
+    """
     if not cluster.racks.keys() >= set(wanted):
         return frozenset()
     holders = {broker for _, partition in _partitions(cluster) for broker in partition.replicas}
@@ -74,16 +76,18 @@ def absent(cluster: KafkaCluster, wanted: Collection[int]) -> frozenset[int]:
 
 
 def only_on(cluster: KafkaCluster, absent: Collection[int]) -> list[PartitionName]:
-    """Partitions that nothing but these absent brokers has all of: nothing can copy them before a broker is back."""
+    """Partitions that only these absent brokers have in sync: they can't be copied before one of these is back."""
     return sorted(name for name, partition in _partitions(cluster) if _is_only_on(partition, absent))
 
 
 def drain(
     cluster: KafkaCluster, leaving: Collection[int], staying: Collection[int], absent: Collection[int] = ()
 ) -> ScalePlan:
-    """Takes everything away from brokers that are to go. Partitions that lie there leave `absent` brokers, too, because
-    a move that keeps a replica on one of these never ends; what only `absent` brokers have isn't touched. `staying` are
-    all that are wanted, running or not."""
+    """Moves all replicas away from `leaving` brokers. `staying` are all wanted brokers, running or not.
+
+    The partitions that are moved for that leave `absent` brokers, too, because a move that keeps a replica on an absent
+    broker never completes. Partitions that only `absent` brokers have in sync aren't moved.
+    """
     concerned = {
         name: partition
         for name, partition in _partitions(cluster)
@@ -109,14 +113,14 @@ def drain(
     stuck = ""
     for name, partition in sorted(concerned.items()):
         if leaving.isdisjoint(partition.target):
-            continue  # on its way
+            continue  # a move away from the leaving brokers is under way
         if set(partition.original) <= set(staying) and len(partition.original) == len(partition.target):
-            targets[name] = None  # it was to get there: what it comes from has all of it
+            targets[name] = None  # cancel the move to a leaving broker: all original replicas are on brokers that stay
             load.update(partition.original)
             load.subtract(partition.target)
             continue
         kept = tuple(broker for broker in partition.target if broker not in leaving)
-        # The brokers' own topics get along with fewer replicas, and nobody else could lower their factor.
+        # Internal topics get fewer replicas if fewer brokers stay, because no person could lower their factor.
         count = min(len(partition.target), len(staying))
         target = resized(kept, count, partition.in_sync, takers, load)
         if len(target) < count:
@@ -129,7 +133,8 @@ def drain(
 
 
 def spread(cluster: KafkaCluster, new: Collection[int], wanted: Collection[int], *, only_new: bool) -> ScalePlan:
-    """Gives new brokers their share: only moves onto them, or whatever balances all."""
+    """Gives new brokers their share of replicas. `only_new`: only by moves to new brokers, else by any moves that
+    balance all `wanted` brokers."""
     if missing := sorted(set(new) - set(cluster.racks)):
         return ScalePlan(waits_for=f"broker {missing[0]} to register")
     partitions = dict(_partitions(cluster))
@@ -137,7 +142,7 @@ def spread(cluster: KafkaCluster, new: Collection[int], wanted: Collection[int],
     takers = {broker: rack for broker, rack in cluster.takers.items() if broker in wanted}
     present = {name: partition.target for name, partition in partitions.items()}
     if not takers:
-        targets: dict[PartitionName, Replicas] = {}  # somebody drains them all
+        targets: dict[PartitionName, Replicas] = {}  # an administrator drains all wanted brokers
     elif only_new:
         targets = _shared(present, takers, new)
     else:
@@ -147,7 +152,7 @@ def spread(cluster: KafkaCluster, new: Collection[int], wanted: Collection[int],
 
 
 def undrain(cluster: KafkaCluster, staying: Collection[int]) -> tuple[Move, ...]:
-    """Ends the moves away from brokers that stay after all."""
+    """Cancels the moves away from brokers that stay after all."""
     ended: dict[str, dict[int, Replicas | None]] = defaultdict(dict)
     for (topic, index), partition in sorted(_partitions(cluster)):
         if not partition.removing.isdisjoint(staying):
@@ -156,7 +161,7 @@ def undrain(cluster: KafkaCluster, staying: Collection[int]) -> tuple[Move, ...]
 
 
 def throttles(cluster: KafkaCluster, moves: Iterable[Move]) -> list[Configure]:
-    """The settings that name the replicas that copy, beside those that copy already."""
+    """The topics' settings that name the throttled replicas: of these moves, and of moves that are under way."""
     steps = []
     for move in moves:
         topic = cluster.topics[move.topic]
@@ -173,7 +178,7 @@ def throttles(cluster: KafkaCluster, moves: Iterable[Move]) -> list[Configure]:
 
 
 def unthrottled(cluster: KafkaCluster) -> list[Configure]:
-    """Takes the throttle from topics of nobody's that don't move any more."""
+    """Resets the throttled replicas of topics without an owner of which no partition is being moved any more."""
     steps = []
     for topic in cluster.topics.values():
         present = tuple(name for name in (THROTTLED_LEADERS, THROTTLED_FOLLOWERS) if name in topic.overrides)
@@ -185,9 +190,9 @@ def unthrottled(cluster: KafkaCluster) -> list[Configure]:
 def _shared(
     present: Mapping[PartitionName, Replicas], takers: Mapping[int, str | None], new: Collection[int]
 ) -> dict[PartitionName, Replicas]:
-    """Replicas for new brokers, taken from those that have most, until each has its part of replicas and of leaders.
+    """Moves of replicas to new brokers, from those that have most, until each has its share of replicas and leaders.
 
-    No replica moves twice, and none where its partition would be on fewer racks.
+    No replica moves twice, and no move puts a partition on fewer racks.
     """
     targets = dict(present)
     load = Counter(broker for replicas in present.values() for broker in replicas)
@@ -239,9 +244,10 @@ def _partitions(cluster: KafkaCluster) -> list[tuple[PartitionName, KafkaPartiti
 
 
 def moves_at_once(cluster: KafkaCluster, targets: Mapping[PartitionName, Replicas | None]) -> tuple[Move, ...]:
-    """As many as may be under way at once, beside those that are: these may be given another target, or an end.
+    """As many of the moves as may be under way at once, with all moves of partitions that are being moved already.
 
-    Otherwise moves that can't end, to a broker that has died, would keep out those that lead elsewhere.
+    The latter only change a target, or cancel. If they had to wait, moves to a dead broker, which never complete, would
+    keep out the moves that replace them.
     """
     moving = {name for name, partition in _partitions(cluster) if partition.moving}
     more = PARTITIONS_AT_ONCE - len(moving)

@@ -1,7 +1,7 @@
-"""The Services of a cluster, and the ConfigMap that tells clients where to begin. Pure.
+"""The Services of a cluster for clients inside Kubernetes, and the ConfigMap with the clients' settings. Pure.
 
-The headless Service names every broker, ready or not: a broker that starts has to be found by the others. The bootstrap
-Service leads to those that serve.
+The headless Service gives every broker a name in DNS, ready or not, because the other brokers have to find a broker
+that starts. The bootstrap Service sends connections to ready brokers only.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster
 
 
 def brokers(cluster: Cluster) -> Object:
-    """The brokers' names in DNS."""
+    """The headless Service that gives each broker its name in DNS."""
     ports = {REPLICATION.lower(): REPLICATION_PORT, "http": HTTP_PORT, **_inside(cluster)}
     return headless(cluster, names.broker_service(cluster), BROKER, ports)
 
 
 def bootstrap(cluster: Cluster) -> Object:
-    """Where clients inside Kubernetes begin."""
+    """The Service by which clients inside Kubernetes bootstrap."""
     ports = [port(name, number) for name, number in _inside(cluster).items()]
     spec = {"type": "ClusterIP", "selector": found_by(cluster, BROKER), "ports": ports}
     return service(cluster, names.bootstrap_service(cluster), BROKER, spec)
 
 
 def headless(cluster: Cluster, name: str, component: str, ports: Mapping[str, int]) -> Object:
-    """The Service under which each pod of a component has its name, ready or not: they need each other before."""
+    """A Service that gives each pod of a component a name in DNS, also before it is ready: the pods need each other to
+    become ready."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -43,7 +44,7 @@ def headless(cluster: Cluster, name: str, component: str, ports: Mapping[str, in
 def service(
     cluster: Cluster, name: str, component: str, spec: Object, annotations: Mapping[str, str] | None = None
 ) -> Object:
-    """A Service that goes with the Cluster."""
+    """A Service that Kubernetes deletes with the Cluster."""
     meta = names.metadata(cluster, name, component)
     if annotations:
         meta["annotations"] = dict(annotations)
@@ -51,13 +52,16 @@ def service(
 
 
 def bootstrap_servers(cluster: Cluster) -> dict[str, str]:
-    """`bootstrap.servers` of each listener inside Kubernetes, by its name."""
+    """`bootstrap.servers` of each listener inside Kubernetes, by the listener's name."""
     host = f"{names.bootstrap_service(cluster)}.{cluster.namespace}.svc"
     return {each.name: f"{host}:{each.port}" for each in cluster.listeners if not each.external}
 
 
 def client_config(cluster: Cluster, external: Mapping[str, str]) -> Object:
-    """What a client needs: mount it, or take its keys as environment variables. `external` as `bootstrap_servers`."""
+    """The ConfigMap with the settings that a client needs, to be mounted or read as environment variables.
+
+    `external`: `bootstrap.servers` of each external listener whose addresses are known, by the listener's name.
+    """
     inside = bootstrap_servers(cluster)
     main = inside[cluster.internal.name]
     data = {
@@ -76,5 +80,5 @@ def _inside(cluster: Cluster) -> dict[str, int]:
 
 
 def port(name: str, number: int) -> Object:
-    """The same inside the pods and out."""
+    """A port of a Service that has the same number in the pods."""
     return {"name": name, "port": number, "targetPort": number, "protocol": "TCP"}

@@ -1,10 +1,10 @@
 """Snapshots on a volume, by a CronJob: of the cluster's metadata, and of the whole etcd. Pure.
 
-The first is what a restore takes (`ottla metadata restore`); the second holds whatever else is in that etcd. A file has
-its name only when it is complete.
+The former is for a restore (`ottla metadata restore`); the latter has whatever else is in that etcd. A file gets its
+name only when it is complete.
 
-A volume that is full makes room for the next snapshot: its size is known before it is taken, and the oldest ones go
-until it fits. The newest of each kind stays whatever happens. Where etcd doesn't answer nothing goes.
+The size of a snapshot is known before it is taken. If the volume has too little room, the oldest snapshots are deleted
+until the next one fits; the newest of each kind is never deleted. If etcd doesn't answer, no snapshot is deleted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ottla.operator.spec.windows import parse_window
 SNAPSHOTS = "snapshots"
 FOLDER = "/snapshots"
 JOB_S_MAX = 600
-LATE_S = 3 * JOB_S_MAX  # a Job has three tries
+LATE_S = 3 * JOB_S_MAX  # as long as a Job's three attempts may take
 
-# What the two containers share. The names of snapshots are dates: those of a kind are listed with the oldest first.
+# Shell functions of both containers. Snapshots are named by their dates, so `ls` lists those of a kind oldest first.
 _FUNCTIONS = """\
 set -eu
 cd "$FOLDER"
@@ -75,19 +75,19 @@ older "$KEEP" | while read -r old; do rm -f "$old"; done
 
 
 def snapshot_objects(cluster: Cluster, etcd: Etcd) -> list[Object]:
-    """The volume's claim and the CronJob; nothing where no snapshots are asked for."""
+    """The volume's claim and the CronJob; empty where the spec asks for no snapshots."""
     if etcd.snapshots is None:
         return []
     return [_claim(cluster, etcd.snapshots), _cron_job(cluster, etcd, etcd.snapshots)]
 
 
 def last_snapshot(cron_job: Object | None) -> str:
-    """When the last one was complete; nothing where none was yet."""
+    """When the last snapshot was complete (RFC 3339); empty where none was yet."""
     return str(((cron_job or {}).get("status") or {}).get("lastSuccessfulTime") or "")
 
 
 def late(cron_job: Object | None, schedule: str, now: datetime) -> str:
-    """What is to be told where a snapshot was due some time ago and there is none from after that."""
+    """A sentence for the status if a snapshot was due at least `LATE_S` ago and wasn't taken since; else empty."""
     made = (cron_job or {}).get("metadata", {}).get("creationTimestamp")
     since = last_snapshot(cron_job) or made
     if since is None or cron_job is None:

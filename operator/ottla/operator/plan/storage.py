@@ -1,7 +1,8 @@
-"""The claims that are there, and the StatefulSet that would make new ones: how they grow, and how they stand. Pure.
+"""The growth and the state of volumes: of existing claims, and of the claims that StatefulSets would make. Pure.
 
-A claim is made larger in place. What a StatefulSet says of its claims can't change, so it is deleted without its pods
-and made again. A claim that is larger than the spec says is left as it is: somebody else may look after sizes.
+A claim is made larger in place. The templates of claims of a StatefulSet can't change, so the StatefulSet is deleted
+without its pods and made again. A claim that is larger than in the spec stays as it is, because another program may be
+responsible for sizes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from ottla.operator.objects import Object, annotation, condition, holds, seconds
 from ottla.operator.plan.etcd_pods import size_bytes
 
 GROWS_S_MAX = 300.0
-PENDING_S_MAX = 60.0  # some are made only when their pod has a node
-NEVER_MADE = "ottla.dev/never-made"  # of a claim that was given up without a volume
-_FILLED_BY_OTHERS = ("dataSource", "dataSourceRef", "selector")  # of a claim: the operator's ask for an empty volume
+PENDING_S_MAX = 60.0  # some volumes are made only when their pod has a node
+NEVER_MADE = "ottla.dev/never-made"  # an annotation of a claim that was given up without a volume
+_FILLED_BY_OTHERS = ("dataSource", "dataSourceRef", "selector")  # fields that the operator's own claims don't have
 _REFUSED = frozenset({"ControllerResizeInfeasible", "NodeResizeInfeasible"})
 
 
 class Storage(NamedTuple):
-    """How the volumes stand; `REASONS` has the worst first."""
+    """The state of volumes: one of `REASONS`, which begin with the worst, and a sentence about it."""
 
     reason: str = "AsWanted"
     message: str = ""
@@ -31,7 +32,7 @@ REASONS = ("Lost", "Refused", "Pending", "Emptying", "Growing", "AsWanted")
 
 
 def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
-    """Claims of the pods of a StatefulSet that are to be larger, and how large."""
+    """The claims of a StatefulSet's pods that have to grow: their names and new sizes."""
     sizes = _sizes(wanted)
     name = wanted["metadata"]["name"]
     larger = []
@@ -44,9 +45,10 @@ def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
 
 
 def grows_at_its_start(pod: Object, claims: Mapping[str, Object], now: datetime) -> str:
-    """Which volume of a pod is larger, but for its file system, which some drivers only grow while no pod has it.
+    """The claim of a pod's volume that has grown, but whose file system grows only while no pod uses it; else empty.
 
-    Nothing for drivers that do it by themselves, which takes them seconds; and nothing for a second start in vain.
+    Drivers that grow file systems in use do so within seconds, so it is empty before `GROWS_S_MAX`. It is empty, too,
+    for a pod that was made after the volume had grown: a second restart wouldn't help.
     """
     for name in claims_of(pod):
         pending = condition(claims.get(name, {}).get("status"), "FileSystemResizePending")
@@ -57,7 +59,7 @@ def grows_at_its_start(pod: Object, claims: Mapping[str, Object], now: datetime)
 
 
 def classes_waited_for(claims: Iterable[Object]) -> set[str]:
-    """The classes of volumes that aren't there yet."""
+    """The StorageClasses of claims that have no volume yet."""
     return {name for claim in claims if _is_pending(claim) and (name := claim["spec"].get("storageClassName"))}
 
 
@@ -68,8 +70,8 @@ def standing(
     unknown_classes: Collection[str],
     now: datetime,
 ) -> Storage:
-    """How the claims stand that pods have, beside what their StatefulSets say; the worst of them. `claims` by name;
-    `unknown_classes`: of `classes_waited_for` those that aren't there."""
+    """The worst state of all claims that pods use, compared with the StatefulSets' templates. `claims` by name;
+    `unknown_classes`: the classes of `classes_waited_for` that don't exist."""
     sets = {item["metadata"]["name"]: _claim_specs(item) for item in wanted}
     pods = list(pods)
     awaited = {name for pod in pods for name in claims_of(pod)}
@@ -89,30 +91,30 @@ def standing(
 
 
 def never_made(claim: Object, pod: Object, now: datetime) -> bool:
-    """Whether there has been no volume for a claim that its pod has: nothing lies there, because the pod waits for it.
+    """Whether a pod's claim has never had a volume: then it holds no data, because its pod still waits for it.
 
-    A volume that is there already, as after a namespace was deleted, is found within seconds.
+    A volume that exists already, as after a namespace was deleted, would be bound within seconds.
     """
     waits = claim["metadata"]["name"] in claims_of(pod) and not pod["spec"].get("nodeName")
     return waits and lacks_a_volume(claim, now)
 
 
 def lacks_a_volume(claim: Object, now: datetime) -> bool:
-    """Whether there has been no volume for a claim for so long that none is on its way."""
+    """Whether a claim has been without a volume for so long (`PENDING_S_MAX`) that none is being made for it."""
     return _never_bound(claim) and seconds_since(claim["metadata"]["creationTimestamp"], now) > PENDING_S_MAX
 
 
 def is_given_up(claim: Object) -> bool:
-    """Whether a claim says that it was given up without a volume, and still has none.
+    """Whether a claim's annotation says that it was given up without a volume, and it still has none.
 
-    The note counts for nothing as soon as the claim has a volume: `spec.volumeName` is set when a claim is bound,
-    before any pod has the volume, and Kubernetes lets nobody change or remove it afterwards.
+    The annotation doesn't count any more once the claim has a volume: `spec.volumeName` is set when a claim is bound,
+    before any pod uses the volume, and Kubernetes lets nobody change or remove it afterwards.
     """
     return bool(annotation(claim, NEVER_MADE)) and _never_bound(claim)
 
 
 def _never_bound(claim: Object) -> bool:
-    """Whether a claim has never had a volume, and is to get an empty one, if any."""
+    """Whether a claim has never had a volume, and could only get an empty one."""
     spec = claim["spec"]
     return _is_pending(claim) and not spec.get("volumeName") and not any(map(spec.get, _FILLED_BY_OTHERS))
 
@@ -122,7 +124,8 @@ def _is_pending(claim: Object) -> bool:
 
 
 def _unmade(claim: Object, unknown_classes: Collection[str], now: datetime, *, awaited: bool) -> Storage:
-    """`awaited`: by a pod. Many classes make a volume only then; that for snapshots waits for the first of these."""
+    """The state of a claim without a volume. `awaited`: whether a pod waits for it. Many classes make a volume only
+    then; the volume for snapshots, for example, is made for the first Job."""
     name, of = claim["metadata"]["name"], claim["spec"].get("storageClassName")
     if of in unknown_classes:
         return Storage(
@@ -159,7 +162,7 @@ def _standing(claim: Object, wanted: Object | None) -> Storage:
 
 
 def claims_of(pod: Object) -> list[str]:
-    """The names of the pod's claims."""
+    """The names of the claims that a pod uses."""
     return [
         volume["persistentVolumeClaim"]["claimName"]
         for volume in pod["spec"].get("volumes") or ()
@@ -168,7 +171,7 @@ def claims_of(pod: Object) -> list[str]:
 
 
 def has_to_be_made_again(wanted: Object, present: Object) -> bool:
-    """Whether a StatefulSet has other claims than it should have, or smaller ones, or ones of another class."""
+    """Whether a StatefulSet's templates of claims differ from the wanted ones in names or classes, or are smaller."""
     before, after = _sizes(present), _sizes(wanted)
     if before.keys() != after.keys() or _classes(present) != _classes(wanted):
         return True
@@ -176,7 +179,7 @@ def has_to_be_made_again(wanted: Object, present: Object) -> bool:
 
 
 def kept(wanted: Object, present: Object | None) -> Object:
-    """What can be applied: a StatefulSet whose claims are larger than wanted keeps them as they are."""
+    """The wanted StatefulSet as it can be applied: with the present sizes of claims, which can't change in place."""
     if present is None or "volumeClaimTemplates" not in wanted["spec"]:
         return wanted
     before = _sizes(present)

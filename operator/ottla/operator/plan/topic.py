@@ -1,12 +1,11 @@
-"""From a Topic resource, and the topic as the cluster has it, to the steps that bring the one to the other. Pure.
+"""The steps that bring a topic to what its Topic resource says. Pure.
 
-A spec that can't be followed in one part isn't followed in any: partitions never go away, a topic isn't copied to more
-brokers than there are. Only the owner's mark and policy are written all the same, once the topic has them. The settings
-of the resource are all the settings of the topic, beside the owner's mark, and beside the throttle while replicas are
-copied.
+If one part of a spec can't be followed (fewer partitions, or more replicas than brokers), no part of it is. Only the
+owner's mark and policy are written all the same, if the topic has the resource's mark already. A topic's settings are
+exactly the resource's, besides the owner's mark, and besides the throttle while replicas are copied.
 
-Steps are in order: first the mark (and the settings with it, in one change), so that whatever is made next is known to
-be the resource's, however the operator ends; then new partitions; then moves, which are throttled by then.
+The order of steps: first the mark, with the settings in one change, so that all later changes belong to a topic that
+names its owner, whenever the operator ends; then new partitions; then moves, which are throttled by then.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ THROTTLED_FOLLOWERS = "follower.replication.throttled.replicas"
 THROTTLE_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")  # of all brokers
 DRAINED = "ottla.brokers.drained"
 NOT_ENOUGH_BROKERS = "NotEnoughBrokers"
-DEFAULT = -1  # partitions, replication factor: as the cluster has it
+DEFAULT = -1  # as a number of partitions, or a replication factor: the cluster's default
 
 Replicas = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaPartition:
-    """A partition; while it is moved, `replicas` holds those that are added and those that will go, too."""
+    """A partition. During a move, `replicas` has the added replicas, and those that are to be removed, too."""
 
     replicas: Replicas
     in_sync: frozenset[int]
@@ -42,12 +41,12 @@ class KafkaPartition:
 
     @property
     def target(self) -> Replicas:
-        """Its replicas once it isn't moved any more."""
+        """The replicas after the present move; without a move, the present ones."""
         return _without(self.replicas, self.removing)
 
     @property
     def original(self) -> Replicas:
-        """Its replicas if the move is cancelled."""
+        """The replicas if the present move is cancelled; without a move, the present ones."""
         return _without(self.replicas, self.adding)
 
     @property
@@ -58,7 +57,7 @@ class KafkaPartition:
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """A topic: its partitions by index, and all that was given to it as settings."""
+    """A topic: its partitions by index, and the settings that were given to it (`overrides`)."""
 
     name: str
     id: UUID
@@ -67,27 +66,28 @@ class KafkaTopic:
 
     @property
     def owner(self) -> str:
-        """The resource that it follows, or nothing."""
+        """The mark of the resource that owns the topic (`topic_owner`); empty where none does."""
         return self.overrides.get(OWNER, "")
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas its partitions have or, while they are moved, will have: the fewest, where they differ."""
+        """How many replicas each partition has, or will have after its move; the fewest where partitions differ."""
         return min((len(partition.target) for partition in self.partitions.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """What the brokers say: who they are (id → rack), and the topics by name, internal ones left out."""
+    """A cluster as its brokers describe it: the registered brokers (id → rack), and the topics by name; internal topics
+    only if they were asked for."""
 
     racks: Mapping[int, str | None]
     topics: Mapping[str, KafkaTopic]
-    load: Mapping[int, int] = field(default_factory=dict)  # broker → replicas of any topic
-    settings: Mapping[str, str] = field(default_factory=dict)  # what was given to all brokers
+    load: Mapping[int, int] = field(default_factory=dict)  # broker → how many replicas it has, of all topics
+    settings: Mapping[str, str] = field(default_factory=dict)  # dynamic settings of all brokers
 
     @property
     def takers(self) -> dict[int, str | None]:
-        """Brokers that may get replicas: not those that are drained, unless all are."""
+        """The brokers that may get replicas (id → rack): all but drained ones, or all where all are drained."""
         drained = {part.strip() for part in self.settings.get(DRAINED, "").split(",")}
         takers = {broker: rack for broker, rack in self.racks.items() if str(broker) not in drained}
         return takers or dict(self.racks)
@@ -95,7 +95,7 @@ class KafkaCluster:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make the topic, its owner's mark and settings with it."""
+    """The step: create the topic, with its owner's mark and its settings."""
 
     topic: str
     partitions: int
@@ -105,7 +105,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Change settings; all of it or nothing."""
+    """The step: set and reset settings of the topic, in one change."""
 
     topic: str
     given: Mapping[str, str]
@@ -114,7 +114,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """Add partitions, up to so many."""
+    """The step: add partitions, until there are `partitions`."""
 
     topic: str
     partitions: int
@@ -122,7 +122,7 @@ class Grow:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Give partitions other replicas, or (None) end their moves."""
+    """The step: move partitions to other replicas, or (None) cancel their moves; `targets` by index."""
 
     topic: str
     targets: Mapping[int, Replicas | None]
@@ -130,7 +130,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the topic of that id, and no later one of that name."""
+    """The step: delete the topic of this id, and no later topic of the same name."""
 
     topic: str
     id: UUID
@@ -141,7 +141,7 @@ Step = Create | Configure | Grow | Move | Delete
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing is done: a word for programs, and a sentence that says what to change."""
+    """Why a resource isn't followed: a word for programs, and a sentence that says what to change."""
 
     reason: str
     message: str
@@ -149,7 +149,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """How far a change of the replication factor is, in partitions."""
+    """The progress of a change of the replication factor, in partitions."""
 
     done: int
     total: int
@@ -161,12 +161,12 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """Steps, perhaps none; with a refusal at most that which marks the topic."""
+    """The steps, perhaps none. With a refusal, there is at most the step that renews the owner's mark."""
 
     steps: tuple[Step, ...] = ()
     refusal: Refusal | None = None
     moving: Moving | None = None
-    adopted: bool = False  # the topic was there, and nobody's
+    adopted: bool = False  # the topic existed, and had no owner
 
 
 def plan_topic(
@@ -177,10 +177,10 @@ def plan_topic(
     throttled: bool = True,
     by_hand: bool = False,
 ) -> TopicPlan:
-    """What to do for a resource that its topic's name belongs to; `topic` None: there is none of that name.
+    """The plan for a resource that wins its topic's name (`winners`); `topic` None: there is no topic of that name.
 
-    `cluster_uid`: of the Cluster resource, for the owner's mark; `throttled`: the Cluster says how fast replicas may be
-    copied; `by_hand`: somebody else throttles replicas, too.
+    `cluster_uid`: the Cluster's uid, for the owner's mark; `throttled`: whether the Cluster says how fast replicas may
+    be copied; `by_hand`: whether an administrator throttles replicas, too.
     """
     refusal = _refusal(resource, topic, cluster)
     if refusal is not None:
@@ -203,7 +203,7 @@ def plan_topic(
 
 
 def takes_throttle_away(plan: TopicPlan, topic: KafkaTopic | None) -> bool:
-    """Whether replicas that the topic names for a throttle wouldn't be named any more."""
+    """Whether the plan changes or resets the throttled replicas that the topic's settings name now."""
     present = topic.overrides if topic is not None else {}
     return any(
         name in present and (name in step.reset or name in step.given)
@@ -214,8 +214,11 @@ def takes_throttle_away(plan: TopicPlan, topic: KafkaTopic | None) -> bool:
 
 
 def _still_marked(resource: TopicResource, topic: KafkaTopic | None, cluster_uid: str) -> tuple[Step, ...]:
-    """The mark and the policy alone, where the topic's mark names a resource of this name: whatever becomes of the rest
-    of the spec, the topic goes or stays by the policy of the resource that is there, be it made again."""
+    """The step that renews the mark and the policy alone, if the topic's mark names a resource of this name.
+
+    Even if the rest of the spec can't be followed, the policy of the present resource decides whether the topic is
+    deleted, also after the resource was deleted and made again.
+    """
     owner = read_mark(topic.owner) if topic is not None else None
     if topic is None or owner is None or owner.ref != resource.ref:
         return ()
@@ -225,7 +228,7 @@ def _still_marked(resource: TopicResource, topic: KafkaTopic | None, cluster_uid
 
 
 def marks(plan: TopicPlan) -> bool:
-    """Whether it writes an owner's mark."""
+    """Whether the plan writes an owner's mark."""
     return any(
         OWNER in (step.config if isinstance(step, Create) else step.given)
         for step in plan.steps
@@ -234,12 +237,13 @@ def marks(plan: TopicPlan) -> bool:
 
 
 def release(topic: KafkaTopic) -> Configure:
-    """Leaves a topic to nobody."""
+    """The step that removes a topic's owner."""
     return Configure(topic.name, {}, tuple(name for name in (OWNER, POLICY) if name in topic.overrides))
 
 
 def warning(topic: KafkaTopic, default: int) -> str:
-    """What is wrong with a topic that is as its resource says; `default`: the cluster's min.insync.replicas."""
+    """A warning about a topic that is as its resource says; empty where there is none. `default`: the cluster's
+    min.insync.replicas."""
     text = topic.overrides.get("min.insync.replicas", "")
     least = int(text) if text.isdigit() else default
     factor = topic.replication_factor
@@ -249,7 +253,7 @@ def warning(topic: KafkaTopic, default: int) -> str:
 
 
 def winners(resources: Iterable[TopicResource]) -> dict[str, TopicResource]:
-    """By topic: the oldest of the resources that claim its name; of two as old the one that is ready already."""
+    """By topic: the oldest resource that claims its name; of two equally old ones, the one that is ready already."""
     found: dict[str, TopicResource] = {}
     for resource in resources:
         other = found.get(resource.topic)
@@ -259,7 +263,7 @@ def winners(resources: Iterable[TopicResource]) -> dict[str, TopicResource]:
 
 
 def conflict(winner: TopicResource) -> Refusal:
-    """What the others are told."""
+    """The refusal for the other resources that claim the winner's topic."""
     return Refusal(
         "ResourceConflict",
         f"topic '{winner.topic}' follows the older Topic {winner.ref}: choose another topicName, or delete one of them",
@@ -274,7 +278,7 @@ def _refusal(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCl
     if resource.refusal:
         return Refusal("InvalidSpec", resource.refusal)
     if topic is None:
-        return None  # the brokers know best whether there are enough of them
+        return None  # the broker that creates the topic checks whether there are enough brokers
     factor = resource.replication_factor
     brokers = len(cluster.takers)
     if factor is not None and factor > max(brokers, topic.replication_factor):
@@ -306,7 +310,7 @@ def _configure(
 
 
 def _targets(resource: TopicResource, topic: KafkaTopic, cluster: KafkaCluster) -> dict[int, Replicas | None]:
-    """The moves to ask for, so that each partition gets as many replicas as the resource says."""
+    """The moves to request, by partition, so that each gets as many replicas as the resource says."""
     factor = resource.replication_factor
     targets: dict[int, Replicas | None] = {}
     if factor is None:
@@ -314,7 +318,7 @@ def _targets(resource: TopicResource, topic: KafkaTopic, cluster: KafkaCluster) 
     load = Counter(cluster.load)
     for index, partition in sorted(topic.partitions.items()):
         if len(partition.target) == factor:
-            continue  # as it should be, or on its way there
+            continue  # the partition has that many replicas, or will have them after its move
         if partition.moving and len(partition.original) == factor:
             targets[index] = None
             continue
@@ -328,11 +332,12 @@ def _targets(resource: TopicResource, topic: KafkaTopic, cluster: KafkaCluster) 
 def _throttle(
     topic: KafkaTopic, targets: Mapping[int, Replicas | None], throttled: bool, by_hand: bool
 ) -> dict[str, str]:
-    """The settings that name the replicas which copy, and those that they copy from; nothing where none does.
+    """The settings that name the replicas that are copied, and those that they are copied from; empty without copies.
 
-    What stands there already is kept while it covers the replicas: each partition that is done would be a change. It is
-    kept as well where the Cluster has no throttle: whoever moves the replicas may have set one. While somebody
-    throttles by hand all that stands there is kept, whether it moves or not: it may be about to.
+    Present values are kept while they cover these replicas, because otherwise each completed partition would change
+    them. They are kept, too, if the Cluster has no throttle, because the administrator who moves the replicas may have
+    set one. While an administrator throttles by hand, all present values are kept, whether or not the replicas that
+    they name are being moved, because they may be moved next.
     """
     leaders, followers = [], []
     for index, partition in sorted(topic.partitions.items()):

@@ -1,10 +1,10 @@
-"""The mark by which a topic says whose it is: the Topic resource, and the Cluster under which that was seen. Pure.
+"""The mark by which a topic names its owner: a Topic resource, and the Cluster for which it was listed. Pure.
 
-A mark is written only by a sweep that has read the Cluster and then listed the resource, so it is the durable record of
-what the operator has seen: what the watch tells may be from before this Cluster. Both uids matter. A resource that was
-deleted and made again under its name is another one; and of a Cluster that was made again (after its namespace went,
-from a backup, over volumes that were kept) nobody knows yet which Topics belong to it: its topics carry the marks of
-the Cluster before it until their Topics are applied.
+A mark is written only by a sweep that has read the Cluster first and then listed the resource. So the mark is a durable
+record that this Topic existed together with this Cluster; events of a watch may be from before this Cluster. Both uids
+matter. A resource that was deleted and made again under its name is another resource. If a Cluster was made again
+(after its namespace was deleted, from a backup, over volumes that were kept), it isn't known yet which Topics belong to
+it. Its topics have the marks of the earlier Cluster until their Topics are applied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OWNER = "ottla.owner"
 
 
 class Owner(NamedTuple):
-    """Whom a topic names as its owner. `cluster_uid` is empty in marks from before it was recorded."""
+    """The owner that a topic's mark names. `cluster_uid` is empty in marks of releases that didn't record it."""
 
     ref: Ref
     uid: str
@@ -32,7 +32,7 @@ def mark(resource: TopicResource, cluster_uid: str) -> str:
 
 
 def read_mark(text: str) -> Owner | None:
-    """What `mark` has written; None for nothing, and for what isn't a mark of ours."""
+    """Reads what `mark` has written; None for an empty text, and for one that isn't such a mark."""
     parts = text.split("/")
     if len(parts) not in (4, 5):
         return None

@@ -1,6 +1,6 @@
-"""The status of a Topic resource, from what was found and decided. Pure; the time is an input.
+"""The status of a Topic resource, by the outcome of a reconcile. Pure; the time is an input.
 
-It is written only where it differs from what stands there: a resource that is as it should be costs no request.
+The status is written only if it differs from the present one, so a resource without changes costs no request.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ottla.operator.spec.topic import TopicResource
 from ottla.operator.status import Condition, conditions
 
 MESSAGE_LENGTH_MAX = 1024
-REPLACING = "Replacing"  # why a Topic isn't ready whose predecessor's topic is to go first
+REPLACING = "Replacing"  # the reason of a Topic that isn't ready until its predecessor's topic is deleted
 
 Status = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a look at the resource came to. `ready` None: as it was before."""
+    """The outcome of a reconcile of one Topic. `ready` None: the condition Ready stays as it was."""
 
     ready: bool | None
     reason: str
@@ -31,7 +31,7 @@ class Outcome:
     topic: KafkaTopic | None = None
     moving: Moving | None = None
     paused: bool = False
-    expected: bool = False  # worth no Event: it passes by itself
+    expected: bool = False  # no Event is made for it, because it passes by itself
 
 
 def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> Status:
@@ -70,7 +70,7 @@ def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> St
 
 
 def status_patch(before: Mapping[str, Any], after: Status) -> Status | None:
-    """A merge patch from one to the other; None where nothing differs."""
+    """The JSON merge patch (RFC 7396) from one status to the other; None where they are equal."""
     return merge_patch(before, after) or None
 
 

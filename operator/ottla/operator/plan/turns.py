@@ -1,16 +1,16 @@
-"""Whose pods are restarted when: one pod of a Cluster at a time, and for another operator one Cluster at a time. Pure.
+"""The order of restarts: within a Cluster by components, and for another release of the operator by Clusters. Pure.
 
-Within a Cluster etcd's members go before the controllers, and these before the brokers; none of them is restarted while
-one of the others is on its way, because each counts on the others. One that can't come up for what it was made of (its
-image, its settings) ends the matter: a correction replaces it at once, and the others wait until that one serves. One
-that no node takes, that can't be created, or that hasn't come back or gone for long, isn't waited for: it doesn't keep
-a correction of others from getting through.
+Within a Cluster etcd's members are restarted before the controllers, and these before the brokers. No pod is restarted
+while a pod of another component is about to become ready, because the components depend on each other. If a pod can't
+become ready because of its image or its settings, all other components wait: a correction replaces that pod at once,
+and they go on when it serves. A pod isn't waited for if no node can run it, if it can't be created, or if for long it
+has neither become ready nor gone. So it doesn't keep a correction of other components from being applied.
 
-An operator of another release may make other pods of the same specs, in every Cluster that it looks after. So a
-Cluster first takes its turn, which stands in its status and which one Cluster has at a time. It takes it only while all
-its pods serve, and has it until they all do again, however long that takes: where the new pods don't come up, the other
-Clusters still run the old ones, and a Cluster that was broken before holds up nobody. What somebody changes about the
-pods in a spec needs no turn: that Cluster was meant.
+Another release of the operator may make other pods by the same specs, in every Cluster that it manages. So a Cluster
+first takes its turn, which stands in its status and which only one Cluster has at a time. A Cluster takes the turn only
+while all its pods serve, and has it until they all serve again, however long that takes. So if the new pods don't come
+up, the other Clusters still run the old ones; and a Cluster that was broken before holds up no other. A change of pods
+in a Cluster's spec needs no turn, because it was meant for that Cluster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RELEASE_MAX = 1024  # characters, as the resource's definition says
 
 
 def not_serving(sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, str]:
-    """The pods that these StatefulSets are to have, or that there are, and that don't serve: what each waits for."""
+    """What each pod waits for that doesn't serve, of the pods that exist or that these StatefulSets are to have."""
     there = {pod["metadata"]["name"]: pod for pod in pods}
     wanted = [f"{name}-{number}" for name, ids in broker_sets(sets).items() for number in ids]
     found = {}
@@ -49,9 +49,10 @@ def not_serving(sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, str
 def on_its_way(
     sets: Iterable[Object], pods: Iterable[Object], absent_since: Mapping[str, datetime], now: datetime
 ) -> str:
-    """The first pod of these StatefulSets that is expected to serve soon, or that can't for what it was made of.
+    """What the first pod waits for that has to be waited for; empty where no pod has to be.
 
-    `absent_since`: the pods that there aren't though they are wanted; one that isn't in it went just now."""
+    That is a pod of these StatefulSets that should serve soon, or that can't because of its image or its settings.
+    `absent_since`: since when wanted pods are missing, by name; a missing pod that isn't in it went just now."""
     there = {pod["metadata"]["name"]: pod for pod in pods}
     for name, waits_for in not_serving(sets, there.values()).items():
         if not _given_up(there.get(name), absent_since.get(name, now), now):
@@ -60,16 +61,16 @@ def on_its_way(
 
 
 def _given_up(pod: Object | None, absent_since: datetime, now: datetime) -> bool:
-    """Whether a pod that doesn't serve isn't expected to for a reason that has nothing to do with what is in it."""
+    """Whether a pod that doesn't serve isn't waited for, because the reason is neither its image nor its settings."""
     if pod is None:
         return (now - absent_since).total_seconds() >= SILENT_S_MAX
-    if going(pod):  # on a node that is lost it goes only with the node
+    if going(pod):  # a pod on a lost node goes only with the node
         return seconds_since(pod["metadata"]["deletionTimestamp"], now) >= SILENT_S_MAX
     return not crashed(pod) and (bool(stuck(pod)) or not_ready_s(pod, now) >= SILENT_S_MAX)
 
 
 def makes_other_pods(before: Cluster, after: Cluster) -> bool:
-    """Whether a change of a spec changes what any pod is made of."""
+    """Whether a change of a Cluster's spec changes the template of any pods."""
     templates = _templates(before)
     return any(templates.get(name) != template for name, template in _templates(after).items())
 
@@ -85,20 +86,21 @@ def _templates(cluster: Cluster) -> dict[str, Object]:
 
 @dataclass(frozen=True)
 class Release:
-    """What a Cluster's status says of operators: which one's pods it has, and whether its turn is now."""
+    """What a Cluster's status says of releases: the operator's release that made its pods, and whether it has the
+    turn."""
 
     of_pods: str = ""
     turn: bool = False
 
 
 class Standing(Enum):
-    """How a Cluster stands to the operator's release."""
+    """Whether a Cluster's pods are those of the operator's release."""
 
-    FOLLOWS = auto()  # all pods are as this release makes them, or what differs was asked for by the spec
-    TURN = auto()  # its pods are restarted for this release
-    UNKNOWN = auto()  # Kubernetes hasn't taken note of the change yet
-    WAITS = auto()  # it has to take its turn first
-    PARTLY = auto()  # as far as this release's StatefulSets could be applied, pods are as it makes them
+    FOLLOWS = auto()  # all pods are as this release makes them, or differ because of a change of the spec
+    TURN = auto()  # the Cluster has the turn: its pods are restarted for this release
+    UNKNOWN = auto()  # the status of a StatefulSet isn't about its newest spec yet
+    WAITS = auto()  # pods differ, and the Cluster has to take its turn first
+    PARTLY = auto()  # pods are as this release makes them, but some of its StatefulSets couldn't be applied
 
 
 def standing(
@@ -111,8 +113,12 @@ def standing(
     applied: bool,
     asked_for: bool,
 ) -> Standing:
-    """`outdated`: pods; `away`: those that don't serve; `current`: whether Kubernetes has taken note of each
-    StatefulSet that was applied; `applied`: whether all were; `asked_for`: the spec asks for other pods just now."""
+    """Whether a Cluster's pods are those of `release`, by what its status `noted` and by its pods.
+
+    `outdated`: the pods that differ from their templates; `away`: the pods that don't serve; `current`: whether the
+    status of each applied StatefulSet is about its newest spec; `applied`: whether all StatefulSets could be applied;
+    `asked_for`: whether a change of the spec asks for other pods just now.
+    """
     if noted.turn:
         if outdated or away or not current:
             return Standing.TURN
@@ -126,12 +132,12 @@ def standing(
 
 
 def noted_release(status: Mapping[str, Any]) -> Release:
-    """What `release_noted` has written into a Cluster's status."""
+    """Reads what `release_noted` has written into a Cluster's status."""
     noted = status.get("operator") or {}
     return Release(noted.get("release", ""), noted.get("turn", False))
 
 
 def release_noted(release: Release) -> Object:
-    """As the status has it."""
+    """The release and the turn in the form that a Cluster's status has."""
     told = {"release": release.of_pods, "turn": release.turn}
     return {name: value for name, value in told.items() if value}

@@ -1,30 +1,32 @@
-"""Volumes that brokers have and the spec doesn't want any more: kept until nothing lies on them. Pure.
+"""Brokers' volumes that the spec doesn't want any more: they are kept until no replica is on them. Pure.
 
-A volume goes in steps, each of which follows from what there is. Brokers get no new replicas on it
-(`cordoned.log.dirs`) and move those that they have to their other volumes. Once a broker has nothing on it, the claim
-says so, for the pod that was asked. When all claims do, the StatefulSet is made again without the volume, and pods are
-restarted one by one.
+A volume is removed in steps, each of which follows from the present objects. A broker gets no new replicas on it
+(`cordoned.log.dirs`), and moves its replicas from there to its other volumes. Once a broker has no replica on the
+volume, an annotation of its claim says so, for the pod that was asked. When all claims say so, the StatefulSet is made
+again without the volume, and its pods are restarted one by one.
 
-A volume that was never made, because there is no such class for example, is waited for by a pod that can't start, and
-goes at once: nothing lies there. Its claim says so before the StatefulSet is made without it. Otherwise it would come
-back as soon as its broker's pod is missing for a moment, and the next pod would wait for it again.
+A volume may never have been made, for example because its StorageClass doesn't exist. Then its pod can't start, and the
+volume is removed at once, because it holds no data. Its claim notes that before the StatefulSet is made without it.
+Without this note, the volume would return to the StatefulSet as soon as its broker's pod is missing for a moment, and
+the next pod would wait for it again.
 
-That a claim was never made is a note, which mustn't outlive its truth. The argument:
+The note that a claim was never made must never count for a volume with data. The argument:
 
-1. Something lies on a volume only after a pod has run with it, and no pod runs before its claim is bound.
-2. A claim that was bound names its volume for ever, and the note on a claim that names one counts for nothing
-   (`storage.is_given_up`). So a claim that is bound after it was noted counts as full.
+1. A volume has data only after a pod has run with it, and no pod runs before its claim is bound.
+2. A claim that was bound names its volume for ever, and the note on a claim that names a volume doesn't count
+   (`storage.is_given_up`). So a claim that is bound after the note counts as full.
 3. The note is written only on the claim as it was read, without a volume.
-4. Where the claim's pod is missing, the claim is read after the pods were listed (`broker_sets.BrokerSets`). If the
-   claim still names no volume then, the pod that is missing hadn't run with it, either.
+4. If the claim's pod is missing, the claim is read after the pods were listed (`broker_sets.BrokerSets`). If the claim
+   names no volume even then, the missing pod hadn't run with it, either.
 
-The rule: a broker is never started without a volume that may hold replicas. What is known of a claim holds only for the
-pod that was asked: one that started since may have put something there. A claim of a broker without a pod counts as
-full unless it says otherwise, as after a namespace was deleted and its volumes were kept.
+The rule: no broker is ever started without a volume that may have replicas. The annotation of a claim counts only for
+the pod that was asked, because a later pod may have put replicas there. The claim of a broker without a pod counts as
+full unless an annotation says otherwise, as after a namespace was deleted and its volumes were kept.
 
-A broker that goes leaves its claims behind, and nothing on them, because it was drained. Its claims say so, and this
-counts only as long as the broker has no pod: when it comes back, each that its pod will have counts as full before a
-StatefulSet is asked for that pod, also one of a volume that goes. The others were never full again.
+A broker that is removed leaves its claims behind, without replicas, because it was drained. Its claims say so, which
+counts only as long as the broker has no pod. If the broker comes back, each claim that its pod will have counts as full
+before a StatefulSet is asked for that pod, also the claim of a volume that is being removed. Claims that the new pod
+doesn't have stay empty.
 """
 
 from __future__ import annotations
@@ -41,26 +43,26 @@ from ottla.operator.plan.storage import claims_of, is_given_up, lacks_a_volume, 
 from ottla.operator.spec.cluster import Cluster, Pool, Volume
 from ottla.placement import PartitionName
 
-EMPTIED_FOR = "ottla.dev/emptied-for"  # of a claim: the pod that had nothing on it; empty: it is being emptied
-DRAINED = "drained"  # in the pod's place: its broker has gone, and had nothing anywhere
-MOVES_AT_ONCE = 4  # of one broker: each is a copy from disk to disk
+EMPTIED_FOR = "ottla.dev/emptied-for"  # on a claim: the uid of the pod without replicas on it; empty: being emptied
+DRAINED = "drained"  # in place of the uid: the claim's broker was drained, and is removed
+MOVES_AT_ONCE = 4  # of one broker's replicas: each move is a copy from disk to disk
 
 
 @dataclass(frozen=True)
 class LogDirectory:
-    """A log directory as its broker describes it. `usable_bytes` −1: nobody knows."""
+    """A log directory as its broker describes it. `usable_bytes` −1: not known; sizes are in bytes."""
 
     path: str
     usable_bytes: int = -1
     sizes: Mapping[PartitionName, int] = field(default_factory=dict)
-    arriving: Mapping[PartitionName, int] = field(default_factory=dict)  # copies that catch up
+    arriving: Mapping[PartitionName, int] = field(default_factory=dict)  # replicas that are being moved to it
     failed: bool = False
-    cordoned: bool = False  # it gets no new replicas
+    cordoned: bool = False  # whether the broker places no new replicas on it
 
 
 @dataclass(frozen=True)
 class EmptyPlan:
-    """What to move now, by target, how many replicas are still there, and why one can't be moved."""
+    """The replicas to move now, by target directory; how many are still to be moved; and why one can't be moved."""
 
     moves: Mapping[str, tuple[PartitionName, ...]]
     left: int
@@ -68,27 +70,27 @@ class EmptyPlan:
 
 
 def mounted(pod: Object) -> set[int]:
-    """The ids of the volumes that a broker's pod has."""
+    """The ids of the volumes that a broker's pod mounts."""
     suffix = f"-{pod['metadata']['name']}"
     return {found for claim in claims_of(pod) if (found := _id(claim.removesuffix(suffix))) is not None}
 
 
 def claims_by_volume(pod: str, claims: Mapping[str, Object]) -> dict[int, Object]:
-    """The claims of a pod of that name, those that it doesn't have any more included, by the ids of their volumes."""
+    """The claims of the pods of a name, by the ids of their volumes, with those that the present pod doesn't mount."""
     suffix = f"-{pod}"
     found = {_id(name.removesuffix(suffix)): claim for name, claim in claims.items() if name.endswith(suffix)}
     return {volume: claim for volume, claim in found.items() if volume is not None}
 
 
 def is_noted(claim: Object) -> bool:
-    """Whether a claim is being emptied, or was once."""
+    """Whether a claim has the annotation EMPTIED_FOR: it is being emptied, or was once."""
     return EMPTIED_FOR in (claim["metadata"].get("annotations") or {})
 
 
 def leaving(
     cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object], now: datetime
 ) -> set[int]:
-    """The volumes that aren't wanted and may hold replicas. `claims` and `pods` by name."""
+    """The ids of a pool's volumes that aren't wanted and may have replicas. `claims` and `pods` by name."""
     found = {
         volume
         for member in _members(cluster, pool, pods)
@@ -99,7 +101,7 @@ def leaving(
 
 
 def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
-    """Whether replicas may lie on a claim of that pod's."""
+    """Whether replicas may be on a claim of this pod (None: its pod is missing)."""
     emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
         return not emptied_for and not is_given_up(claim)
@@ -116,8 +118,11 @@ def never_made_ones(
     pods: Mapping[str, Object],
     now: datetime,
 ) -> list[Object]:
-    """The claims of volumes that aren't wanted and were never made which don't say so yet: a pod waits in vain, or the
-    pool's StatefulSet `present` is without the volume already, and no pod has it. `claims` and `pods` by name."""
+    """The claims of unwanted volumes that were never made, and that lack the note of it.
+
+    Either a pod waits for the volume in vain, or no pod mounts it and the pool's present StatefulSet doesn't have it.
+    `claims` and `pods` by name.
+    """
     wanted = {volume.id for volume in pool.volumes}
     found = []
     for member in _members(cluster, pool, pods):
@@ -137,15 +142,15 @@ def never_made_ones(
 def given_up_without_pods(
     cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[str]:
-    """The names of a pool's claims that say that they were never made, and whose pods are missing. `claims` and `pods`
-    by name."""
+    """The names of a pool's claims that have the note that they were never made, and whose pods are missing. `claims`
+    and `pods` by name."""
     missing = [member for member in _members(cluster, pool, pods) if member not in pods]
     held = (claim for member in missing for claim in claims_by_volume(member, claims).values())
     return [claim["metadata"]["name"] for claim in held if is_given_up(claim)]
 
 
 def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> list[Object]:
-    """The claims of drained brokers that go which don't say yet that nothing is on them."""
+    """The claims of drained brokers, by the names of their pods, that don't say yet that no replica is on them."""
     every = (claim for pod in sorted(names_of_pods) for claim in claims_by_volume(pod, claims).values())
     return [claim for claim in every if not annotation(claim, EMPTIED_FOR)]
 
@@ -153,8 +158,11 @@ def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> l
 def come_back(
     pool: Pool, sets: Iterable[Object], claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[Object]:
-    """The claims of drained brokers that are wanted again, and on which there may be replicas soon: their pods have
-    them, or one of the pool's StatefulSets, as it is or will be, makes pods that do. `claims` and `pods` by name."""
+    """The claims of drained brokers that are wanted again and may soon have replicas on these claims.
+
+    Their pods mount the claims, or one of the pool's StatefulSets (the present and the wanted one) makes pods that do.
+    `claims` and `pods` by name.
+    """
     found: dict[str, Object] = {}
     for stateful_set in sets:
         given = _of_set(stateful_set)
@@ -167,15 +175,18 @@ def come_back(
 
 
 def is_left_behind(claim: Object) -> bool:
-    """Whether the claim says that its broker goes, or has gone."""
+    """Whether the claim says that its broker was drained to be removed."""
     return annotation(claim, EMPTIED_FOR) == DRAINED
 
 
 def with_volumes(
     pool: Pool, of: str, more: Iterable[int], present: Object | None, claims: Mapping[str, Object]
 ) -> Pool:
-    """The pool with volumes that it keeps for now, as its StatefulSet, called `of`, has them; where there is none, as
-    the smallest claim of that StatefulSet's pods is, because nobody asked that any of them grow."""
+    """The pool with the volumes `more`, which it keeps for now.
+
+    Size and class are those that its present StatefulSet, named `of`, has for the volume. Without one, they are those
+    of the smallest claim of its pods, because nobody asked that any claim grow.
+    """
     known = {
         template["metadata"]["name"]: template["spec"]
         for template in (present or {"spec": {}})["spec"].get("volumeClaimTemplates") or ()
@@ -190,7 +201,7 @@ def with_volumes(
 
 
 def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyPlan:
-    """Moves from directories that go to others, the largest replicas first, each to where most room is left."""
+    """The moves away from the directories `going`: the largest replicas first, each to the directory with most room."""
     known = {directory.path: directory for directory in directories}
     sources = [known[path] for path in going if path in known]
     targets = {
@@ -205,7 +216,7 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
         return EmptyPlan({}, left, "the broker still places new replicas on it")
     under_way = {name for directory in known.values() for name in directory.arriving if directory.path in targets}
     moves: dict[str, list[PartitionName]] = {}
-    for source in sources:  # copies that somebody else began: a replica that is to stay where it lies isn't copied
+    for source in sources:  # others began moves to a directory that goes: a move to where the replica is cancels one
         for name in source.arriving:
             lies = next((path for path, each in known.items() if path not in set(going) and name in each.sizes), None)
             if lies is not None:
@@ -229,19 +240,19 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
 
 
 def _members(cluster: Cluster, pool: Pool, pods: Iterable[str]) -> list[str]:
-    """The names of a pool's pods: of those that are wanted, and of those that are there."""
+    """The names of a pool's pods: of wanted ones and of existing ones."""
     of = names.broker_set(cluster, pool)
     return sorted({f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if name.rpartition("-")[0] == of})
 
 
 def _is_claim(claim: str, volume: str, of: str) -> bool:
-    """Whether it is the claim of a volume of a pod of the StatefulSet `of`."""
+    """Whether `claim` is the name of a claim for this volume, of a pod of the StatefulSet `of`."""
     prefix = f"{volume}-{of}-"
     return claim.startswith(prefix) and claim.removeprefix(prefix).isdecimal()
 
 
 def _of_set(stateful_set: Object) -> set[int]:
-    """The ids of the volumes that a StatefulSet gives the pods that it makes."""
+    """The ids of the volumes that a StatefulSet gives to its pods."""
     templates = stateful_set["spec"].get("volumeClaimTemplates") or ()
     return {found for each in templates if (found := _id(each["metadata"]["name"])) is not None}
 

@@ -1,4 +1,4 @@
-"""What a Cluster's spec asks of the balance between its brokers. Pure."""
+"""`spec.balance` of a Cluster: whether and by which goals replicas are balanced between its brokers. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ottla.balance.loads import Goal
 
 
 class Mode(StrEnum):
-    """Whether replicas are moved for balance."""
+    """Whether replicas are moved for balance, moves are only suggested in the status, or neither."""
 
     OFF = "Off"
     SUGGEST = "Suggest"
@@ -20,7 +20,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Balance:
-    """`spec.balance`."""
+    """`spec.balance`, with its defaults filled in."""
 
     mode: Mode = Mode.OFF
     goals: tuple[Goal, ...] = tuple(Goal)
@@ -28,7 +28,7 @@ class Balance:
 
 
 def parse_balance(spec: Mapping[str, Any]) -> Balance:
-    """What the API server let through."""
+    """Reads `spec.balance`, whose values the API server has checked already."""
     names = spec.get("goals") or [goal.value for goal in Goal]
     goals = tuple(goal for goal in Goal if goal.value in names)
     return Balance(Mode(spec.get("mode") or Mode.OFF), goals, spec.get("tolerancePercent") or 10)

@@ -1,8 +1,9 @@
-"""The brokers' settings in a Cluster's spec: those of all brokers, and those that a single broker has on top. Pure.
+"""The brokers' settings in a Cluster's spec: the common ones, and those that a single broker has in addition. Pure.
 
-Each is checked as a broker checks its own at its start. Two kinds are kept apart, because they reach brokers in two
-ways: static settings stand in a file that is read at a start, dynamic ones are told to running brokers. What Kafka lets
-a broker change only for itself counts as static: it is about what the operator makes itself, and about security.
+Each setting is checked as a broker checks it at its start. Two kinds are kept apart, because they reach brokers in two
+ways: static settings stand in a file that a broker reads at its start, dynamic settings are sent to running brokers. A
+setting that Kafka lets each broker change only for itself counts as static: such settings are about things that the
+operator makes, as listeners, or about security.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ottla.settings.config import BrokerConfig, InvalidConfiguration
 from ottla.settings.setting import Update
 from ottla.settings.sources import known_setting
 
-# What the operator says itself, in the file or as a dynamic setting.
+# The settings that the operator gives to brokers itself, in their file or as dynamic settings.
 RESERVED = frozenset(
     "node.id broker.id process.roles listeners advertised.listeners listener.security.protocol.map "
     "inter.broker.listener.name security.inter.broker.protocol controller.listener.names log.dir log.dirs broker.rack "
@@ -35,32 +36,32 @@ _OF_THE_CLUSTER_PREFIXES = ("offsets.topic.", "share.coordinator.state.topic.", 
 
 
 class Settings(NamedTuple):
-    """Settings by name, as a broker's file has their values."""
+    """Static and dynamic settings: name → value, as a broker's file has it."""
 
     static: Mapping[str, str]
     dynamic: Mapping[str, str]
 
 
 def is_reserved(name: str) -> bool:
-    """Whether it is a setting that the operator makes itself."""
+    """Whether only the operator itself may give this setting to brokers."""
     return name in RESERVED or name.startswith(RESERVED_PREFIX)
 
 
 def is_of_the_cluster(name: str) -> bool:
-    """Whether brokers can't differ in it: topics are made by it on whichever broker was asked, or the controller
-    decides by it, wherever that is."""
+    """Whether all brokers must have the same value of a setting: topics are created by it on whichever broker gets the
+    request, or the controller decides by it, in whichever process the controller is."""
     return name in _OF_THE_CLUSTER or name.startswith(_OF_THE_CLUSTER_PREFIXES)
 
 
 def parse_config(given: Mapping[str, Any]) -> Settings:
-    """The settings of all brokers. Raises SpecError."""
+    """The settings of all brokers (`spec.config`). Raises SpecError."""
     settings = _parted(given, "config")
     _check(settings, "config")
     return settings
 
 
 def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Settings]:
-    """What single brokers have on top, by their ids. Raises SpecError."""
+    """The settings that single brokers have in addition (`spec.configOverrides`), by broker id. Raises SpecError."""
     overrides: dict[int, Settings] = {}
     for each in given:
         broker = each["broker"]
@@ -78,9 +79,11 @@ def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Sett
 
 
 def still_known(given: Mapping[str, Any], *, of_one: bool = False) -> dict[str, Any]:
-    """The settings whose names this release takes, of those that an earlier one took; `of_one`: for a single broker.
-    A value that is refused stays: without it the brokers would go back to the default, and a retention's may be so much
-    shorter that records go."""
+    """Of settings that an earlier release accepted, those whose names this one knows; `of_one`: for a single broker.
+
+    A setting stays though its value is refused now. Without it the brokers would return to the default, and the default
+    of a retention may be so much shorter that records are deleted.
+    """
     return {
         name: value
         for name, value in given.items()
@@ -89,7 +92,7 @@ def still_known(given: Mapping[str, Any], *, of_one: bool = False) -> dict[str, 
 
 
 def _parted(given: Mapping[str, Any], where: str) -> Settings:
-    """The settings that need a restart, and those that don't."""
+    """The settings in their two kinds, their names checked. Raises SpecError."""
     static: dict[str, str] = {}
     dynamic: dict[str, str] = {}
     for name, value in sorted(given.items()):

@@ -1,7 +1,7 @@
-"""A Cluster resource as the operator reads it: every default filled in, everything checked that a schema can't. Pure.
+"""A Cluster resource as the operator reads it: defaults are filled in, and rules beyond a schema's are checked. Pure.
 
-What can't be carried out is a SpecError with one sentence that says what to change; the schema and the CEL rules of
-`crds/clusters.yaml` have refused the rest before.
+A spec that can't be carried out raises SpecError with one sentence that says what to change. The schema and the CEL
+rules of `crds/clusters.yaml` have refused other mistakes before, in the API server.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CLIENT_PORT = 9092
 PORT_MAX = 65535
 DEFAULT_POOL = "broker"
 GRACE_S = 120
-RESTART = "ottla.dev/restart"  # an annotation that a person puts on a pod, or on the Cluster for all
+RESTART = "ottla.dev/restart"  # an annotation by a person: on a pod, or on the Cluster for all brokers and controllers
 
 
 class Defaults(NamedTuple):
-    """What the operator was installed with."""
+    """The images and the version that the operator was installed with."""
 
     image: str
     etcd_image: str
@@ -36,7 +36,7 @@ class Defaults(NamedTuple):
 
     @property
     def release(self) -> str:
-        """What pods are made by, beside their spec."""
+        """All of these as one text: pods follow from them and from the Cluster's spec."""
         return " ".join(filter(None, self))
 
 
@@ -51,7 +51,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Template:
-    """What pods have beside what the operator gives them; the values are Kubernetes' own."""
+    """The fields that a person adds to the pods of a component; their values have Kubernetes' own form."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Pool:
-    """Brokers that are alike, with the ids from `first_id` on."""
+    """Brokers whose pods have one template; their ids are consecutive, from `first_id` on."""
 
     name: str
     first_id: int
@@ -74,7 +74,7 @@ class Pool:
     volumes: tuple[Volume, ...]
     keep_volumes: bool = True
     rack: str | None = None
-    rack_key: str | None = None  # a label of nodes; `rack` goes before it
+    rack_key: str | None = None  # a label of nodes, whose value is the rack; `rack` takes precedence
     resources: Object = field(default_factory=dict)
     template: Template = field(default_factory=Template)
 
@@ -86,7 +86,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Controllers:
-    """Controllers of their own; none means inside the brokers."""
+    """Controllers with pods of their own; with 0 replicas each broker's process is a candidate for controller."""
 
     replicas: int = 0
     resources: Object = field(default_factory=dict)
@@ -113,9 +113,9 @@ class Etcd:
     template: Template = field(default_factory=Template)
     snapshots: Snapshots | None = None
     tls: bool = False
-    lost_after_s: float | None = None  # how long a volume's node may be away
-    plain_peers: bool = False  # it was formed when members didn't talk TLS among themselves yet
-    trust: str = ""  # a digest of the authorities that members read at their start
+    lost_after_s: float | None = None  # how long a volume's node may be away before the volume counts as lost
+    plain_peers: bool = False  # this etcd was formed by a release whose members talked among themselves without TLS
+    trust: str = ""  # a digest of the certificate authorities that members read at their start
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ class ExternalEtcd:
     tls: bool = False
     tls_secret: str | None = None
     credentials_secret: str | None = None
-    client_certificate: bool = False  # the Secret has one
+    client_certificate: bool = False  # whether the Secret `tls_secret` has one
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Addresses for clients."""
+    """A listener: the addresses at which one kind of clients reaches the brokers."""
 
     name: str
     port: int
@@ -143,8 +143,8 @@ class Listener:
     source_ranges: tuple[str, ...] = ()
     bootstrap_node_port: int | None = None
     first_node_port: int | None = None
-    first_broker_port: int | None = None  # of the load balancer that all brokers share; None where each has its own
-    peers: tuple[Object, ...] = ()  # who may reach it where there are NetworkPolicies; none: as for all listeners
+    first_broker_port: int | None = None  # of the load balancer that all brokers share; None: each has its own
+    peers: tuple[Object, ...] = ()  # the peers that NetworkPolicies let in; empty: the same as at all listeners
 
     @property
     def shared(self) -> bool:
@@ -152,7 +152,7 @@ class Listener:
         return self.first_broker_port is not None
 
     def port_outside(self, broker: int) -> int:
-        """Where a load balancer takes connections to a broker."""
+        """The port at which a load balancer takes connections to a broker."""
         return self.port if self.first_broker_port is None else self.first_broker_port + broker
 
     @property
@@ -162,13 +162,13 @@ class Listener:
 
     @property
     def kafka_name(self) -> str:
-        """Its name in the brokers' settings."""
+        """The listener's name in the brokers' settings."""
         return self.name.upper()
 
 
 @dataclass(frozen=True)
 class NetworkRules:
-    """Who may reach the pods; None where everybody may."""
+    """The peers that NetworkPolicies let reach the pods: clients at listeners, monitoring at the pages of metrics."""
 
     clients: tuple[Object, ...] = ()
     monitoring: tuple[Object, ...] = ()
@@ -176,7 +176,7 @@ class NetworkRules:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A whole spec, with the resource's identity."""
+    """A whole spec, with the resource's identity. `network_rules` is None where there are no NetworkPolicies."""
 
     namespace: str
     name: str
@@ -193,31 +193,31 @@ class Cluster:
     listeners: tuple[Listener, ...]
     static_config: Mapping[str, str]
     dynamic_config: Mapping[str, str]
-    overrides: Mapping[int, Settings]  # what single brokers have on top
+    overrides: Mapping[int, Settings]  # the settings that single brokers have in addition, by broker id
     network_rules: NetworkRules | None
     windows: tuple[Window, ...]
     rolling: Rolling
     rebalance: str
     throttle_bytes_per_second: int | None
     balance: Balance
-    lost_after_s: float | None  # how long a volume's node may be away
-    restart: str  # an annotation: another value restarts every broker
-    certificates: str = ""  # a digest of those that brokers read at their start
-    leaving: int = 0  # brokers that are there and aren't wanted any more
+    lost_after_s: float | None  # how long a volume's node may be away before the volume counts as lost
+    restart: str  # the value of the annotation RESTART: another value restarts every broker and controller
+    certificates: str = ""  # a digest of the certificates that brokers read at their start
+    leaving: int = 0  # how many brokers exist that the spec doesn't want any more
 
     @property
     def ref(self) -> Ref:
-        """Which resource it is."""
+        """The resource's namespace and name."""
         return Ref(self.namespace, self.name)
 
     @property
     def broker_ids(self) -> frozenset[int]:
-        """All ids that are wanted."""
+        """The ids of all brokers that the spec wants."""
         return frozenset(broker for pool in self.pools for broker in pool.ids)
 
     @property
     def keeps_metadata(self) -> bool:
-        """Whether etcd's volumes and its snapshots outlive the Cluster: as long as any pool's do, which need them."""
+        """Whether etcd's volumes and snapshots outlive the Cluster: so if any pool's volumes do, which need them."""
         return any(pool.keep_volumes for pool in self.pools)
 
     @property
@@ -227,7 +227,7 @@ class Cluster:
 
 
 def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
-    """The spec of a Cluster resource. Raises SpecError."""
+    """Reads the spec of a Cluster resource. Raises SpecError."""
     meta, spec = resource["metadata"], resource.get("spec") or {}
     namespace, name = meta["namespace"], meta["name"]
     listeners = _listeners(spec.get("listeners"))

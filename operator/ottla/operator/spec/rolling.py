@@ -1,6 +1,6 @@
-"""What a Cluster's spec asks of its rolls. Pure.
+"""`spec.rolling` of a Cluster: how many brokers a roll may have away at once. Pure.
 
-As in a StatefulSet's update strategy: a number, or a part of all in percent, rounded up.
+As in a StatefulSet's update strategy, it is a number, or a percentage of all brokers, rounded up.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ottla.operator.spec.spec_error import SpecError
 
 @dataclass(frozen=True)
 class Rolling:
-    """`spec.rolling`."""
+    """`spec.rolling`: `max_unavailable` is a number, or a text as "25%"."""
 
     max_unavailable: int | str = 1
 
     def limit(self, brokers: int) -> int:
-        """How many of so many brokers may be away at once; at least one."""
+        """How many of a cluster's brokers may be away at once; at least one. `brokers`: how many the cluster has."""
         given = self.max_unavailable
         if isinstance(given, str):
             return max(1, -(-brokers * int(given.removesuffix("%")) // 100))
@@ -27,7 +27,7 @@ class Rolling:
 
 
 def parse_rolling(spec: Mapping[str, Any], *, racks: bool) -> Rolling:
-    """`racks`: whether any broker has one. Raises SpecError."""
+    """Reads `spec.rolling`. `racks`: whether any pool has a rack. Raises SpecError."""
     given = spec.get("maxUnavailable", 1)
     if given != 1 and not racks:
         raise SpecError(

@@ -1,8 +1,8 @@
 """A Topic resource as the operator reads it. Pure.
 
-The schema and the rules of `crds/topics.yaml` have refused most of what can't be; here is what they can't know (which
-values a setting takes), and again what an older definition may have let through. A resource that is refused is still a
-resource: it claims its topic's name, and its status says what to change.
+The schema and the rules of `crds/topics.yaml` have refused most mistakes before, in the API server. This module checks
+what they can't know (which values a setting may have), and again what an older definition may have accepted. A refused
+resource is still a resource: it claims its topic's name, and its status says what to change.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ottla.settings.catalogue import TOPIC, nearest_name
 from ottla.settings.own import TOPIC_SETTINGS
 from ottla.settings.setting import InvalidSetting
 
-PARTITIONS_MAX = 10_000  # what one request may create
+PARTITIONS_MAX = 10_000  # the most that one request may create
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 OWNERSHIP = frozenset(setting.name for setting in TOPIC_SETTINGS)
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class DeletionPolicy(Enum):
-    """What becomes of the topic when its resource is gone."""
+    """Whether the topic is deleted or kept when its resource is gone."""
 
     DELETE = "Delete"
     RETAIN = "Retain"
@@ -33,7 +33,8 @@ class DeletionPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicResource:
-    """A Topic. `partitions` and `replication_factor` None: the cluster's defaults at creation, then as they are."""
+    """A Topic resource. `partitions` and `replication_factor` None: the topic is created with the cluster's defaults,
+    and keeps the numbers that it has."""
 
     ref: Ref
     uid: str
@@ -46,21 +47,21 @@ class TopicResource:
     config: Mapping[str, str] = field(default_factory=dict)
     deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
     paused: bool = False
-    deleting: bool = False  # somebody's finalizer keeps it
+    deleting: bool = False  # the resource is being deleted, and a finalizer keeps it for now
     status: Mapping[str, Any] = field(default_factory=dict)
-    refusal: str = ""  # what to change; nothing where the spec can be followed
+    refusal: str = ""  # what a person has to change; empty where the spec can be followed
 
     def __hash__(self) -> int:
         return hash(self.uid)
 
     @property
     def ready(self) -> bool:
-        """Whether its status says so."""
+        """Whether its status has the condition Ready as True."""
         return holds(self.status, "Ready")
 
 
 def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
-    """The resource as the API server gives it. Never raises for what stands in its spec."""
+    """Reads a resource as the API server gives it. A spec that can't be followed raises nothing: see `refusal`."""
     metadata, spec = resource["metadata"], resource.get("spec") or {}
     ref = ref_of(resource)
     cluster = spec.get("cluster") or {}

@@ -1,6 +1,6 @@
-"""What a Cluster resource says about its topics: who may have some, and how they are treated. Pure.
+"""A Cluster's rules for its topics: which namespaces may have Topics in it, and how topics are treated. Pure.
 
-Read by itself, not as a part of the whole spec: a Cluster whose brokers can't be made as it says still has its topics.
+The rules are read without the rest of the spec: a Cluster whose spec can't be carried out still has its topics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIN_INSYNC = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """The Cluster's side of a Topic. `namespace_labels` None: no selector."""
+    """A Cluster's rules for its Topics. `namespace_labels` None: the Cluster selects no namespaces by their labels."""
 
     cluster: Ref
     uid: str  # of the Cluster
@@ -27,9 +27,9 @@ class TopicRules:
     everywhere: bool = False
     namespace_labels: Mapping[str, str] | None = None
     throttle_bytes_per_second: int | None = None
-    min_insync_replicas: int = 1  # of topics that don't say
-    confirmed: str = ""
-    about: Mapping[str, Any] = field(default_factory=dict)  # the resource itself, for Events
+    min_insync_replicas: int = 1  # of topics that don't set it themselves
+    confirmed: str = ""  # the token of the deletion that a person has confirmed
+    about: Mapping[str, Any] = field(default_factory=dict)  # the Cluster resource itself, for Events
 
     @property
     def throttles(self) -> bool:
@@ -37,14 +37,14 @@ class TopicRules:
         return self.throttle_bytes_per_second is not None
 
     def allows(self, namespace: str, selected: Collection[str]) -> bool:
-        """Whether Topics of that namespace may belong to the cluster; `selected`: those that have the labels."""
+        """Whether Topics of a namespace may belong to the cluster. `selected`: the namespaces that have the labels."""
         if namespace == self.cluster.namespace or self.everywhere:
             return True
         return self.namespace_labels is not None and namespace in selected
 
 
 def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
-    """From the Cluster as the API server gives it."""
+    """Reads the rules from a Cluster resource as the API server gives it."""
     spec = resource.get("spec") or {}
     topics = spec.get("topics") or {}
     allowed = topics.get("allowedNamespaces") or "Same"
@@ -67,6 +67,6 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
 
 
 def _number(value: object) -> int:
-    """1, which is Kafka's, for what isn't a number: the Cluster's own status has to say so."""
+    """The value as a number; 1, Kafka's default, where it is none. The Cluster's own status reports such a value."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() else 1

@@ -1,7 +1,7 @@
-"""Maintenance windows: when one begins, as cron writes it, and for how long it lasts. Pure.
+"""Maintenance windows: a begin in cron's notation, and a duration. Pure.
 
 Fields: minute, hour, day of month, month, day of week (0 and 7 are Sunday), each `*`, a number, a range, a list or a
-step. As cron, a day matches when either day field does, if both are restricted. All times are UTC.
+step. As in cron, if both day fields are restricted, a day matches when either of them does. All times are UTC.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Window:
-    """A time that comes again and again."""
+    """A recurring window: the minutes at which it may begin, and how long it lasts."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -30,7 +30,7 @@ class Window:
     duration: timedelta
 
     def open_at(self, now: datetime) -> bool:
-        """Whether it began no longer ago than it lasts."""
+        """Whether the window is open at `now` (UTC): its last begin is less than its duration ago."""
         begin = now.replace(second=0, microsecond=0)
         earliest = now - self.duration
         while begin > earliest:
@@ -50,7 +50,7 @@ class Window:
 
 
 def parse_window(cron: str, duration_minutes: int) -> Window:
-    """Raises ValueError with what is wrong."""
+    """The window that begins as `cron` says. Raises ValueError, whose text says what is wrong."""
     texts = cron.split()
     if len(texts) != len(_FIELDS):
         raise ValueError(f"{cron!r} needs five fields: minute, hour, day of month, month, day of week")
