@@ -1,4 +1,4 @@
-"""What the header of a producer's batch must state, and what its topic asks of it, before it is appended. Pure.
+"""Checks a producer's batch by its header, against Kafka's rules and the topic's settings, before it is appended. Pure.
 
 The rules are those of Kafka's `ProduceRequest.validateRecords`, `LogValidator` and `UnifiedLog` that need the batch's
 61-byte header and its CRC only. `ottla.broker.contents` looks at the records.
@@ -29,7 +29,7 @@ Admitted = tuple[memoryview, BatchHeader]
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What a topic's settings ask of a batch; times in ms."""
+    """The bounds that a topic's settings set for a batch; times are in ms."""
 
     message_bytes_max: int = 1048588
     timestamp_before_max_ms: int = NO_BOUND
@@ -70,15 +70,16 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
     _check_header(header, version)
     if rules.create_time and not rules.validate_records:
         _check_times(header, rules, now_ms)
-        if header.attributes & batches.LOG_APPEND_TIME:  # the type is the topic's to say, and corrected, as by Kafka
+        if header.attributes & batches.LOG_APPEND_TIME:  # the topic decides the type: it is corrected, as by Kafka
             batches.stamp_create_time(batch, 0, header.max_timestamp)
             header = batches.read_header(batch)
     return batch, header
 
 
 def _batch_bytes(buffer: Memory, start: int, end: int) -> int:
-    """The size of the batch or old message that begins there, 0 where buffer[start:end] doesn't hold all of it. Raises
-    KafkaError corrupt_message where nothing of the kind begins there. As in Kafka's ByteBufferLogInputStream."""
+    """The size in bytes of the batch, or message of an old format, that begins at `start`; 0 where buffer[start:end]
+    doesn't hold all of it. Raises KafkaError CORRUPT_MESSAGE where no batch begins there. As in Kafka's
+    ByteBufferLogInputStream."""
     if end - start < batches.LOG_OVERHEAD:
         return 0
     length = int.from_bytes(buffer[start + 8 : start + 12], "big", signed=True)
@@ -96,7 +97,7 @@ def _batch_bytes(buffer: Memory, start: int, end: int) -> int:
 
 
 def _not_one_batch(buffer: Memory, start: int, end: int) -> KafkaError:
-    """What is wrong with a record set that doesn't begin with a batch of today's format and end behind it."""
+    """The error for a record set that isn't exactly one batch of the present format."""
     size = end - start
     if size <= 0:
         return KafkaError(ErrorCode.invalid_record, "a Produce request must hold one record batch per partition")
@@ -139,7 +140,7 @@ def _check_header(header: BatchHeader, version: int) -> None:
 
 
 def _check_times(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> None:
-    """The header's greatest and first time stand for all records where nobody looks at these."""
+    """Checks the header's greatest and first timestamps, which stand for all records' where the records aren't read."""
     newest, oldest = header.max_timestamp, header.base_timestamp
     if newest - now_ms > rules.timestamp_after_max_ms:
         raise KafkaError(

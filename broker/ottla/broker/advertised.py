@@ -1,8 +1,8 @@
-"""Where clients are told that a broker listens. Pure: settings and open ports come in.
+"""The addresses that a broker advertises to clients. Pure: the settings and the opened ports are arguments.
 
-`advertised.listeners` says it at the start, as in Kafka. Addresses that are known only later, of a load balancer or a
-node's port, come by `ottla.listener.addresses`, a setting of this one broker that changes while it runs. A listener
-that neither of them names is open, and nobody is sent there.
+`advertised.listeners` names them at the start, as in Kafka. An address that is known only later, such as a load
+balancer's or a node port's, comes by `ottla.listener.addresses`, a setting of this one broker that changes while the
+broker runs. A listener that neither setting names is open, but isn't advertised to any client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ ADDRESSES = "ottla.listener.addresses"
 
 
 def advertised(config: BrokerConfig, ports: Mapping[str, int], machine: str) -> dict[str, Endpoint]:
-    """By the listener's name. `ports` are those that were opened, `machine` is this one's own name."""
+    """The advertised endpoints by the listener's name. `ports` are the ports that were opened, by the listener's name,
+    and `machine` is the host name of this machine."""
     opened = {endpoint.listener: endpoint for endpoint in config.listeners.opened}
     told: dict[str, Endpoint] = {}
     for endpoint in config.listeners.advertised:

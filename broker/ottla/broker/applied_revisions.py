@@ -1,26 +1,27 @@
-"""How far the other brokers have applied the metadata, so that what one of them answered an administrator holds at all.
+"""Delays an administrator's answer until the other brokers have applied the metadata that the answer is about.
 
 A broker answers an administrator from its own image. Every other broker reaches the revision of that image some
-milliseconds later, and a client that asks there at once would be told of an older one. So the answer waits until every
-live broker has *applied* the revision: its image shows it, and the logs that it leads by it are open. Revisions are
-asked for by `protocol/applied_revision.py` over the inter-broker listener; the store takes no part. Rules:
+milliseconds later, and a client that asked another broker at once would be told of an older revision. So the answer
+waits until every live broker has *applied* the revision: the broker's image shows the revision, and the logs that the
+broker leads by it are open. Brokers ask each other for revisions over the inter-broker listener, by the protocol of
+`protocol/applied_revision.py`; the store takes no part. Rules:
 
-1. An answer waits `WAIT_S` at most. A broker that hasn't applied the revision by then is a *straggler*: whoever waits
-   for it goes on, and nobody waits for it again until it has caught up. So a stopped or slow broker costs that time
-   once. A broker whose connection fails is a straggler at once: a dead one, or one of a version that doesn't know the
-   question, costs nothing.
-2. A straggler has caught up when it has applied the newest revision that anybody wanted, or when it has applied the
-   revision which it was asked for within `WAIT_S` of the wish. After the first it is waited for on trust, and only for
-   `TRUST_S`: a broker that was stopped for a while keeps up again, and one that is slow doesn't. If it is late again,
-   only the second counts. While a broker is late it is asked for every new revision, so that no administrator has to
-   come by to find out that it keeps up again.
-3. One question at a time is under way to each broker, for the newest revision wanted when it was sent: many answers
-   that wait at the same time share it.
-4. What is known of a broker belongs to its registration; a broker that registers anew is asked anew. Where the image's
-   own revision falls, the store is another one, and all is forgotten.
+1. An answer waits `WAIT_S` at most. A broker that hasn't applied the revision by then is a *straggler*: answers that
+   wait for it are given, and no further answer waits for it until it has caught up. So a stopped or slow broker costs
+   that time once. A broker whose connection fails is a straggler at once: a dead broker, or a broker of a version that
+   doesn't know the question, costs no time.
+2. A straggler has caught up in either of two ways: it has applied the newest revision that it was asked for, or it has
+   applied a revision within `WAIT_S` after that revision was wanted. After the first way, answers wait for the broker
+   on trust, and for `TRUST_S` only: a broker that was stopped for a while keeps up again, and a slow broker doesn't. If
+   the broker is late again, only the second way counts. While a broker is late, it is asked for every new revision, so
+   that this broker notices that it keeps up again without an administrator's request.
+3. One question at a time is under way to each broker, for the newest revision wanted when the question was sent: many
+   answers that wait at the same time share it.
+4. The state kept about a broker belongs to the broker's registration: a broker that registers anew is asked anew. Where
+   the image's own revision falls, the store is another one, and the state about all brokers is dropped.
 
-The links to the other brokers (`broker_link.py`) are made here, so those who await elections hear from here which
-broker has hung up. Source: ours; in Apache Kafka each client waits and asks again.
+This module makes the links to the other brokers (`broker_link.py`), so it also tells `AwaitedElections` which broker
+has closed its connection. Source: ours; in Apache Kafka each client waits and asks again.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from ottla.net.streams import Connect
 logger = logging.getLogger(__name__)
 
 WAIT_S = 0.2
-TRUST_S = WAIT_S / 4  # twice what it takes to follow a watch on an idle machine
+TRUST_S = WAIT_S / 4  # twice the time in which a broker follows a watch on an idle machine
 
-_LATE_MAX = 2  # times in a row, then a broker must show that it keeps up
+_LATE_MAX = 2  # times late in a row; then a broker must show that it keeps up
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
 
 
 class AppliedRevisions:
-    """What the other brokers have applied, as far as this one has asked. Owned by the event loop."""
+    """The revisions that the other brokers have applied, as far as this one has asked. Owned by the event loop."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class AppliedRevisions:
         connect: Connect,
     ) -> None:
         """`listener` is the name of the brokers' inter-broker listener; `spawn` runs a task until the broker stops."""
-        self.went_ahead_count = 0  # answers that some live broker hadn't applied
+        self.went_ahead_count = 0  # answers given before every live broker had applied their revision
         self._id = broker_id
         self._image = image
         self._listener = listener
@@ -88,7 +89,8 @@ class AppliedRevisions:
                 other.task = self._spawn(other.link.run(), f"link to broker {broker.id}")
 
     async def everywhere(self) -> frozenset[int]:
-        """Waits until all live brokers have applied the revision of the image; those that may not have in the end."""
+        """Waits until all live brokers have applied the revision of the image, for `WAIT_S` at most. Returns the ids of
+        the live brokers that may not have applied it."""
         revision = self._image().revision
         others = [other for other in self._others.values() if other.applied < revision]
         waits = {other: wait for other in others if (wait := other.wait_for(revision)) is not None}
@@ -102,7 +104,7 @@ class AppliedRevisions:
 
     @property
     def straggler_count(self) -> int:
-        """Live brokers that nobody waits for at present."""
+        """How many live brokers no answer waits for at present."""
         return sum(other.straggles for other in self._others.values())
 
     def _dial(self, broker_id: int) -> Peer:
@@ -115,7 +117,8 @@ class AppliedRevisions:
 
 
 class _Other:
-    """One registration of another broker: what it has applied, and who waits for it."""
+    """One registration of another broker: the revision that the broker has applied, and the answers that wait for
+    it."""
 
     def __init__(self, broker: Broker, dial: Callable[[int], Peer], elections: AwaitedElections) -> None:
         self.id = broker.id
@@ -127,12 +130,12 @@ class _Other:
         self.task: asyncio.Task[Any] | None = None
         self.link = BrokerLink(lambda: dial(self.id), self)
         self._elections = elections
-        self._wanted = 0  # the newest revision that anybody wanted applied
+        self._wanted = 0  # the newest revision that this broker was asked for
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def wait_for(self, revision: int) -> asyncio.Future[None] | None:
-        """Wants a revision applied. The future is done when it is, or when nobody waits for this broker any more; None
-        where that is so already."""
+        """Asks the broker for a revision. The future is done when the broker has applied the revision, or has become a
+        straggler; None where the broker is a straggler already."""
         self._wanted = max(self._wanted, revision)
         self.link.want(revision)
         if self.straggles:
@@ -145,13 +148,13 @@ class _Other:
         return wait
 
     def look_after(self, revision: int) -> None:
-        """Finds out whether a broker that was late keeps up by now."""
+        """Asks a broker that was late for a new revision, to find out whether it keeps up again."""
         if self._late:
             self._wanted = max(self._wanted, revision)
             self.link.want(revision)
 
     def was_late(self, revision: int, wait: asyncio.Future[None], seconds: float) -> None:
-        """This broker was waited for that long; if in vain, nobody waits for it until it has caught up."""
+        """An answer has waited `seconds` for this broker. If the wait isn't done, the broker becomes a straggler."""
         if wait.done():
             return
         self._late += 1
@@ -171,7 +174,7 @@ class _Other:
         if self.task is not None:
             self.task.cancel()
 
-    # ---- what the link tells
+    # ---- the calls of the link
 
     def answered(self, wanted: int, applied: int, seconds: float) -> None:
         """See `broker_link.Told`."""
@@ -198,7 +201,7 @@ class _Other:
             self._caught_up_late()
 
     def _caught_up_late(self) -> None:
-        """It has applied everything, whenever that was."""
+        """The broker has applied every wanted revision, in time or not."""
         if self._late < _LATE_MAX:
             self._caught_up()
 
@@ -208,7 +211,7 @@ class _Other:
             logger.info("broker %d has caught up with revision %d", self.id, self.applied)
 
     def _release(self, revision: int) -> None:
-        """Those who wait for that revision or an older one go on."""
+        """Ends the waits for that revision and for older ones."""
         for wanted, wait in self._waiting:
             if wanted <= revision and not wait.done():
                 wait.set_result(None)

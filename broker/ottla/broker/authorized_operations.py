@@ -1,6 +1,7 @@
-"""What a client is told that it may do, as bit sets over the codes of Kafka's AclOperation (KIP-430).
+"""The operations that a client is told it may do, as bit sets over the codes of Kafka's AclOperation (KIP-430).
 
-Pure. Without an authoriser everybody may do everything; a client that doesn't ask is told the least int32.
+Pure. Without an authoriser every client may do every operation. A client that doesn't ask for its operations is told
+the least int32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The port by which dispatch asks, before a handler gets a request, whether the client has the right to it.
 
-Ottla has no access control lists yet, so everything is allowed, as in Apache Kafka where `authorizer.class.name` is
-empty. `api/registry.py` says what an authoriser is asked, and what it isn't asked yet.
+Ottla has no access control lists yet, so every request is allowed, as in Apache Kafka where `authorizer.class.name` is
+empty. `api/registry.py` says which rights an authoriser is asked about, and which it isn't asked about yet.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ about those the handler asks. Called on the event loop for each request, those o
 
 
 def allow_everything(_request: Request, _rights: Rights) -> bool:
-    """Everybody may do everything."""
+    """Allows every client every operation."""
     return True

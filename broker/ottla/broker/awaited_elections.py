@@ -1,21 +1,24 @@
-"""Elections that are due in a moment: who asks for the leader meanwhile waits for the answer that helps.
+"""Delays the answer to a client that asks for a partition's leader while an election is due within a moment.
 
-A client that has lost a leader asks at once who leads now. If it is told that the dead broker does, or nothing, it asks
-again after a pause of its own, up to a second. The election takes some 0.15 s. So an answer about a partition waits
-for it where all of this holds:
+A client that has lost its connection to a leader asks at once for the new leader. If the answer names the dead broker,
+or no leader, the client asks again after a pause of its own of up to a second. The election takes some 0.15 s. So an
+answer about a partition waits for the election where all of this holds:
 
-1. The leader is known to be dead: it hung up on this broker, or its registration vanished, no longer ago than
-   `RECENT_S`. After that the death was none, or the election can't take place, and waiting wouldn't help.
-2. A replica may be elected: it is in the ISR under its present registration, may lead, and isn't known to be dead.
-3. Nothing waits behind the answer, although a connection's answers leave in order: Produce requests that come behind
-   it are served meanwhile, and any other request ends the wait, unless it asks for leaders, too.
+1. The leader is known to be dead: it closed its connection to this broker, or its registration vanished, no longer ago
+   than `RECENT_S`. After that time either the broker isn't dead or the election can't take place, and waiting wouldn't
+   help.
+2. A replica can be elected: it is in the ISR under its broker's present registration, the broker may lead, and the
+   broker isn't known to be dead.
+3. The wait delays no other request of the connection, although a connection's answers leave in order: Produce requests
+   that arrive behind it are served meanwhile, and any other request ends the wait, unless that request asks for
+   leaders, too.
 
-The wait lasts `WAIT_S` at most. A broker that died stays in the list of brokers for `LISTED_S` longer than it is
-registered. librdkafka, which learns in one answer that a broker is gone and that another one leads, often forgets the
-second over the first (its thread for the old broker gives the partition to nobody after it was given to the new one),
-and asks again a second later.
+The wait lasts `WAIT_S` at most. A broker that died stays in the list of brokers for `LISTED_S` after its registration
+vanished. The reason is librdkafka: if one answer says both that a broker is gone and that another broker leads,
+librdkafka often loses the new leader (its thread for the old broker unassigns the partition after the partition was
+assigned to the new broker), and asks again a second later.
 
-Source: ours; Apache Kafka answers at once, with what it knows.
+Source: ours; Apache Kafka answers at once from its present metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ WAIT_S = 0.3
 RECENT_S = 0.5
 LISTED_S = 2.0
 _TURNS = (
-    3  # of the event loop: the leader that hung up on the client hung up on this broker, too, and that is read then
+    3  # of the event loop, in which it reads that the leader that hung up on the client hung up on this broker, too
 )
 _ASKS_FOR_LEADERS = frozenset({3, 10})  # Metadata, FindCoordinator
 
@@ -49,18 +52,18 @@ class _Waiter:
     over: asyncio.Future[None]
 
     def hurried(self) -> None:
-        """A request can't start before the answer: the wait ends, unless that request would wait for the same."""
+        """Another request can't start before the answer: the wait ends, unless that request asks for leaders, too."""
         if self.answer.behind not in _ASKS_FOR_LEADERS:
             self.end()
 
     def end(self) -> None:
-        """The answer is given now."""
+        """Ends the wait: the answer is given now."""
         if not self.over.done():
             self.over.set_result(None)
 
 
 class AwaitedElections:
-    """Who waits for elections in this broker. Owned by the event loop."""
+    """The answers of this broker that wait for elections. Owned by the event loop."""
 
     def __init__(self, broker_id: int, image: Callable[[], Image], clock: Callable[[], float]) -> None:
         self._id = broker_id
@@ -71,10 +74,10 @@ class AwaitedElections:
         self._brokers: Mapping[int, Broker] = {}
         self._waiting: list[_Waiter] = []
 
-    # ---- what is known of other brokers
+    # ---- events about other brokers
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """A listener of the image: registrations vanish and appear, leaders are elected."""
+        """Follows registrations that vanish and appear, and elections of leaders: a listener of the image."""
         before, self._brokers = self._brokers, image.brokers
         for broker_id in changed.brokers:
             registered, known = image.brokers.get(broker_id), before.get(broker_id)
@@ -88,18 +91,18 @@ class AwaitedElections:
             self._look_again(changed.topics if not changed.brokers else None)
 
     def lost(self, broker_id: int) -> None:
-        """The broker hung up."""
+        """The broker closed its connection to this broker."""
         self._lost_at[broker_id] = self._clock()
 
     def found(self, broker_id: int) -> None:
-        """The broker is there again, or was there all the time."""
+        """The broker has a connection again: it restarted, or never died."""
         if broker_id in self._brokers:
             self._lost_at.pop(broker_id, None)
             self._look_again(None)
 
     @property
     def dead(self) -> frozenset[int]:
-        """Brokers that are known to have died just now."""
+        """The ids of the brokers that are known to have died within the last `RECENT_S`."""
         if not self._lost_at:
             return frozenset()
         since = self._clock() - RECENT_S
@@ -107,7 +110,7 @@ class AwaitedElections:
 
     @property
     def just_died(self) -> list[Broker]:
-        """Brokers whose registration has vanished just now, although they didn't drain."""
+        """The brokers whose registration has vanished within the last `LISTED_S`, although they didn't drain."""
         since = self._clock() - LISTED_S
         return [
             broker
@@ -115,11 +118,11 @@ class AwaitedElections:
             if vanished_at > since and broker.id not in self._brokers
         ]
 
-    # ---- who waits
+    # ---- answers that wait
 
     async def settled(self, wanted: Wanted, answer: Pending) -> None:
-        """Waits until each of the partitions has a leader that isn't known to be dead, or none can be elected; `answer`
-        is what waits."""
+        """Waits until each of the partitions has a leader that isn't known to be dead, or can't get one, for `WAIT_S`
+        at most. `answer` is the answer that waits."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if not self._due(wanted):
@@ -140,13 +143,14 @@ class AwaitedElections:
             self._waiting.remove(waiter)
 
     def _look_again(self, topics: Collection[UUID] | None) -> None:
-        """Ends the waits that are over; `topics`: only theirs."""
+        """Ends the waits whose elections have taken place or can't any more. `topics` limits this to the waits for
+        those topics; None means all."""
         for waiter in self._waiting:
             if (topics is None or not waiter.wanted.keys().isdisjoint(topics)) and not self._due(waiter.wanted):
                 waiter.end()
 
     def _due(self, wanted: Wanted) -> bool:
-        """Whether a dead broker leads any of these partitions, and another one may be elected in its place."""
+        """Whether the leader of any of these partitions is known to be dead while another replica can be elected."""
         dead = self.dead
         if not dead:
             return False

@@ -1,4 +1,5 @@
-"""Many small operations of one request, some at a time: one of thousands mustn't keep the loop from the others."""
+"""Runs a request's many small operations a few at a time: a request of thousands mustn't keep the loop from other
+requests."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ AT_A_TIME = 32
 
 
 async def gather_bounded(operation: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-    """What `operation` makes of each item, in their order; at most AT_A_TIME run at once."""
+    """The results of `operation` for all items, in the items' order. At most AT_A_TIME operations run at once."""
     results: list[R] = []
     for start in range(0, len(items), AT_A_TIME):
         results += await asyncio.gather(*map(operation, items[start : start + AT_A_TIME]))

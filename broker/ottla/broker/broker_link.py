@@ -1,9 +1,10 @@
-"""The connection that a broker keeps to another one: it asks how far that one is, and notices when it hangs up.
+"""The connection that a broker keeps to another one, to ask which revision that one has applied, and to notice its
+death.
 
-A link belongs to one registration of the other broker. Its task is the only one that uses the connection. While nothing
-is to be asked it waits for the connection's end: a process that dies closes its sockets, so its end is heard of at
-once, long before the session ends. A live broker, too, closes a connection that was idle for too long, or whose
-question it doesn't know; it takes the next one at once.
+A link belongs to one registration of the other broker. The link's task is the only one that uses the connection. While
+there is no question to ask, the task waits for the connection's end: a process that dies closes its sockets, so its
+death is noticed at once, long before its lease expires. A live broker, too, closes a connection that was idle for too
+long, or over which a question came that it doesn't know; but it accepts the next connection at once.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from ottla.net.peer import Peer
 from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_answer, write_question
 from ottla.protocol.errors import ProtocolError
 
-_ASKED_FOR_MS = 1000  # a broker answers after that, however far it is
-_ANSWERED_S = 5.0  # or the connection is given up; a connection is made in that time, too
+_ASKED_FOR_MS = 1000  # a broker answers after that time, whichever revision it has applied
+_ANSWERED_S = 5.0  # after which the connection is given up; the limit for making a connection, too
 _BACK_OFF_S_MIN = 0.05
 _BACK_OFF_S_MAX = 5.0
-_BRIEF_S = 0.1  # two connections in a row that end sooner are followed by a pause: the broker takes none at present
+_BRIEF_S = 0.1  # two connections in a row that end sooner are followed by a pause: the broker accepts none at present
 
 
 class Told(Protocol):
-    """Who is told what a link finds out."""
+    """The receiver of a link's events."""
 
     def answered(self, wanted: int, applied: int, seconds: float) -> None:
-        """Asked for revision `wanted`, the broker answered that it has applied revision `applied`. The answer came
-        `seconds` after the revision was wanted, or after the connection was there, whichever was later."""
+        """The link asked the broker for revision `wanted`, and the broker answered that it has applied revision
+        `applied`. The answer came `seconds` after the revision was wanted, or after the connection was made, whichever
+        was later."""
 
     def unanswered(self, why: str) -> None:
         """The broker can't be reached, or doesn't answer."""
@@ -41,9 +43,10 @@ class Told(Protocol):
 
 
 class BrokerLink:
-    """A link to the broker at the address of the peers that `dial` makes; it raises OSError where there is no address.
+    """A link to another broker, over the connections that `dial` makes. `dial` raises OSError where the broker has no
+    address.
 
-    `run` is a task of the owner's.
+    The owner runs `run` as a task.
     """
 
     def __init__(self, dial: Callable[[], Peer], told: Told) -> None:
@@ -54,22 +57,22 @@ class BrokerLink:
         self._connected_at = 0.0
         self._applied = 0
         self._peer: Peer | None = None
-        self._kept = False  # the connection has been of use before
+        self._kept = False  # the connection has idled or carried an answer
         self._lost = False
         self._idling: asyncio.Timeout | None = None
         self._failures = 0  # in a row
-        self._brief = 0  # connections in a row that ended at once
-        self._asks_at = float("-inf")  # not before
+        self._brief = 0  # connections in a row that ended within _BRIEF_S
+        self._asks_at = float("-inf")  # the time before which nothing is asked
 
     def want(self, revision: int) -> None:
-        """Asks for this revision as soon as possible."""
+        """Asks the broker for this revision as soon as possible."""
         if revision > self._wanted:
             self._wanted, self._wanted_at = revision, _now()
         if self._idling is not None and not self._idling.expired():
             self._idling.reschedule(max(self._asks_at, _now()))
 
     async def run(self) -> None:
-        """Keeps the connection, and asks for what is wanted, until cancelled."""
+        """Keeps the connection, and asks for the wanted revisions, until cancelled."""
         try:
             while True:
                 try:
@@ -100,7 +103,7 @@ class BrokerLink:
         return peer
 
     async def _idle(self, peer: Peer) -> None:
-        """Until the connection ends, or something is to be asked."""
+        """Waits until the connection ends, or there is a question to ask."""
         self._kept = True
         try:
             async with asyncio.timeout_at(self._asks_at if self._applied < self._wanted else None) as self._idling:
@@ -124,7 +127,7 @@ class BrokerLink:
             kept = self._kept
             if isinstance(error, ConnectionError):
                 self._cut()
-            if not kept:  # one that was idle may have been closed: a new one tells
+            if not kept:  # an idle connection may have been closed: the next one shows whether the broker answers
                 self._failed(str(error) or "no answer came")
             return
         self._kept = True

@@ -1,13 +1,15 @@
-"""Who may join an ISR, and for whom the high watermark waits meanwhile.
+"""The followers that may join an ISR, and for which the high watermark waits before they do.
 
-A *candidate* is a follower outside of the ISR whose registration lets it join and that was caught up within
-`replica.lag.time.max.ms`. While there is one, nothing is committed that it lacks. So the high watermark, which a leader
-that is alone in sync would raise with every record, can be reached under load. A candidate that stalls, drains, dies,
-registers anew or is no replica any more is one no longer, and the high watermark moves on without it: at the latest,
-by a timer, when `replica.lag.time.max.ms` are over since it was last caught up.
+A *candidate* is a follower outside of the ISR whose broker's registration lets it join and that was caught up within
+the last `replica.lag.time.max.ms`. While a partition has a candidate, no record is committed that the candidate lacks.
+So a follower can reach the high watermark under load, although a leader that is the only in-sync replica would raise it
+with every record. A follower that stalls, drains, dies, registers anew or is no longer a replica is no longer a
+candidate, and the high watermark moves on without it: at the latest, by a timer, when `replica.lag.time.max.ms` are
+over since it was last caught up.
 
-Below `min.insync.replicas` the high watermark stands still, and to have reached it says little: joining takes being
-caught up (KAFKA-19996), or a follower far behind would join, hold everybody up, and be thrown out again.
+While the ISR is smaller than `min.insync.replicas`, the high watermark stands still, so a follower that has reached it
+may still be far behind the log's end. Then only a caught-up follower may join (KAFKA-19996): otherwise a follower far
+behind would join, delay all commits, and be removed again.
 
 Source: Kafka's `Partition` (`maybeIncrementLeaderHW`, `isFollowerInSync`, `isReplicaIsrEligible`).
 """
@@ -21,11 +23,11 @@ from ottla.broker.partition import Partition
 from ottla.broker.replica.leader import LeaderState
 from ottla.metadata.image import Image
 
-_LOOKED_AT_AGAIN_S = 0.001  # at the soonest: a candidate that is caught up to the very moment isn't looked at for ever
+_LOOKED_AT_AGAIN_S = 0.001  # the shortest delay: the timer mustn't fire without end for a candidate at its limit
 
 
 class Candidates:
-    """Of all partitions that this broker leads."""
+    """The candidates of all partitions that this broker leads."""
 
     def __init__(self, image: Callable[[], Image], lag_max_s: Callable[[], float]) -> None:
         self._image = image
@@ -33,7 +35,8 @@ class Candidates:
         self._timers: dict[Partition, asyncio.TimerHandle] = {}
 
     def may_join(self, partition: Partition, replica: int) -> bool:
-        """Whether the follower has what a member of the ISR must have, and is registered as it fetches."""
+        """Whether the follower has all records that a member of the ISR must have, and fetches under its broker's
+        present registration."""
         leading = partition.leading
         assert leading is not None
         return (
@@ -43,8 +46,8 @@ class Candidates:
         )
 
     def weigh(self, partition: Partition) -> None:
-        """Finds the partition's candidates anew. Called when a follower outside of the ISR has fetched, when
-        registrations have changed, and when the time of a candidate is over."""
+        """Determines the partition's candidates anew. Called when a follower outside of the ISR has fetched, when
+        registrations have changed, and when a candidate's time since it was caught up may be over."""
         leading = partition.leading
         if leading is None:
             return
@@ -62,7 +65,7 @@ class Candidates:
             self._look_again(partition, max(partition.candidates_last_for(lag_max_s), _LOOKED_AT_AGAIN_S))
 
     def stop(self) -> None:
-        """Looks at nobody any more."""
+        """Cancels all timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -72,7 +75,7 @@ class Candidates:
         timer = self._timers.get(partition)
         if timer is not None:
             if timer.when() <= loop.time() + delay_s:
-                return  # the candidate that this was for has been heard of since
+                return  # the timer fires early enough
             timer.cancel()
         self._timers[partition] = loop.call_later(delay_s, self._time_is_over, partition)
 

@@ -1,15 +1,16 @@
-"""What a fetch needs of the disk before it can be answered: an offset's place in a log that isn't in memory.
+"""Finds an offset's place in a log for a fetch, by threads where that part of the log isn't in memory.
 
-A log is looked up on the event loop, in its index and its batches' headers, as far as they are in memory. Where they
-aren't, a thread of the log directory's looks the same up, and reads what follows; the partition has nothing to read
-until then. Who asks meanwhile for the same offset waits for the same thread. A look-up goes on when whoever asked has
-hung up, because another may ask for the same: so there are no more of them than UNDER_WAY_MAX.
+The event loop looks an offset up in the log's index and in its batches' headers, as far as they are in memory. Where
+they aren't in memory, a thread of the log directory looks the offset up and reads the bytes that follow it; until then
+a fetch finds nothing to read in the partition. A second fetch for the same offset waits for the same look-up. A look-up
+goes on when the client that asked for it has disconnected, because another client may ask for the same offset: so at
+most UNDER_WAY_MAX look-ups of a log directory are under way.
 
-The rule it protects: each of these reads ends. On a file system that keeps nothing in memory, what a thread has found
-isn't there when the fetch asks again. So whoever asks again within a moment may wait for the disk, which has just
-answered.
+The rule it protects: each of these fetches gets its answer. On a file system without a page cache, the bytes that a
+thread has read aren't in memory when the fetch asks again. So a fetch that asks again within REMEMBERED_SECONDS may
+block the event loop for the disk, which has just answered.
 
-How many threads there are is `ottla.net.disk_threads`' matter, and what is sent `ottla.net.outgoing`'s.
+`ottla.net.disk_threads` decides how many threads there are, and `ottla.net.outgoing` sends the bytes.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
 REMEMBERED_SECONDS = 1.0
-UNDER_WAY_MAX = 1000  # of a log directory: who asks for more asks again when it is their turn
+UNDER_WAY_MAX = 1000  # of a log directory: a fetch beyond them asks again when its turn comes
 
 T = TypeVar("T")
 
 
 class ReadLog(Protocol):
-    """What is needed of a log."""
+    """The part of a log's interface that cold reads use."""
 
     @property
     def directory(self) -> str: ...
@@ -47,7 +48,7 @@ _Place = tuple[ReadLog, int]
 
 
 class _Ended(NamedTuple):
-    """A look-up: when it ended, of how many bytes it was, and what the disk said."""
+    """A look-up that has ended: when, for a read of how many bytes, and the disk's error or None."""
 
     at: float
     size: int
@@ -60,19 +61,20 @@ class ColdReads:
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
         self._under_way: dict[str, dict[_Place, asyncio.Future[None]]] = defaultdict(dict)  # by log directory
-        # Those beyond the bound, in their order, by log directory; who doesn't wait any more leaves by itself.
+        # The waits beyond the bound, in their order, by log directory. A future that no fetch waits for any more is
+        # dropped.
         self._queued: dict[str, WeakValueDictionary[int, asyncio.Future[None]]] = defaultdict(WeakValueDictionary)
         self._numbers = count()
         self._ended: dict[_Place, _Ended] = {}
 
     @property
     def under_way(self) -> int:
-        """How many haven't ended."""
+        """How many look-ups haven't ended."""
         return sum(map(len, self._under_way.values()))
 
     def just_read(self, partition: Partition, offset: int, max_bytes: int) -> bool:
-        """Whether a read of `max_bytes` from `offset` was prepared a moment ago, so that it may wait for the disk.
-        Raises KafkaError KAFKA_STORAGE_ERROR where the disk failed."""
+        """Whether a look-up for a read of `max_bytes` from `offset` ended within the last REMEMBERED_SECONDS, so that
+        the read may wait for the disk. Raises KafkaError KAFKA_STORAGE_ERROR where the disk failed."""
         if not self._ended:
             return False
         ended = self._ended.pop((partition.log, offset), None)
@@ -83,8 +85,9 @@ class ColdReads:
         return ended.size >= _looked_up(max_bytes)
 
     def read_ahead(self, log: ReadLog, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
-        """Prepares a read of `max_bytes` from `offset` up to `limit_offset`; done when it is time to ask again. Nobody
-        may cancel it: others may wait for it, too. Raises OSError where the process may have no thread."""
+        """Prepares a read of `max_bytes` from `offset` up to `limit_offset`. The future is done when the fetch is to
+        ask again. No caller may cancel the future, because other fetches may wait for it. Raises OSError where the
+        system gives the process no thread."""
         place = log, offset
         directory = _log_directory(log)
         under_way = self._under_way[directory]
@@ -102,15 +105,16 @@ class ColdReads:
         return ready
 
     def run(self, log: ReadLog, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Does `work`, which reads that log, in a thread of its log directory, and on the event loop where the process
-        may have none. Whoever doesn't wait for it any more cancels it: then it isn't done unless it has begun."""
+        """Does `work`, which reads `log`, in a thread of the log directory, or on the event loop where the system gives
+        the process no thread. A caller that no longer waits cancels the future: then `work` isn't done unless it has
+        begun."""
         try:
             return self._threads.run(_log_directory(log), work)
         except OSError:
             done = asyncio.get_running_loop().create_future()
             try:
                 done.set_result(work())
-            except Exception as error:  # whoever waits for the future decides what it means
+            except Exception as error:  # the future's awaiter handles it
                 done.set_exception(error)
             return done
 
@@ -125,7 +129,7 @@ class ColdReads:
         now = loop.time()
         self._ended = {key: ended for key, ended in self._ended.items() if now - ended.at < REMEMBERED_SECONDS}
         error = reading.exception()
-        # Any other error is met again by who asks again, unless it came of a change that the event loop made meanwhile.
+        # A fetch that asks again meets any other error again, unless a change of the log by the event loop caused it.
         told = error if isinstance(error, OSError) and not _passing(error) else None
         self._ended[place] = _Ended(now, size, told)
         self._under_way[directory].pop(place).set_result(None)
@@ -140,12 +144,12 @@ def _log_directory(log: ReadLog) -> str:
 
 
 def _looked_up(max_bytes: int) -> int:
-    """How much of a read of `max_bytes` is prepared."""
+    """How many bytes of a read of `max_bytes` are prepared."""
     return max(min(max_bytes, READ_AHEAD_BYTES), 0)
 
 
 def _passing(error: OSError) -> bool:
-    """Whether an error says nothing of the disk: a segment was removed meanwhile, or holds what makes no sense."""
+    """Whether an error isn't the disk's failure: a segment was removed meanwhile, or its content is damaged."""
     return isinstance(error, FileNotFoundError | DamagedSegment)
 
 

@@ -1,4 +1,4 @@
-"""Who waits for a record to be committed, in the order of the offsets."""
+"""The waits for records to be committed, in the order of the records' offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ottla.protocol.errors import KafkaError
 
 
 class Commits:
-    """Waits of one partition's leader. Nobody is answered before those that wait for lower offsets."""
+    """The waits of one partition's leader. No wait ends before the waits for lower offsets."""
 
     __slots__ = ("_waiting",)
 
@@ -20,19 +20,19 @@ class Commits:
         return len(self._waiting)
 
     def wait_for(self, offset: int, high_watermark: int) -> asyncio.Future[None]:
-        """Done when the record at `offset` is committed."""
+        """A future that is done when the record at `offset` is committed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if offset < high_watermark:
             future.set_result(None)
         else:
             at = len(self._waiting)
-            while at and self._waiting[at - 1][0] > offset:  # a repeat waits for where the first went
+            while at and self._waiting[at - 1][0] > offset:  # a repeated batch waits for the first one's offset
                 at -= 1
             self._waiting.insert(at, (offset, future))
         return future
 
     def reached(self, high_watermark: int) -> None:
-        """Everything below `high_watermark` is committed."""
+        """Ends the waits for offsets below `high_watermark`, which are committed."""
         waiting = self._waiting
         while waiting and waiting[0][0] < high_watermark:
             _, future = waiting.popleft()
@@ -40,7 +40,7 @@ class Commits:
                 future.set_result(None)
 
     def fail(self, error: KafkaError) -> None:
-        """Nothing that is waited for will be known to be committed here."""
+        """Fails all waits with `error`: this broker won't learn whether their records are committed."""
         waiting, self._waiting = self._waiting, deque()
         for _, future in waiting:
             if not future.done():
@@ -56,4 +56,4 @@ def failed(error: KafkaError) -> asyncio.Future[None]:
 
 def _set(future: asyncio.Future[None], error: KafkaError) -> None:
     future.set_exception(error)
-    future.exception()  # who waited may have gone: that is nobody's failure
+    future.exception()  # marks the error as retrieved: the waiting request may be gone, and asyncio would log it

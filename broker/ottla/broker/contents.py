@@ -1,12 +1,12 @@
-"""What a producer's batch holds, against what its header states, and in the codec that the topic wants. Pure.
+"""Checks the records of a producer's batch against the batch's header, and packs them in the topic's codec. Pure.
 
-A batch that some reader can't read stops every reader of its topic, so nothing of the kind is appended. The records are
-unpacked piece by piece, walked over (`ottla.protocol.record_walk`) and, where the topic asks for another codec, packed
-again from the same piece: one decompression, and never more in memory than a piece, the codec's window and the result,
-which may not exceed the topic's `max.message.bytes`.
+A batch that consumers can't read would stop every consumer of its partition, so no such batch is appended. The records
+are unpacked piece by piece, checked (`ottla.protocol.record_walk`) and, where the topic's codec differs, packed again
+from the same piece: one decompression, and never more in memory than a piece, the codec's window and the result, which
+may not exceed the topic's `max.message.bytes`.
 
-Source: Kafka's LogValidator; KIP-467 for the records that are named. Where the payload isn't what the codec makes,
-Kafka answers UNKNOWN_SERVER_ERROR, which producers, unlike CORRUPT_MESSAGE, don't try again.
+Source: Kafka's LogValidator; KIP-467 for the records that an error names. Where the codec can't unpack the payload, the
+answer is UNKNOWN_SERVER_ERROR, as Kafka's: producers don't retry it, unlike CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from ottla.protocol.unpacking import PIECE_BYTES, pieces
 
 _CODEC_AT = batches.CRC_START + 1
 _CODECS = frozenset(codec for codec in Codec if codec)
-_LIKELY_RATIO_MAX = 16  # a small batch claims a whole block of its codec
+_LIKELY_RATIO_MAX = 16  # a small batch's claimed size is a whole block of its codec
 _SMALL = HANDED_OVER_BYTES - PLAIN_BATCH_BYTES
 _SHOWN = 3  # records that an error's sentence names
 
 
 def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> bool:
-    """Whether that batch takes longer to look at than others on the event loop should wait, as far as its heads say."""
+    """Whether checking the batch would hold the event loop for too long, by the sizes that its codec's headers
+    state."""
     return loop_cost(batch, rules, quota, quota.plain_left) is None
 
 
 def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota, plain_left: float) -> tuple[int, int] | None:
-    """The codec of that batch, and about how many bytes of the loop's quota it takes; None where it leaves the loop.
-    `plain_left` counts for a batch without a codec. Nobody looks into a batch that is too large for its topic."""
+    """The codec of the batch, and about how many bytes of the loop's quota its check takes; None where a thread has to
+    check it. `plain_left` is the quota for a batch without a codec. A batch that is too large for its topic costs
+    nothing, because it is refused unchecked."""
     batch = _alone(batch)
     codec = codec_of(batch)
     if not rules.validate_records or len(batch) > rules.message_bytes_max:
@@ -55,8 +57,8 @@ def loop_cost(batch: memoryview, rules: AdmissionRules, quota: LoopQuota, plain_
 
 
 def may_leave_loop(frame: Memory, start: int, end: int, quota: LoopQuota) -> bool:
-    """Whether `leaves_loop` has to be asked about the batch frame[start:end], which has just arrived: it is long, names
-    a codec, or isn't small and comes when little of the loop's turn is left."""
+    """Whether `leaves_loop` has to be called for the batch frame[start:end], which has just arrived: the batch is long,
+    names a codec, or isn't small while little of the loop's quota is left."""
     size = end - start
     return (
         size > SLICE_BYTES
@@ -66,12 +68,13 @@ def may_leave_loop(frame: Memory, start: int, end: int, quota: LoopQuota) -> boo
 
 
 def codec_of(batch: memoryview) -> int:
-    """The codec that a batch's attributes name, which may be one that nobody knows; 0 where they aren't there."""
+    """The codec that a batch's attributes name, which may be an unknown one; 0 where the batch ends before its
+    attributes."""
     return batch[_CODEC_AT] & batches.CODEC_MASK if len(batch) > _CODEC_AT else 0
 
 
 def memory_bytes(batch: memoryview, wanted_codec: int | None, message_bytes_max: int) -> int:
-    """What an `Inspection` takes beside the batch, in bytes, at most."""
+    """The most bytes of memory that an `Inspection` takes beside the batch."""
     batch = _alone(batch)
     if len(batch) < HEADER_SIZE:
         return 0
@@ -85,7 +88,7 @@ def memory_bytes(batch: memoryview, wanted_codec: int | None, message_bytes_max:
 
 
 def _alone(batch: memoryview) -> memoryview:
-    """A batch without what may stand behind it in its record set, which `admit` cuts off."""
+    """The batch without the bytes that may follow it in its record set, which `admit` cuts off."""
     if len(batch) < HEADER_SIZE:
         return batch
     size = batches.LOG_OVERHEAD + int.from_bytes(batch[8:12], "big", signed=True)
@@ -95,15 +98,15 @@ def _alone(batch: memoryview) -> memoryview:
 def inspect(
     batch: memoryview, header: BatchHeader, rules: AdmissionRules, now_ms: int, quota: LoopQuota, arriving: bool = False
 ) -> Admitted | None:
-    """What an `Inspection` finds, on the event loop and within `quota`, of a batch that doesn't leave the loop by what
-    its heads say; None where they lied, and there is more to look at. One that is `arriving`, small and without a codec
-    takes nothing from the quota."""
+    """Checks a batch on the event loop, within `quota`, where `leaves_loop` is False. Returns the result of an
+    `Inspection`, or None where the codec's headers stated too small a size and records remain unchecked. A batch that
+    is `arriving`, small and without a codec takes nothing from the quota."""
     if header.codec:
         left = max(quota.bytes_left(header.codec), BLOCK_BYTES_MIN)
         inspection = Inspection(batch, header, rules, now_ms, piece_bytes=min(left, PIECE_BYTES))
         try:
             return inspection.go_on(left)
-        finally:  # a batch that is refused took its time, too
+        finally:  # a refused batch took time, too
             quota.spend(header.codec, max(inspection.unpacked_bytes, BLOCK_BYTES_MIN))
     if len(batch) > _SMALL or not arriving:
         quota.spend_plain(PLAIN_BATCH_BYTES + len(batch))
@@ -113,10 +116,10 @@ def inspect(
 
 
 class Inspection:
-    """Looks into a batch, as far at a time as it is told, so that one that holds GBs doesn't keep a thread for itself.
+    """Checks a batch in steps of a given size, so that a batch that unpacks to GBs doesn't keep a thread for itself.
 
-    The batch comes out as it may be appended: looked at, its greatest timestamp put right, and in `wanted_codec`,
-    unless None.
+    The result is the batch as it may be appended: checked, with its greatest timestamp corrected, and packed in
+    `wanted_codec` (None: in its own codec).
     """
 
     __slots__ = ("_header", "_piece_bytes", "_steps", "unpacked_bytes")
@@ -139,14 +142,14 @@ class Inspection:
 
     @property
     def codec(self) -> int:
-        """The batch's own."""
+        """The batch's own codec."""
         return self._header.codec
 
     def go_on(self, quota_bytes: int) -> Admitted | None:
-        """Looks at `quota_bytes` more, and a piece at most; None unless that was all.
+        """Checks `quota_bytes` more, and at most one piece beyond them. Returns None while records remain unchecked.
 
-        Raises KafkaError: INVALID_RECORD and INVALID_TIMESTAMP, which may name records; UNKNOWN_SERVER_ERROR for what
-        can't be unpacked; MESSAGE_TOO_LARGE where the batch in the wanted codec exceeds the topic's
+        Raises KafkaError: INVALID_RECORD and INVALID_TIMESTAMP, which may name records; UNKNOWN_SERVER_ERROR where the
+        payload can't be unpacked; MESSAGE_TOO_LARGE where the batch in the wanted codec exceeds the topic's
         `max.message.bytes`.
         """
         until = self.unpacked_bytes + quota_bytes
@@ -172,7 +175,7 @@ class Inspection:
         return (batch, header) if walk is None else _judged(batch, header, walk, rules, now_ms)
 
     def _walked(self, batch: memoryview, walk: RecordWalk | None) -> Iterator[Buffer]:
-        """The records in pieces, of which each has been looked at."""
+        """The unpacked records in pieces, each of which has been checked."""
         codec = self._header.codec
         payload = batch[HEADER_SIZE:]
         try:
@@ -218,7 +221,7 @@ def _packed(
 
 
 def _judged(batch: memoryview, header: BatchHeader, walk: RecordWalk, rules: AdmissionRules, now_ms: int) -> Admitted:
-    """The batch, if all of its records may be appended."""
+    """The batch and its header, if all of its records may be appended. Raises KafkaError otherwise."""
     greatest = walk.finish()
     if walk.bad:
         raise _refused(walk, header, rules, now_ms)
@@ -227,7 +230,7 @@ def _judged(batch: memoryview, header: BatchHeader, walk: RecordWalk, rules: Adm
         named = [(index, message) for index in range(min(header.count, NAMED_MAX))]
         raise KafkaError(ErrorCode.invalid_timestamp, message, named)
     if rules.create_time and (greatest != header.max_timestamp or header.log_append_time):
-        batches.stamp_create_time(batch, 0, greatest)  # put right in place, as by Kafka
+        batches.stamp_create_time(batch, 0, greatest)  # corrected in place, as by Kafka
         header = batches.read_header(batch)
     return batch, header
 

@@ -1,4 +1,4 @@
-"""What the hot path counts: plain integers, read when somebody scrapes. Pure.
+"""The counters of the hot path: plain integers, which a scrape of the metrics reads. Pure.
 
 Names follow Kafka's `BrokerTopicMetrics`, `ReplicaManager` and `RequestMetrics`; the page that exports them is
 `exposition.py`.
@@ -35,8 +35,8 @@ class TopicCounters:
 
 
 class ApiCounters:
-    """Requests of one API: how many, how many bytes, how long they took from the last byte in to the answer handed to
-    the socket, and the errors that were answered."""
+    """Requests of one API: their number, their bytes, the errors in their answers, and their latency, from a request's
+    last byte received to its answer handed to the socket."""
 
     __slots__ = (
         "errors",
@@ -61,15 +61,15 @@ class ApiCounters:
         return sum(self.latency_buckets)
 
     def answered(self, microseconds: int) -> None:
-        """One request was answered after this long."""
+        """Counts one request, answered after `microseconds`."""
         self.latency_microseconds += microseconds
         self.latency_buckets[microseconds.bit_length()] += 1
 
     def answered_later(self, microseconds: int, waited_microseconds: int) -> None:
-        """One request was answered after this long, the second number of it spent waiting."""
+        """Counts one request, answered after `microseconds`, of which it spent `waited_microseconds` waiting."""
         self.answered(microseconds)
         self.waited_microseconds += waited_microseconds
 
     def failed(self, error: int) -> None:
-        """One answer carried an error code."""
+        """Counts one error code of an answer."""
         self.errors[error] = self.errors.get(error, 0) + 1

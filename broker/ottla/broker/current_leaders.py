@@ -1,4 +1,4 @@
-"""What a client that asked the wrong broker is told: who leads, and where that is (KIP-951)."""
+"""Tells a client that asked the wrong broker the partition's leader and the leader's address (KIP-951)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class CurrentLeaders:
         self._nodes: dict[int, Node] = {}
 
     def of(self, topic: str | bytes, index: int) -> tuple[int, int] | None:
-        """(leader, leader epoch) of a partition as far as this broker knows it, if the client can reach it."""
+        """(leader, leader epoch) of a partition by this broker's image; None where no leader is known, or where the
+        leader has no address on the client's listener."""
         image = self._image
         found = image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(UUID(bytes=topic))
         state = None if found is None else image.partition(found.id, index)
@@ -43,7 +44,8 @@ class CurrentLeaders:
     def beside(
         self, topic: str | bytes, answers: Iterable[Answer], tags_of: Callable[[int, int], bytes]
     ) -> list[Answer]:
-        """The answers of a topic, those to who asked the wrong broker with the right one's name."""
+        """The answers of a topic's partitions. An answer with an error of `ERRORS` also names the partition's
+        leader."""
         told = []
         for answer in answers:
             if answer.error in ERRORS and (leader := self.of(topic, answer.index)) is not None:
@@ -53,5 +55,5 @@ class CurrentLeaders:
 
     @property
     def tags(self) -> bytes:
-        """The tagged fields of the whole answer."""
+        """The tagged fields of the whole answer: the addresses of the named leaders."""
         return node_tags(self._nodes.values())

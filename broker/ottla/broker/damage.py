@@ -1,10 +1,10 @@
-"""Where this broker has met something in a log that can't be read, and what doesn't go on for it.
+"""The damaged places that this broker has met in its logs, and the work that each of them stops.
 
-A broker looks into no batch that it serves: it sends consumers the bytes of its files. What is wrong with them is
-noticed by those who look for another reason: a follower checks the CRC of all that it copies, a compaction that of all
-that it reads; a fetch walks over headers to find its offset; a coordinator reads all of its partition; a start, or a
-truncation, reads an index or a header. What
-the start cut off is told apart (`log/cuts.py`): it isn't there any more.
+A broker checks no batch that it serves: it sends consumers the bytes of its files. Damage is noticed by work that reads
+a log for another reason. A follower checks the CRC of every batch that it copies, and a compaction that of every batch
+that it reads. A fetch walks over headers to find its offset. A coordinator reads all of its partition. A start, or a
+truncation, reads an index or a header. Batches that the start cut off are reported elsewhere (`log/cuts.py`), because
+they aren't in the log any more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """A broker, as far as it meets damage."""
+    """The parts of a broker that meet damage."""
 
     @property
     def logs(self) -> LogDirectories:
@@ -32,16 +32,16 @@ class Source(Protocol):
 
     @property
     def compactor(self) -> Compactor:
-        """Who reads all of a log."""
+        """The compactor, which checks the logs that it compacts."""
 
     @property
     def replication(self) -> Replication:
-        """Who checks what it copies."""
+        """The followers' side of replication, which checks the batches that it copies."""
 
 
 class Damage(NamedTuple):
-    """What was met in a partition's log. `offset` is that of the first batch that can't be read, None where the log as
-    a whole can't be used; `trouble` says what is wrong and what doesn't go on."""
+    """Damage in a partition's log. `offset` is that of the first batch that can't be read, None where the log as a
+    whole can't be used. `trouble` says what is wrong and which work has stopped."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ class Damage(NamedTuple):
 
 
 def damages(broker: Source) -> Iterator[Damage]:
-    """All that is known now. What is whole again, or isn't there any more, is left out."""
+    """All damage that is known now, without batches that have been repaired or removed since."""
     for topic, index, error in broker.logs.damaged():
         yield Damage(topic, index, None, f"offline on this broker: {error.strerror or error}")
     for partition in broker.partitions:

@@ -1,7 +1,7 @@
 """How many files and sockets the process may have open, and how many of them connections may take.
 
-The log's segments keep theirs, and so does everything else: clients that open as many connections as they can never
-keep the broker from its logs.
+Descriptors are reserved for the logs' segments and for all other needs of the process: clients that open as many
+connections as they can never keep the broker from opening its logs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ CONNECTIONS_MIN = 16
 
 
 def raise_limit() -> None:
-    """Asks the system for as many as this process may have."""
+    """Raises the limit of open files to the most that the system allows this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # what it has must do then
+        with contextlib.suppress(OSError, ValueError):  # then the present limit has to suffice
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def connections_max() -> int:
-    """How many connections there may be."""
+    """How many connections the server may have open, by the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = 2**31 - 1 if soft == resource.RLIM_INFINITY else soft
     return max(allowed - PER_SEGMENT * files_to_keep_open() - OTHERS, CONNECTIONS_MIN)

@@ -1,8 +1,8 @@
 """From a frame to its answer: header, version check, the client's rights, the API's handler, counting.
 
-Hot APIs answer from the socket's callback. The others get the decoded request, and a task each unless they await one
-thing at most. A handler makes an answer of every error that it knows. What it raises all the same is a bug: it closes
-the connection, and reaches no other client.
+Hot APIs answer from the socket's callback. The handlers of the other APIs get the decoded request; each call runs in a
+task of its own, unless the handler awaits one thing at most. A handler turns every error that it knows into an answer.
+Any exception that it raises is a bug: dispatch closes that connection, and no other client notices.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Dispatcher:
         }
 
     def dispatch(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
-        """Serves frame[start:end]. Raises ProtocolError where the peer must be cut off."""
+        """Serves the request frame[start:end]. Raises ProtocolError where the connection must be closed."""
         began = perf_counter_ns()
         key, version, correlation_id, client_id, position = read_request_header(frame, start, end)
         request = Request(key, version, correlation_id, client_id, connection)
@@ -106,7 +106,7 @@ class Dispatcher:
             return request.pending
         try:
             answer = self._taskless[key](self._broker, request, body)
-        except Exception:  # a bug that one client met must not reach the others
+        except Exception:  # a bug that one client met must not disturb the others
             self._cut_off(request)
             return None
         if answer.done():
@@ -116,7 +116,7 @@ class Dispatcher:
         return request.pending
 
     def name_of(self, key: int) -> str:
-        """Kafka's name of a served API, as its metrics and its tools write it: ListOffsets."""
+        """Kafka's name of a served API, as Kafka's metrics and tools write it, such as ListOffsets."""
         return "".join(word.capitalize() for word in self._routes[key].api.name.split("_"))
 
     def _unsupported(self, request: Request, route: Route | None) -> Reply:
@@ -129,8 +129,8 @@ class Dispatcher:
         raise ProtocolError(f"version {request.api_version} of {name} isn't served: {lowest} to {highest} are")
 
     def _refuse(self, request: Request) -> Reply:
-        """The client has none of the API's rights. What Kafka answers instead names the resources that are refused,
-        which only the handler finds in the body; a connection that is closed gives nothing away."""
+        """Closes the connection, because the client has none of the API's rights. Kafka's answer would name the refused
+        resources, which only the handler finds in the body; a closed connection discloses nothing."""
         request.connection.close(f"{request.principal} has no right to {self.name_of(request.api_key)}")
         return None
 
@@ -164,7 +164,7 @@ class Dispatcher:
         counters.answered((perf_counter_ns() - began) // 1000)
 
     def _cut_off(self, request: Request) -> None:
-        """Without an answer the client would wait: it is cut off, and the others go on."""
+        """Closes the connection of a request that failed, because the client would wait for an answer for ever."""
         name = self.name_of(request.api_key)
         logger.exception("%s version %d from %s failed", name, request.api_version, request.client_host)
         request.connection.close("its request failed inside the broker")
@@ -176,7 +176,7 @@ def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> N
 
 
 def _errors(message: Mapping[str, Any]) -> Iterator[int]:
-    """The error codes of a response, those of its elements too."""
+    """The error codes of a response and of its elements, other than 0."""
     for name, value in message.items():
         if name == "error_code":
             if value:

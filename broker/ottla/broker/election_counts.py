@@ -1,6 +1,7 @@
-"""Counts the elections that the metadata shows, while the controller's lease is held by this broker's process.
+"""Counts the elections that the metadata shows, while the controller of this broker's process holds the lease.
 
-A leader epoch that rises is an election; one after which the partition must recover was unclean.
+Each change of a leader epoch to a state with a leader is an election. An election after which the partition is marked
+as recovering was unclean.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ElectionCounts:
         self._image = Image()
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """Notes what a new image brought."""
+        """Counts the elections between the last image and this one."""
         before, self._image = self._image, image
         if not self._controls():
             return

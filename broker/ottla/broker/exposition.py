@@ -1,7 +1,8 @@
-"""The text that Prometheus reads (exposition format 0.0.4), line by line. Pure.
+"""Writes metrics as the text that Prometheus reads (exposition format 0.0.4), line by line. Pure.
 
 Written by hand: prometheus-client costs a broker 7 MB and 40 ms at start for what is a page of code, and renders in one
-go, which with thousands of partitions would hold the event loop. Its parser is the twin that the tests compare with.
+go, which with thousands of partitions would hold the event loop. The tests check this module's text with
+prometheus-client's parser.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -17,8 +18,8 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Histogram(NamedTuple):
-    """Counts of buckets (not cumulated) whose upper bounds are `bounds`; what lies above the last bound is in the last
-    count. `counts` is one longer than `bounds`. `total` is the sum of the values, in the bounds' unit."""
+    """Counts of buckets (not cumulated) whose upper bounds are `bounds`. `counts` is one longer than `bounds`: its last
+    count is that of the values above the last bound. `total` is the sum of the values, in the bounds' unit."""
 
     bounds: Sequence[float]
     counts: Sequence[int]
@@ -26,7 +27,7 @@ class Histogram(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """How many, and how much in all: a summary without quantiles."""
+    """The number of the values and their sum: a summary without quantiles."""
 
     number: int
     total: float

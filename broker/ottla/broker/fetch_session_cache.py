@@ -1,9 +1,10 @@
 """A broker's incremental fetch sessions (KIP-227), as many as its cache has slots for.
 
-As Kafka's `FetchSessionCache`: `max.incremental.fetch.session.cache.slots` sessions; a full cache gives up a session
-unused for `min.incremental.fetch.session.eviction.ms`, or for a privileged (follower's) one a larger or less privileged
-one; otherwise the new client goes without a session. A session's id is drawn at random, so that no client guesses
-another one's.
+As Kafka's `FetchSessionCache`: `max.incremental.fetch.session.cache.slots` sessions; a full cache evicts a session that
+was unused for `min.incremental.fetch.session.eviction.ms`. Otherwise it evicts a session that was created longer ago
+than that and is less privileged than the new one (followers' sessions are privileged) or, if equally privileged, has
+fewer partitions. If there is none, the new client gets no session. A session's id is drawn at random, so that no client
+guesses another one's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class FetchSessionCache:
     def create(
         self, partitions: dict[PartitionKey, FetchPartition], replica_id: int, uses_topic_ids: bool, now: float
     ) -> FetchSession | None:
-        """A new session, of a follower or (`replica_id` −1) a consumer; None where there is no room for it."""
+        """A new session of a follower or (`replica_id` −1) of a consumer; None where the cache has no room for it."""
         if not self._make_room(len(partitions), replica_id >= 0, now):
             return None
         while (session_id := self._random.randint(1, 2**31 - 1)) in self._sessions:
@@ -45,7 +46,8 @@ class FetchSessionCache:
         return session
 
     def resume(self, session_id: int, epoch: int, uses_topic_ids: bool, now: float) -> FetchSession:
-        """The session that an incremental request continues. Raises KafkaError 70, 71 or 106."""
+        """The session that an incremental request continues. Raises KafkaError FETCH_SESSION_ID_NOT_FOUND,
+        INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
         session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)
@@ -59,7 +61,7 @@ class FetchSessionCache:
         return session
 
     def remove(self, session_id: int) -> None:
-        """Ends a session, if it is there."""
+        """Ends the session, if the cache has it."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.watch.close()

@@ -1,9 +1,11 @@
-"""An incremental fetch session (KIP-227): what its client asked for, and what of an answer it hasn't seen. Pure.
+"""An incremental fetch session (KIP-227): the partitions that its client fetches, and what the client was last told.
+Pure.
 
-A session remembers for each partition what the client asked and what it was last told. An incremental answer then
-carries only partitions with records, with an error, or whose high watermark or log start offset moved. Partitions that
-had something move to the end of the session, so that none starves behind a greedy one. Which partitions have to be
-looked at when the client comes back is `unread`; the session's `watch` adds a partition there that has moved.
+A session remembers for each partition the client's last request and the offsets that the client was last told. So an
+incremental answer carries only partitions with records, with an error, or whose high watermark or log start offset
+moved. A partition that had records moves to the end of the session's order, so that no partition starves behind a busy
+one. `unread` holds the partitions that the next fetch has to read; the session's `watch` adds a partition to it when
+the partition has moved.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ PartitionKey = tuple[str | bytes, int]
 
 
 class FetchPartition:
-    """One partition of a fetch: what is asked, and what the client was last told."""
+    """One partition of a fetch: the client's request, and the offsets that the client was last told."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -56,8 +58,8 @@ class FetchPartition:
         self.told_log_start = -1
 
     def asked(self, other: FetchPartition) -> None:
-        """The client asks anew; what it was told stays, unless it asks the same again, or what comes before, or in
-        another epoch: then it hasn't heard it."""
+        """Takes over a new request for this partition. If the client repeats its offset, goes back, or asks in another
+        leader epoch, it may not have got the last answer: then the offsets that it was told are forgotten."""
         if other.fetch_offset <= self.fetch_offset or other.current_leader_epoch != self.current_leader_epoch:
             self.told_high_watermark = self.told_log_start = -1
         self.fetch_offset = other.fetch_offset
@@ -67,7 +69,7 @@ class FetchPartition:
         self.follower_log_start = other.follower_log_start
 
     def news(self, error: int, size: int, high_watermark: int, log_start: int) -> bool:
-        """Whether an incremental answer must carry this partition; remembers what it carries."""
+        """Whether an incremental answer must carry this partition. Remembers the offsets that the answer carries."""
         changed = size > 0 or error != 0
         if high_watermark != self.told_high_watermark:
             self.told_high_watermark = high_watermark
@@ -76,38 +78,39 @@ class FetchPartition:
             self.told_log_start = log_start
             changed = True
         if error:
-            self.told_high_watermark = -1  # so that the end of the error is told too
+            self.told_high_watermark = -1  # so that the answer after the error carries the partition, too
         return changed
 
 
 class Waiting(Protocol):
-    """A request that waits for more."""
+    """A fetch request that waits for more records."""
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """There is more to read, or (0) the partition changed in another way."""
+        """The partition has `new_bytes` more to read, or (0) has changed in another way."""
         ...
 
 
 class Watch(Protocol):
-    """The port to the partitions: what is added to it is put into its session's `unread` when it moves."""
+    """The port to the partitions: a partition that is added to it is put into its session's `unread` when it moves."""
 
-    request: Waiting | None  # is told of every move, while it waits
+    request: Waiting | None  # the waiting request, which is told of every move
 
     def add(self, key: PartitionKey, partition: Partition) -> None:
-        """The session has read this partition to its end."""
+        """Watches this partition, which the session has read to its end."""
         ...
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition isn't watched any more."""
+        """Ends the watching of a partition."""
         ...
 
     def close(self) -> None:
-        """The session is over."""
+        """Ends the watching of all partitions: the session is over."""
         ...
 
 
 class FetchSession:
-    """What one client fetches again and again. `watch_of` makes its watch, for it and the replica's id."""
+    """The partitions that one client fetches again and again. `watch_of` makes the session's watch, from the session
+    and the replica's id (−1: a consumer)."""
 
     __slots__ = (
         "created",
@@ -137,7 +140,7 @@ class FetchSession:
         self.unread: dict[PartitionKey, None] = dict.fromkeys(partitions)  # in the order in which they are served
         self.watch = watch_of(self, replica_id)
         self.privileged = replica_id >= 0
-        self.replica_epoch = -1  # of the follower's registration, as it said last
+        self.replica_epoch = -1  # the broker epoch that the follower stated last
         self.uses_topic_ids = uses_topic_ids
         self.created = now
         self.last_used = now
@@ -158,17 +161,18 @@ class FetchSession:
             self.watch.forget(key)
 
     def asked_by(self, replica_epoch: int) -> None:
-        """The follower has registered anew: how far it is counts only if it says so under its new epoch."""
+        """Notes the broker epoch of the follower's request. If it is a new one, all partitions are unread: the
+        follower's fetch offsets count only if it states them under its new epoch."""
         if replica_epoch != self.replica_epoch:
             self.replica_epoch = replica_epoch
             self.unread = dict.fromkeys(self.partitions)
 
     def served(self, key: PartitionKey) -> None:
-        """This partition had records: it goes behind the others."""
+        """Moves a partition that had records behind the others."""
         self.unread.pop(key, None)
         self.unread[key] = None
 
     def read_to_end(self, key: PartitionKey, partition: Partition) -> None:
-        """Nothing is left to read there until it moves, or the client asks anew."""
+        """Takes the partition out of `unread` until it moves, or until the client asks for it anew."""
         self.watch.add(key, partition)
         self.unread.pop(key, None)

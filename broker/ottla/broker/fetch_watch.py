@@ -1,11 +1,11 @@
-"""What a fetch session needn't look at again, because nothing has moved there since it was read.
+"""Watches a fetch session's partitions that were read to their end, so that only partitions that moved are read again.
 
-A session of thousands of partitions is asked for twice a second by each follower. Reading them all would cost an idle
-cluster a core; so partitions that had nothing to say are watched instead, from one request to the next, and an
-incremental fetch reads only those that moved, that the client asked anew, or that had more than fitted.
+Each follower fetches a session of thousands of partitions twice a second. Reading them all would cost an idle cluster a
+core. So partitions without news are watched instead, from one request to the next, and an incremental fetch reads only
+the partitions that moved, that the client asked for anew, or whose records didn't all fit into the last answer.
 
-While no request waits, the first move ends the watching of a partition: sessions that nobody uses any more cost the
-writers nothing.
+While no request waits, a partition's first move ends the watching of that partition: sessions that no client uses any
+more cost the partition's writers nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class SessionWatch:
-    """The partitions of one session that were read to their end. `replica_id` is the follower's, −1 a consumer's."""
+    """The partitions of one session that were read to their end. `replica_id` is the follower's id, −1 for a
+    consumer."""
 
     __slots__ = ("_replica_id", "_session", "_watched", "request")
 
@@ -26,23 +27,23 @@ class SessionWatch:
         self._session = session
         self._replica_id = replica_id
         self._watched: dict[PartitionKey, Partition] = {}
-        self.request: Waiting | None = None  # that waits for more
+        self.request: Waiting | None = None  # the fetch request that waits for more records
 
     def add(self, key: PartitionKey, partition: Partition) -> None:
-        """Is told when the partition moves."""
+        """Watches the partition until it moves."""
         if self._watched.get(key) is not partition:
             self.forget(key)
             self._watched[key] = partition
             partition.watchers(self._replica_id).append(self)
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """There is more to read, or (0) the partition changed in another way."""
+        """The partition has `new_bytes` more to read, or (0) has changed in another way."""
         key = self._key(partition)
         unread = self._session.unread
         if key not in unread:
             unread[key] = None
             if partition.leading is not None and self._replica_id >= 0:
-                # It had everything until now, and was last heard of when its session was last used.
+                # The follower had all records until now, and last fetched when its session was last used.
                 session = self._session
                 partition.leading.was_caught_up(self._replica_id, session.replica_epoch, session.last_used)
         if self.request is not None:
@@ -51,19 +52,20 @@ class SessionWatch:
             self.forget(key)
 
     def watermark_moved(self, partition: Partition) -> None:
-        """A follower is to be told, though not at once."""
+        """The high watermark has moved: the follower's next fetch is to tell it, but a waiting one isn't answered for
+        it."""
         self._session.unread[self._key(partition)] = None
 
     def _key(self, partition: Partition) -> PartitionKey:
         return partition.topic_id.bytes if self._session.uses_topic_ids else partition.topic, partition.index
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition isn't watched any more."""
+        """Ends the watching of a partition."""
         partition = self._watched.pop(key, None)
         if partition is not None:
             partition.watchers(self._replica_id).remove(self)
 
     def close(self) -> None:
-        """The session is over."""
+        """Ends the watching of all partitions: the session is over."""
         for key in list(self._watched):
             self.forget(key)

@@ -1,13 +1,13 @@
 """Runs the groups whose partitions of `__consumer_offsets` this broker leads.
 
-The shell around `group.shard`, on the runtime of all coordinators: it takes requests to the right shard, performs what
-the core decides in order, and arms one timer for all groups. What is decided becomes records; the core hears of them as
+The shell around `group.shard`, on the runtime of all coordinators: it routes a request to the group's shard, performs
+the core's decisions in order, and arms one timer for all groups. A decision becomes records: the core applies them as
 soon as they are appended, and the answer leaves when the high watermark has passed them.
 
-An OffsetFetch that waits too long for what is being written is told UNSTABLE_OFFSET_COMMIT, and asks again here. Kafka
-says NOT_COORDINATOR, after which librdkafka (2.16, its issue 5586) never asks again, and its consumer reads nothing for
-good. NOT_COORDINATOR is told here only while the metadata store is silent: another broker may lead by then, and clients
-are to look for it.
+An OffsetFetch that waits too long for uncommitted records is answered UNSTABLE_OFFSET_COMMIT, and the client asks this
+broker again. Kafka answers NOT_COORDINATOR, after which librdkafka (2.16, its issue 5586) never asks again, and its
+consumer never reads a record. Here the answer is NOT_COORDINATOR only while the metadata store is silent: another
+broker may lead by then, and clients are to look for it.
 
 Source: Kafka's GroupCoordinatorService.
 """
@@ -36,7 +36,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-LOADED_PER_TURN = 200  # groups whose sessions begin, before other work gets its turn
+LOADED_PER_TURN = 200  # groups whose members' sessions begin in one turn of the event loop
 
 Shard = Led[GroupShard]
 
@@ -49,7 +49,7 @@ class Settings(Protocol):
 
 @dataclass(slots=True)
 class GroupCounters(RuntimeCounters):
-    """Plain counters, collected at scrape."""
+    """Plain counters, read by a scrape of the metrics."""
 
     offset_commits: int = 0
     offset_deletions: int = 0
@@ -58,10 +58,11 @@ class GroupCounters(RuntimeCounters):
 
 
 class GroupService:
-    """What `broker.groups` is. All methods run on the event loop; requests raise KafkaError for their error code.
+    """The coordinator of groups. All methods run on the event loop; the methods for requests raise KafkaError for their
+    error code.
 
     `partition_count` tells how many partitions `__consumer_offsets` has (or will have); `wall_ms` is the time since
-    1970; `leads_for_sure` whether nobody else can have been elected of whom this broker hasn't heard.
+    1970; `leads_for_sure` whether it is ruled out that another broker was elected without this broker's knowledge.
     """
 
     def __init__(
@@ -97,25 +98,25 @@ class GroupService:
     # --- life ---
 
     def start(self) -> None:
-        """Takes requests from now on, and expires offsets."""
+        """Accepts requests from now on, and expires offsets."""
         self._runtime.start()
         self._runtime.spawn(self._expire_forever())
 
     async def stop(self) -> None:
-        """Lets go of every shard; whoever waits is told to look for another coordinator."""
+        """Resigns from every shard; requests that wait are answered NOT_COORDINATOR."""
         self._timers.stop()
         await self._runtime.stop()
 
     def became_leader(self, partition: ReplayPartition) -> None:
-        """This broker leads `partition` of `__consumer_offsets`, in its `leader_epoch`: loads its groups."""
+        """Loads the groups of `partition` of `__consumer_offsets`, which this broker leads in its `leader_epoch`."""
         self._runtime.became_leader(partition)
 
     def lost_leadership(self, index: int) -> None:
-        """This broker leads partition `index` no longer."""
+        """Resigns from partition `index`, which this broker no longer leads."""
         self._runtime.resigned(index)
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
-        """Topics are gone: so are the offsets that groups committed for them."""
+        """Deletes the offsets that groups committed for topics that were deleted."""
         names = list(topics)
         for shard in list(self._runtime.partitions.values()):
             with self._runtime.surviving(f"the offsets of the deleted topics {', '.join(names)}"):
@@ -162,7 +163,8 @@ class GroupService:
         return code
 
     async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[Answer]:
-        """A LeaveGroup: an answer for each leaver, once it is written that the group is empty if it is."""
+        """A LeaveGroup: an answer for each leaver. If the group has become empty, the answers wait until that is
+        committed."""
         shard = self._shard_of(group_id)
         answers, effects = shard.core.leave(group_id, leavers, self._now())
         before = shard.last_appended
@@ -172,7 +174,7 @@ class GroupService:
         return answers
 
     def ticket(self) -> asyncio.Future[Answer]:
-        """What a parked request waits on."""
+        """A future on which a JoinGroup or SyncGroup waits."""
         return asyncio.get_running_loop().create_future()
 
     # --- offsets ---
@@ -186,7 +188,7 @@ class GroupService:
         offsets: Sequence[OffsetToCommit],
         retention_ms: int = -1,
     ) -> list[ErrorCode]:
-        """An OffsetCommit: an error code for each offset, once they are committed."""
+        """An OffsetCommit: an error code for each offset, once the offsets' records are committed."""
         shard = self._shard_of(group_id, allow_empty=True)
         plan = shard.core.commit(group_id, member_id, generation, instance_id, offsets, retention_ms, self._now())
         if plan.changes:
@@ -199,10 +201,11 @@ class GroupService:
     async def fetch(
         self, group_id: str, partitions: Sequence[tuple[str, int]], require_stable: bool
     ) -> list[Committed | ErrorCode | None]:
-        """An OffsetFetch: for each (topic, partition) what is committed, None for nothing.
+        """An OffsetFetch: the committed offset of each (topic, partition), None where there is none.
 
-        With `require_stable` what is being written is waited for, and UNSTABLE_OFFSET_COMMIT stands for a partition
-        that an undecided transaction has an offset for, or for all where what is being written takes too long.
+        With `require_stable` the answer waits until all appended records are committed. UNSTABLE_OFFSET_COMMIT stands
+        for a partition for which an undecided transaction has an offset, or for all partitions where the wait takes too
+        long.
         """
         try:
             shard = await self._settled(group_id, require_stable)
@@ -218,13 +221,13 @@ class GroupService:
         ]
 
     async def fetch_all(self, group_id: str, require_stable: bool) -> dict[str, dict[int, Committed]]:
-        """An OffsetFetch for everything that a group has, by topic and partition."""
+        """An OffsetFetch for all committed offsets of a group, by topic and partition."""
         try:
             shard = await self._settled(group_id, require_stable)
         except KafkaError as error:
             if error.code is not ErrorCode.unstable_offset_commit:
                 raise
-            raise KafkaError(ErrorCode.not_coordinator) from None  # which partitions there are isn't known
+            raise KafkaError(ErrorCode.not_coordinator) from None  # which partitions have offsets isn't known
         return shard.core.offsets.show_all(group_id)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
@@ -249,7 +252,7 @@ class GroupService:
         code: ErrorCode = plan.response[0]
         return code
 
-    # --- looking ---
+    # --- reading ---
 
     def group(self, group_id: str) -> ClassicGroup | None:
         """The group, if it exists; for reading only."""
@@ -260,7 +263,8 @@ class GroupService:
         return [group for shard in self._runtime.all_serving() for group in shard.core.groups.values()]
 
     def partition_states(self) -> dict[str, int]:
-        """How many partitions of `__consumer_offsets` led here are loading, active, failed (to be loaded again)."""
+        """How many partitions of `__consumer_offsets` that this broker leads are loading, active, and failed (to be
+        loaded again)."""
         return self._runtime.states()
 
     def counts(self) -> dict[State, int]:
@@ -276,14 +280,14 @@ class GroupService:
         """How many offsets are kept."""
         return sum(len(shard.core.offsets) for shard in self._runtime.partitions.values())
 
-    # --- what the runtime asks and tells ---
+    # --- calls of the runtime ---
 
     def empty(self) -> GroupShard:
-        """The core of a partition without a record."""
+        """A core without groups, for a partition without records."""
         return GroupShard(self._limits)
 
     async def loaded(self, led: Shard, replay: Replay) -> None:
-        """The sessions of a partition's groups begin anew."""
+        """Begins the sessions of all members of a partition's groups anew."""
         groups = led.core.groups
         logger.info(
             "%s-%d: loaded %d groups from %d records (%d of other kinds)",
@@ -297,13 +301,13 @@ class GroupService:
                     self._perform(led, group, group.loaded(self._now()))
 
     def resigned(self, led: Shard) -> None:
-        """Whoever waits for a group is told NOT_COORDINATOR."""
+        """Answers NOT_COORDINATOR to all requests that wait for a group of the partition."""
         for group in led.core.groups.values():
             self._timers.forget(group)
         self._perform(led, None, led.core.unload(ErrorCode.not_coordinator))
 
     def for_clients(self, error: KafkaError) -> KafkaError:
-        """What a client hears of an error of the log, or of its replication."""
+        """The error that a client is answered for an error of the log, or of its replication."""
         return for_clients(error)
 
     # --- performing ---
@@ -359,7 +363,8 @@ class GroupService:
     # --- writing ---
 
     def _append(self, shard: Shard, changes: Sequence[Change]) -> int:
-        """Appends one batch; groups that it deletes are woken no more. Raises KafkaError, nothing changed."""
+        """Appends one batch, and drops the timers of groups that it deletes. Returns the batch's last offset. Raises
+        KafkaError, and then nothing has changed."""
         deleted = [shard.core.groups.get(key.group) for key, value in changes if _is_deletion(key, value)]
         offset = self._runtime.append(shard, changes, _encoded(changes))
         for group in deleted:
@@ -368,7 +373,8 @@ class GroupService:
         return offset
 
     def _append_unwatched(self, shard: Shard, plan: Plan) -> None:
-        """Appends what nobody waits for. What a plan was made from must be flushed before it is made."""
+        """Appends a plan's records, for whose commit no request waits. Gathered records must be flushed before the plan
+        is made."""
         for start in range(0, len(plan.changes), BATCH_RECORDS_MAX):
             try:
                 self._append(shard, plan.changes[start : start + BATCH_RECORDS_MAX])
@@ -389,7 +395,8 @@ class GroupService:
         await self._runtime.committed(shard, offset)
 
     async def _settled(self, group_id: str, require_stable: bool) -> Shard:
-        """The group's shard, showing all that is committed now; with `require_stable` all that was written before."""
+        """The group's shard, once it shows all records that are committed now; with `require_stable`, all that are
+        appended now."""
         shard = self._shard_of(group_id, allow_empty=True)
         if require_stable:
             self._runtime.flush(shard)
@@ -397,7 +404,7 @@ class GroupService:
                 await self._runtime.committed(shard, shard.last_appended)
             except KafkaError as error:
                 late = error.code is ErrorCode.coordinator_not_available and self._leads_for_sure()
-                # Older consumers know no other code that makes them look for the coordinator and try again.
+                # Older consumers look for the coordinator and try again after NOT_COORDINATOR only.
                 code = ErrorCode.unstable_offset_commit if late else ErrorCode.not_coordinator
                 raise KafkaError(code) from None
         await self._runtime.shown(shard)
@@ -406,7 +413,8 @@ class GroupService:
     # --- finding, expiring ---
 
     def _shard_of(self, group_id: str, allow_empty: bool = False) -> Shard:
-        """The loaded shard of a group. Raises the code that sends the client elsewhere, or lets it wait."""
+        """The loaded shard of a group. Raises KafkaError with the code by which the client looks for another
+        coordinator, or waits."""
         if not group_id and not allow_empty and self._runtime.accepting:
             raise KafkaError(ErrorCode.invalid_group_id)
         return self._runtime.serving(partition_for(group_id, self._partition_count()))
@@ -417,7 +425,7 @@ class GroupService:
             await self.expire()
 
     async def expire(self) -> None:
-        """Writes tombstones for offsets and groups that have outlived their retention."""
+        """Appends tombstones for offsets and groups whose retention time has passed."""
         for shard in list(self._runtime.partitions.values()):
             for group_id in [] if shard.loading else list(shard.core.groups):
                 if not self._runtime.holds(shard):
@@ -446,7 +454,7 @@ def _limits_of(settings: Settings) -> Limits:
 
 
 def _encoded(changes: Sequence[Change]) -> list[Encoded]:
-    """The records of `changes`. Raises KafkaError where a text is too long for one (clients may send such)."""
+    """The records of `changes`. Raises KafkaError where a text of a client's is too long for its field in a record."""
     try:
         return [encode(change) for change in changes]
     except struct.error:

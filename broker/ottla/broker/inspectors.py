@@ -1,12 +1,12 @@
-"""The threads that look into producers' batches, shared fairly by the connections that bring these.
+"""The threads that check producers' batches, shared fairly by the producers' connections.
 
-A batch of a few KB may hold GBs, and such a batch is valid. So a thread looks at a batch for a turn of some 10 ms
-(`loop_quota.THREAD_MICROSECONDS`); a batch that holds more waits for its next turn. The next turn is the connection's
-that has the fewest threads, and of several such connections the one that has waited longest. A connection has all of
-the threads only while nobody else wants one. The rule it protects: a batch that fits one turn waits for no more than a
-turn of each other connection, whatever the others unpack.
+A batch of a few KB may unpack to GBs, and such a batch is valid. So a thread checks a batch for a turn of some 10 ms
+(`loop_quota.THREAD_MICROSECONDS`); a batch that takes longer waits for its next turn. A free thread goes to the
+connection that has the fewest threads, and of several such connections to the one that has waited longest. A connection
+has all of the threads only while no other connection waits for one. The rule it protects: a batch that fits one turn
+waits for no more than a turn of each other connection, whatever size the others' batches unpack to.
 
-Owned by the event loop; batches are looked at in the threads.
+Owned by the event loop; only the checks run in the threads.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from ottla.broker.loop_quota import THREAD_MICROSECONDS, bytes_in
 
 
 class Inspectors:
-    """`count` threads of `executor`, by turns."""
+    """Gives `count` threads of `executor` to connections, by turns."""
 
     def __init__(self, executor: Executor, count: int) -> None:
         self._executor = executor
         self._idle = count
-        self._running: dict[Hashable, int] = {}  # by holder; nobody has none
+        self._running: dict[Hashable, int] = {}  # threads by holder; a holder without a thread has no entry
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def look(self, holder: Hashable, inspection: Inspection) -> Admitted:
-        """What the inspection finds, when the turns of `holder` have sufficed for it. Raises KafkaError."""
+        """The inspection's result, after as many turns of `holder`, the batch's connection, as it takes. Raises
+        KafkaError as the inspection does."""
         loop = asyncio.get_running_loop()
         quota_bytes = bytes_in(THREAD_MICROSECONDS, inspection.codec)
         turn = self._queue(holder)
@@ -47,7 +48,7 @@ class Inspectors:
                 self._ended(holder)
 
     def stop(self) -> None:
-        """No thread begins anything any more."""
+        """Begins no further turn."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _queue(self, holder: Hashable) -> asyncio.Future[None]:
@@ -60,7 +61,7 @@ class Inspectors:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._ended(holder)  # it had got a thread just now
+                self._ended(holder)  # it had been given a thread that it hasn't used
             raise
 
     def _ended(self, holder: Hashable) -> None:
@@ -81,7 +82,7 @@ class Inspectors:
             self._waiting.move_to_end(holder)
         else:
             del self._waiting[holder]
-        if not turn.done():  # a task that was cancelled waits no more
+        if not turn.done():  # a cancelled task doesn't wait any more
             self._idle -= 1
             self._running[holder] = self._running.get(holder, 0) + 1
             turn.set_result(None)

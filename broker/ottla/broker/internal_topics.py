@@ -1,9 +1,8 @@
-"""Creates the topics that the cluster keeps its own state in, when they are first needed.
+"""Creates the internal topics, in which the cluster keeps its own state, when they are first needed.
 
-As in Kafka they are made with exactly the partitions and replicas that the settings ask for: a cluster whose first
-broker is still alone doesn't get an offsets topic with one replica by accident. Until it can be made clients are told
-to wait.
-Source: Kafka's DefaultAutoTopicCreationManager.
+As in Kafka an internal topic is created with exactly the partitions and replicas that the settings ask for: a cluster
+of which only the first broker has started doesn't get an offsets topic with one replica by accident. Until the topic
+can be created, clients are told to try again. Source: Kafka's DefaultAutoTopicCreationManager.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ COMPLAIN_EVERY_SECONDS = 30.0
 
 
 class InternalTopics:
-    """Asks for internal topics, one attempt of each at a time."""
+    """Creates internal topics, with one attempt for each topic at a time."""
 
     def __init__(self, intents: Intents, settings: BrokerConfig) -> None:
         self._intents = intents
@@ -32,7 +31,7 @@ class InternalTopics:
         self._complained_at = -COMPLAIN_EVERY_SECONDS
 
     def want(self, name: str) -> None:
-        """Sees to it that an internal topic exists before long."""
+        """Begins an attempt to create an internal topic, unless one is under way."""
         if name not in self._attempts:
             topic = _RECIPES[name](self._settings)
             attempt = asyncio.get_running_loop().create_task(self._create(topic), name=f"create {name}")
@@ -40,7 +39,7 @@ class InternalTopics:
             attempt.add_done_callback(lambda _: self._attempts.pop(name, None))
 
     async def stop(self) -> None:
-        """Gives up whatever is on its way."""
+        """Cancels the attempts that are under way."""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.cancel()

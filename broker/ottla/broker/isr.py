@@ -1,16 +1,17 @@
-"""Leaders change their ISRs: by guarded transactions on the state of their partitions, without asking anybody.
+"""Writes the changes of ISRs of the partitions that this broker leads, by guarded transactions on the metadata store.
 
-A transaction compares the partition's revision, and the revision, as last read, of this broker's registration and of
-each broker's that joins: one that drains, has registered anew or is gone by now can't slip in. Whoever loses the race
-looks again. While the outcome of a proposal isn't known, both the old and the new ISR count (`LeaderState`): such a
-partition is written again, if need be unchanged, until its revision shows what became of the earlier try.
+A transaction compares the revision of the partition's state, and the revisions, as last read, of the registrations of
+this broker and of each broker that joins: a broker that has begun to drain, has registered anew or is gone can't join.
+If a comparison fails, the change is proposed anew from the newer metadata. While the outcome of a proposal isn't known,
+both the old and the new ISR count (`LeaderState`): the partition's state is written again, if need be unchanged, until
+its revision shows whether the earlier proposal was written.
 
-A broker that was away comes back into the ISRs of thousands of partitions at a time: many share a transaction, and some
-transactions the way to the store. A partition is in one of them at most.
+A broker that was away rejoins the ISRs of thousands of partitions at a time: so a transaction changes many partitions,
+and several transactions are under way at a time. A partition is in at most one of them.
 
-Joins are noticed when a follower fetches, and when its registration changes; lags by looking every half
-`replica.lag.time.max.ms`. Who may join, and for whom the high watermark waits so that it can, is for `Candidates` to
-say.
+A follower that may join is noticed when it fetches, and when its broker's registration changes. A follower that lags is
+noticed by a check every half `replica.lag.time.max.ms`. `Candidates` decides which followers may join, and for which of
+them the high watermark waits so that they can.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from ottla.metadata.store import (
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 100  # proposals in one transaction: each guards its partition, and all of them mostly the same few brokers
-_WRITES_MAX = 8  # transactions under way at a time, as the controller's
+_BATCH = 100  # proposals in one transaction: each guards its own partition, and all mostly guard the same few brokers
+_WRITES_MAX = 8  # transactions under way at a time, as in the controller
 _AGAIN_S = 0.1
 
 Key = tuple[UUID, int]
@@ -48,10 +49,11 @@ Key = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """What a leader wants to write. `leading` is the epoch that it was thought out in."""
+    """A partition's state that its leader wants to write. `leading` is the leadership under which the proposal was
+    made."""
 
     partition: Partition
-    leading: LeaderState | None  # None where the log is lost
+    leading: LeaderState | None  # None where this broker doesn't lead
     before: model.Partition
     after: model.Partition
     guards: tuple[Guard, ...]
@@ -66,7 +68,7 @@ class _Proposal:
 
 
 class IsrChanges:
-    """All proposals of one broker. `run` and `watch_lag` are tasks of the owner's."""
+    """The changes of ISRs by one broker. The owner runs `run` and `watch_lag` as tasks."""
 
     def __init__(
         self,
@@ -89,22 +91,22 @@ class IsrChanges:
         self._writable = writable
         self._candidates = Candidates(image, lag_max_s)
         self._wanted: dict[Key, Partition] = {}
-        self._writing: set[Key] = set()  # partitions whose transaction is under way, or is made anew in a moment
+        self._writing: set[Key] = set()  # partitions whose transaction is under way, or is tried again within _AGAIN_S
         self._writes = 0  # transactions under way
         self._unknown: set[Key] = set()  # partitions with a proposal that may yet be written
         self._woken = asyncio.Event()
 
     def outsider_fetched(self, partition: Partition, replica: int) -> None:
-        """A follower that isn't in the ISR has fetched: the high watermark waits for it if it is caught up, and it is
-        proposed if it may join."""
+        """A follower that isn't in the ISR has fetched. If it is caught up, the high watermark waits for it; if it may
+        join, a change of the ISR is proposed."""
         self._candidates.weigh(partition)
         assert partition.leading is not None
         if not partition.leading.undecided and self._candidates.may_join(partition, replica):
             self.wants(partition)
 
     def registrations_changed(self, image: Image, changed: Changed) -> None:
-        """Listens to the metadata: who couldn't join for its registration's sake perhaps can now, and who is waited for
-        perhaps can't any more."""
+        """Looks at the partitions again when registrations have changed: a broker that couldn't join because of its
+        registration may be able to now, and a candidate may not be able to any more. A listener of the image."""
         if changed.brokers:
             for partition in self._partitions():
                 leading = partition.leading
@@ -114,16 +116,17 @@ class IsrChanges:
                     self.wants(partition)
 
     def stop(self) -> None:
-        """Nothing is looked at any more; the tasks are the owner's to cancel."""
+        """Stops the candidates' timers. The owner cancels the tasks."""
         self._candidates.stop()
 
     def wants(self, partition: Partition) -> None:
-        """The partition's state is to be looked at, and written where it should be another."""
+        """Asks for a look at the partition's state, which is written if it should change."""
         self._wanted[partition.topic_id, partition.index] = partition
         self._woken.set()
 
     async def run(self) -> None:
-        """Writes what is wanted, until cancelled. A transaction without an answer holds up its own partitions only."""
+        """Writes the wanted partitions' states, until cancelled. A transaction without an answer delays its own
+        partitions only."""
         async with asyncio.TaskGroup() as writers:
             while True:
                 await self._woken.wait()
@@ -134,16 +137,17 @@ class IsrChanges:
                     writers.create_task(self._change(some))
 
     def _next_batch(self) -> dict[Key, Partition]:
-        """Wanted partitions that no transaction is under way for."""
+        """Up to _BATCH wanted partitions for which no transaction is under way."""
         free = (key for key in self._wanted if key not in self._writing)
         return {key: self._wanted.pop(key) for key in list(islice(free, _BATCH))}
 
     async def _change(self, some: dict[Key, Partition]) -> None:
-        """Writes these in one transaction; a proposal that must be thought over is made anew a moment later."""
+        """Writes the states of these partitions in one transaction. A proposal that wasn't written is made anew after
+        _AGAIN_S."""
         try:
             proposals = [proposal for partition in some.values() if (proposal := self._propose(partition))]
             if failed := await self._write(proposals) if proposals else []:
-                await asyncio.sleep(_AGAIN_S)  # the image will show why
+                await asyncio.sleep(_AGAIN_S)  # by then the image shows the change that made it fail
                 for proposal in failed:
                     if proposal.partition.leading is proposal.leading:
                         self.wants(proposal.partition)
@@ -153,7 +157,7 @@ class IsrChanges:
             self._woken.set()
 
     async def watch_lag(self) -> None:
-        """Looks for followers that fell behind, until cancelled."""
+        """Looks for followers that lag, until cancelled."""
         while True:
             await asyncio.sleep(self._lag_max_s() / 2)
             for partition in self._partitions():
@@ -161,7 +165,7 @@ class IsrChanges:
                     self.wants(partition)
 
     def _propose(self, partition: Partition) -> _Proposal | None:
-        """The partition's state as its leader wants it, if that is another one than the metadata has."""
+        """The partition's state as its leader wants it, if it differs from the state in the metadata; else None."""
         image, leading = self._image(), partition.leading
         own = image.brokers.get(self._broker_id)
         before = image.partition(partition.topic_id, partition.index)
@@ -175,10 +179,10 @@ class IsrChanges:
             return None
         key = (partition.topic_id, partition.index)
         if not leading.undecided:
-            self._unknown.discard(key)  # the metadata has shown what became of it
+            self._unknown.discard(key)  # the metadata has shown the proposal's outcome
         unknown = key in self._unknown
         if leading.undecided and not unknown:
-            return None  # written, and not seen yet
+            return None  # the proposal is written, but the image doesn't show it yet
         lagging = partition.find_lagging(self._lag_max_s())
         members = [(member, before.epoch_in_isr(member)) for member in before.isr if member not in lagging]
         joining = [
@@ -197,7 +201,8 @@ class IsrChanges:
         return _Proposal(partition, leading, before, after, _guards(before, key, (own, *joining)))
 
     def _resignation(self, partition: Partition, before: model.Partition, own: model.Broker) -> _Proposal | None:
-        """The ISR without this broker, nor is it the leader any more, if one of the others may lead."""
+        """The partition's state with this broker removed from the ISR and from leadership; None if no other member may
+        lead."""
         members = [(member, before.epoch_in_isr(member)) for member in before.isr if member != self._broker_id]
         brokers = self._image().brokers
         if not any(
@@ -210,7 +215,7 @@ class IsrChanges:
         if before.leader == self._broker_id:
             changed = replace(changed, leader=model.NO_LEADER, leader_epoch=before.leader_epoch + 1)
         after = self._with_eligible(partition, before, changed)
-        if partition.offline:  # there is nothing to be elected for
+        if partition.offline:  # this broker has no log, so it isn't eligible to lead either
             kept = [pair for pair in zip(after.elr, after.elr_epochs, strict=True) if pair[0] != self._broker_id]
             after = replace(after, elr=tuple(each for each, _ in kept), elr_epochs=tuple(epoch for _, epoch in kept))
         key = (partition.topic_id, partition.index)
@@ -222,13 +227,14 @@ class IsrChanges:
         return eligibility.with_eligible(before, after, image.brokers, min_isr)
 
     async def _write(self, proposals: list[_Proposal]) -> list[_Proposal]:
-        """Writes all in one transaction, or in another one those whose guards hold; those that must be thought over."""
-        for proposal in proposals:  # all of them now, before anything is waited for
+        """Writes all proposals in one transaction; if some guards fail, the other proposals in another one. Returns the
+        proposals that weren't written, or whose outcome is unknown."""
+        for proposal in proposals:  # all of them before the first await
             if proposal.leading is not None:
                 proposal.leading.proposed(proposal.after.isr)
                 proposal.partition.isr_moved()
         guards = {guard.key: guard for proposal in proposals for guard in proposal.guards}
-        if len(guards) > TRANSACTION_OPERATIONS_MAX:  # a hundred brokers join at once
+        if len(guards) > TRANSACTION_OPERATIONS_MAX:  # as when a hundred brokers join at once
             middle = len(proposals) // 2
             return await self._write(proposals[:middle]) + await self._write(proposals[middle:])
         try:
@@ -253,14 +259,15 @@ class IsrChanges:
         return []
 
     def _refused(self, proposals: list[_Proposal]) -> None:
-        """These weren't written; an earlier one of the same partition may have been, and then it is what counts."""
+        """Takes back proposals that weren't written, unless an earlier proposal for the same partition may have been
+        written."""
         for proposal in proposals:
             if proposal.key not in self._unknown and proposal.leading is not None:
                 proposal.leading.refused()
                 proposal.partition.isr_moved()
 
     def _written(self, proposal: _Proposal) -> None:
-        self._unknown.discard(proposal.key)  # by the same guards, so no earlier one was
+        self._unknown.discard(proposal.key)  # under the same guards, so no earlier proposal was written
         before, after = proposal.before.isr, proposal.after.isr
         if set(before) - set(after):
             self.shrinks += 1
@@ -271,7 +278,7 @@ class IsrChanges:
 
 
 def _who_lags(proposal: _Proposal) -> str:
-    """What is known of the followers that a proposal takes out."""
+    """The lag of each follower that a proposal removes from the ISR, as text for the log."""
     leading, after = proposal.leading, proposal.after.isr
     if leading is None or set(proposal.before.isr) <= set(after):
         return ""
@@ -281,7 +288,7 @@ def _who_lags(proposal: _Proposal) -> str:
 
 
 def _guards(before: model.Partition, key: Key, brokers: Iterable[model.Broker]) -> tuple[Guard, ...]:
-    """Nobody has changed the partition, and these brokers are as they were read."""
+    """The guards that the partition's state and these brokers' registrations haven't changed since they were read."""
     return (
         Guard(keys.partition(*key), before.revision),
         *(Guard(keys.broker(broker.id), broker.revision) for broker in brokers),

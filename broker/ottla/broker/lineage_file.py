@@ -1,8 +1,8 @@
 """The last word of the metadata store's lineage that this broker has seen, kept in its log directories.
 
-Every log directory has a copy, since any of them may fail or be replaced; the newest counts. A copy is replaced
-atomically, in a thread, and lags behind what was seen by one write: an older word is still one that the right store
-has. What the words are for: `ottla.metadata.lineage`.
+Every log directory has a copy, because any directory may fail or be replaced; the newest copy counts. A copy is
+replaced atomically, in a thread, and may be one write behind the word that the broker has seen last: the right store
+also has the older words. `ottla.metadata.lineage` explains the purpose of the words.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 def read_known(logs: LogDirectories) -> Known | None:
-    """What the broker knows of its cluster's metadata from before; None where it has seen nothing yet."""
+    """The newest lineage word that the broker's log directories hold; None where they hold none."""
     found = []
     for path in logs.online_paths:
         try:
@@ -37,7 +37,7 @@ def read_known(logs: LogDirectories) -> Known | None:
 
 
 async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
-    """Writes what is known whenever that is news, until cancelled."""
+    """Writes the last word that the store has shown whenever it changes, until cancelled."""
     known = store.known
     await asyncio.to_thread(_write, logs, known)
     while True:
@@ -46,7 +46,7 @@ async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
 
 
 def read_known_of(disk: Disk, path: str) -> Known | None:
-    """What one log directory's copy says. Raises OSError."""
+    """The lineage word in one log directory's copy; None where there is no copy, or a damaged one. Raises OSError."""
     file = f"{path}/{names.LINEAGE}"
     if not disk.exists(file):
         return None

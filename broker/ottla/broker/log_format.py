@@ -1,7 +1,8 @@
 """How the broker writes its own log: one line for each event, for people (`text`) or for programs (`json`).
 
-`ottla.log.format` and `ottla.log.level` choose. A JSON line holds the message, and as `event` the text before its
-values were put in, which stays the same from one occurrence to the next and can be searched for.
+`ottla.log.format` sets the format, and `ottla.log.level` the lowest level that is written. A JSON line holds the
+message, and as `event` the message's template without its values, which is the same at each occurrence and can be
+searched for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 import traceback
 from typing import TextIO
 
-# What a LogRecord has by itself; anything else came from the caller's `extra`.
+# The attributes of every LogRecord; any other one came from the caller's `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 _VISIBLE = {code: repr(chr(code))[1:-1] for code in (*range(32), 127) if code != 9}
@@ -24,7 +25,7 @@ class TextFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; a traceback follows on lines of its own."""
-        # What clients sent must neither begin a line nor drive a terminal.
+        # Text that clients sent must neither begin a line nor control a terminal.
         message = record.getMessage().translate(_VISIBLE)
         line = f"{_utc(record.created, ' ')} {record.levelname:<7} {_area(record.name)}: {message}"
         if record.exc_info and record.exc_info[0] is not None:
@@ -51,7 +52,8 @@ class JsonFormat(logging.Formatter):
 
 
 def configure_logging(form: str, level: str, stream: TextIO | None = None) -> None:
-    """Sends everything from `level` on to `stream` (standard error) as `form`: text or json."""
+    """Writes all messages of `level` and above to `stream` (None: standard error) in the format `form`, text or
+    json."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormat() if form == "json" else TextFormat())
     root = logging.getLogger()

@@ -1,6 +1,7 @@
-"""The levels of this process's loggers, under Kafka's names: what resources of type BROKER_LOGGER describe and alter.
+"""The levels of this process's loggers, under Kafka's names, as resources of type BROKER_LOGGER describe and alter
+them.
 
-Changes last as long as the process, as in Kafka.
+A change lasts until the process ends, as in Kafka.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ LEVELS = {
 
 
 def log_levels() -> dict[str, str]:
-    """Effective level of every logger of Ottla's own, and of the root logger, by name."""
+    """The effective level of every logger of Ottla, and of the root logger, by the logger's name."""
     names = sorted(name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "ottla")
     return {name: _level_name(_logger(name)) for name in [ROOT, *names]}
 
 
 def check_log_level(name: str, level: str | None) -> None:
-    """Raise KafkaError unless a logger of that name exists and can take the level; None means that of its parent."""
+    """Raises KafkaError unless a logger of that name exists and can take the level; None means the level of its
+    parent."""
     if name not in log_levels():
         raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
     if level is None:
@@ -41,7 +43,7 @@ def check_log_level(name: str, level: str | None) -> None:
 
 
 def set_log_level(name: str, level: str | None) -> None:
-    """Set a logger's level, checked before; None takes the parent's."""
+    """Sets a logger's level, which `check_log_level` has accepted; None sets that of its parent."""
     _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level.upper()])
 
 

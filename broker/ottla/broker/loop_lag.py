@@ -1,8 +1,7 @@
-"""How long the event loop keeps others waiting, and how much of the time it is idle.
+"""Measures how late the event loop runs due work, and how much of the time the loop is idle.
 
-A timer that should fire every `PERIOD_SECONDS` tells by how much it is late: that long, something held the loop. Idle
-is the part of the time in which the loop's thread used no CPU, or only looked whether there is something to do, over
-the last `WINDOW` periods.
+A timer is due every `PERIOD_SECONDS`: if it fires late, something held the loop for that long. The loop is idle while
+its thread uses no CPU, or only polls for events; the idle ratio covers the last `WINDOW` periods.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ WARN_SECONDS = 1.0
 
 
 class LoopLag:
-    """Watches the running loop from `start` to `stop`. `looked` tells for how many seconds it only looked around."""
+    """Watches the running loop from `start` to `stop`. `looked` returns for how many CPU seconds the loop has only
+    polled."""
 
     def __init__(self, looked: Callable[[], float] = lambda: 0.0) -> None:
         self._looked = looked
@@ -34,21 +34,21 @@ class LoopLag:
         self._seen: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # (wall, busy CPU seconds of the loop's thread)
 
     def start(self) -> None:
-        """Begins to watch; to be called on the loop."""
+        """Begins to measure. Must be called on the loop."""
         loop = asyncio.get_running_loop()
         self._seen.append((time.perf_counter(), self._busy_seconds()))
         self._due = loop.time() + PERIOD_SECONDS
         self._timer = loop.call_at(self._due, self._sample, loop)
 
     def stop(self) -> None:
-        """Ends it."""
+        """Ends the measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     @property
     def idle_ratio(self) -> float:
-        """1 for a loop that only waits, 0 for one that never does; over the last minute."""
+        """The part of the last minute in which the loop was idle, from 0 to 1."""
         wall, cpu = self._seen[0] if self._seen else (0.0, 0.0)
         passed = time.perf_counter() - wall
         if not self._seen or passed <= 0:
@@ -69,6 +69,6 @@ class LoopLag:
             if lag > WARN_SECONDS:
                 logger.warning("the event loop was held for %.1f s, longer than ever before", lag)
         self._seen.append((time.perf_counter(), self._busy_seconds()))
-        # From now, not from when it was due: what held the loop once is one lag, not many.
+        # The next time is counted from now, not from the due time: one hold of the loop is one lag, not many.
         self._due = now + PERIOD_SECONDS
         self._timer = loop.call_at(self._due, self._sample, loop)

@@ -1,10 +1,10 @@
-"""How much of producers' batches the event loop looks at in one of its turns, and a thread in one of its own.
+"""Limits how much of producers' batches the event loop checks in one of its turns, and a thread in one turn.
 
-The rule it protects: whatever a request brings, one batch or a thousand small ones, those who wait behind it for the
-loop wait no longer than for a large batch without a codec. To hand a batch to a thread costs the loop about 100 µs, and
-a task to wait for it. So a batch that fits what is left of the loop's turn is looked at where it arrived.
+The rule it protects: whether a request brings one batch or a thousand small ones, the requests behind it wait for the
+loop no longer than for a large batch without a codec. To hand a batch to a thread costs the loop about 100 µs, and a
+task that waits for it. So a batch that fits what is left of the loop's turn is checked on the loop.
 
-Pure: when the loop's next turn begins is said by whoever owns the loop.
+Pure: the loop's owner tells when the loop's next turn begins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NATIVE: dict[int, int] = {Codec.none: 2500, Codec.gzip: 450, Codec.snappy: 1400
 """Unpacked and walked over in a microsecond, in bytes: of JSON in records of 1 KiB, on a core of an AMD EPYC. What has
 no codec is walked over ten times as fast, but has to have its CRC taken and to be written, too; a batch that is made of
 empty headers takes eight times as long as is said here."""
-_TWIN = 60  # where the records are walked over in Python, whatever the codec; in records of 100 B
+_TWIN = 60  # bytes a microsecond where Python checks the records, whatever the codec; for records of 100 B
 _SPEEDS = _NATIVE if NATIVE else dict.fromkeys(_NATIVE, _TWIN)
 _PLAIN = _SPEEDS[Codec.none]
 _SLOWEST = min(_SPEEDS.values())
@@ -41,18 +41,18 @@ another; and the loop, asked for its next turn, would no longer wait for more re
 
 
 def bytes_in(microseconds: float, codec: int) -> int:
-    """What is unpacked of `codec` in that time, in bytes."""
+    """How many bytes a batch with `codec` unpacks to in that time."""
     return int(microseconds * _speed(codec))
 
 
 class LoopQuota:
-    """What is left of the loop's turn: of what is unpacked, and of what has no codec. `at_next_turn` calls what it is
-    given when that turn has ended.
+    """What is left of the loop's turn, in two quotas: for batches that are unpacked, and for batches without a codec.
+    `at_next_turn` calls its argument when the turn has ended.
 
-    The two are apart, so that large batches without a codec send no small packed batch to a thread.
+    There are two quotas so that large batches without a codec send no small packed batch to a thread.
 
-    To ask for that call costs more than to look at a small batch. So nobody asks before an eighth of one is spent, and
-    what less was spent in turns before counts for this one.
+    To ask for that call costs more than to check a small batch. So it isn't asked for before an eighth of a quota is
+    spent, and smaller amounts that were spent in earlier turns count for the present one.
     """
 
     __slots__ = ("_asked", "_at_next_turn", "_packed_left", "plain_left")
@@ -66,29 +66,30 @@ class LoopQuota:
 
     @property
     def plain_left_at_arrival(self) -> float:
-        """As `plain_left`, for a request that has just arrived: what is cheaper than its hand-over always fits."""
+        """As `plain_left`, for a request that has just arrived: a batch whose check costs less than its hand-over to a
+        thread always fits."""
         return max(self.plain_left, HANDED_OVER_BYTES)
 
     def bytes_left(self, codec: int) -> int:
-        """What may still be unpacked of `codec` in this turn, in bytes."""
+        """How many bytes batches with `codec` may still unpack to in this turn."""
         return int(self._packed_left * _speed(codec))
 
     def spend(self, codec: int, size_bytes: int) -> None:
-        """So much was unpacked of `codec`; more than was left is taken for all that was."""
+        """Takes `size_bytes` unpacked bytes of `codec` from the quota, which doesn't fall below 0."""
         self._packed_left = max(self._packed_left - size_bytes / _speed(codec), 0)
         if self._packed_left <= LOOP_MICROSECONDS * _ASKS_AT:
             self._ask()
 
     def spend_plain(self, size_bytes: int) -> None:
-        """As `spend`, of what has no codec."""
+        """As `spend`, for a batch without a codec."""
         left = self.plain_left - size_bytes
         self.plain_left = left if left > 0 else 0
         if left <= TURN_BYTES * _ASKS_AT:
             self._ask()
 
     def fits(self, sizes: Iterable[tuple[int, int] | None]) -> bool:
-        """Whether all of these, as (codec, bytes), may be looked at where they arrive; None never may. Takes no more of
-        them than it needs to know."""
+        """Whether batches of all these sizes, as (codec, bytes), may be checked on the loop; None stands for a batch
+        that may not. Stops reading `sizes` as soon as the answer is known."""
         packed_left, plain_left = self._packed_left, self.plain_left_at_arrival
         for size in sizes:
             if size is None:

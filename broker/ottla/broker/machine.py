@@ -1,9 +1,9 @@
 """The machine that a broker runs on, as far as the broker touches it. The simulation puts machines of its own in place
 of the real one.
 
-The metadata store is not among it: it is a port of its own, and given to the broker. Threads are the event loop's,
-those of `threads` and `disk_threads`, the one that waits for a compaction's process and that of `renewal`. Time that
-isn't the wall clock's is the event loop's.
+The metadata store isn't a part of the machine: it is a port of its own, which the broker is given. The broker's threads
+are the event loop's, those of `threads` and `disk_threads`, the thread that waits for a compaction's process, and that
+of `renewal`. Durations are measured by the event loop's time, never by the wall clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Threads = Callable[[int], Executor]
 
 
 def renewal_thread(store: Store, stall_s: float) -> Renewal:
-    """What keeps the registration's lease alive while the event loop stands still for no longer than `stall_s`."""
+    """The thread that keeps the registration's lease alive while the event loop stands still for no longer than
+    `stall_s`."""
     return RenewalThread(store.lease_line(), stall_s)
 
 
@@ -37,14 +38,14 @@ def now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The clock, the dice, the disk, the sockets and the threads of one broker; by default the real ones."""
+    """The clock, the random numbers, the disk, the sockets and the threads of one broker; by default the real ones."""
 
     now_ms: Callable[[], int] = now_ms
     random: Random = field(default_factory=SystemRandom)
     disk: Disk = field(default_factory=RealDisk)
     open_socket: OpenSocket = open_socket  # listening
     connect: Connect = connect_tcp  # to other brokers
-    threads: Threads = ThreadPoolExecutor  # for so many workers; start and stop wait for them
+    threads: Threads = ThreadPoolExecutor  # an executor of so many workers; start and stop wait for them
     disk_threads: DiskThreads = field(default_factory=VolumeThreads)  # for reads of what isn't in memory
-    busy_poll_seconds: float = WINDOW_SECONDS  # 0 where time stands still while there is anything to do
+    busy_poll_seconds: float = WINDOW_SECONDS  # 0 in a simulation, whose time stands still while anything is to do
     renewal: Callable[[Store, float], Renewal] = renewal_thread  # of the registration's lease

@@ -1,16 +1,18 @@
-"""A broker that the metadata store doesn't answer makes way for its clients when others lead what it led.
+"""A broker without a connection to the metadata store disconnects its clients once other brokers lead its partitions.
 
-It doesn't hear of that. A client that takes it for the leader would wait for acknowledgements that no follower gives
-any more, one time-out after the other. So it hangs up on everybody and turns away whoever comes, until the store has
-confirmed a registration of its own and its image shows that. Clients ask another broker then, as if this one were dead.
+Such a broker doesn't hear of the elections. A client that takes it for the leader would wait for acknowledgements by
+followers that have left, one time-out after the other. So the broker closes all connections and refuses new ones, until
+the store has confirmed its registration and its image shows that registration. Clients then ask another broker, as if
+this one were dead.
 
-A store that answers nobody is another matter: nobody else leads anything, and serving goes on for as long as it takes.
-So once the store has been silent for a session, the broker asks the others who leads what it leads. One leader of a
-newer epoch proves that the controller has moved on; a broker that merely doesn't know this one proves nothing, because
-it may be behind.
+If the store answers no broker at all, no other broker can be elected, and this broker serves on for as long as that
+lasts. So once the store has been silent for a session's time-out, the broker asks the other brokers for the leaders of
+its partitions. One other leader with a newer epoch proves that the controller has elected it. An answer that names no
+other leader proves nothing, because the broker that gave it may be behind.
 
-The lease isn't kept alive any more from then on: the store may hear this broker, whose answers get lost, for ever.
-Source: ours; an Apache Kafka broker that its controllers don't answer goes on as it was.
+From then on the broker no longer renews its lease: if only the store's answers got lost, the store would receive the
+renewals and keep the registration for ever. Source: ours; an Apache Kafka broker that its controllers don't answer
+serves on.
 """
 
 from __future__ import annotations
@@ -31,21 +33,21 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _METADATA, _METADATA_VERSION = 3, 8
 _ANSWERED_S = 2.0
-_TOPICS_MAX = 100  # that the others are asked about
+_TOPICS_MAX = 100  # about which the other brokers are asked
 
 
 class Doors(Protocol):
-    """Who lets clients in: the server."""
+    """The server, which accepts or refuses clients' connections."""
 
     def turn_away(self, why: str) -> None:
-        """Closes every connection, and each new one at once."""
+        """Closes every connection, and each new one at once, for the reason `why`."""
 
     def let_in(self) -> None:
-        """Serves who comes from now on."""
+        """Accepts and serves new connections again."""
 
 
 class MakingWay:
-    """Looks after one broker. `run` is a task of the owner's."""
+    """Decides for one broker whether it turns its clients away. The owner runs `run` as a task."""
 
     def __init__(
         self,
@@ -57,9 +59,10 @@ class MakingWay:
         is_registered: Callable[[], bool],
         let_go: Callable[[], None],
     ) -> None:
-        """`silence_s`: since when the store hasn't confirmed the registration. `is_led_elsewhere`: whether others lead
-        what this broker leads. `is_registered`: whether its own image shows the registration that it
-        holds. `let_go`: keeps the lease alive no more."""
+        """`silence_s` returns for how many seconds the store hasn't confirmed the registration, and `session_s` the
+        session's time-out in seconds. `is_led_elsewhere` returns whether another broker leads a partition that this
+        broker believes to lead, and `is_registered` whether this broker's image shows its present registration.
+        `let_go` ends the renewal of the lease."""
         self.made = False
         self._doors = doors
         self._silence_s = silence_s
@@ -69,16 +72,16 @@ class MakingWay:
         self._let_go = let_go
 
     async def run(self) -> None:
-        """Looks once a second, until cancelled."""
+        """Calls `look` once a second, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
                 await self.look()
-            except Exception:  # of one look: the next one comes
+            except Exception:  # the next look follows in a second
                 logger.exception("whether others lead couldn't be found out")
 
     async def look(self) -> None:
-        """Makes way, or comes back, if it is time to."""
+        """Turns clients away, or accepts them again, if the conditions for it hold."""
         if self.made:
             if not self._is_silent() and self._is_registered():
                 self.made = False
@@ -99,8 +102,9 @@ class MakingWay:
 
 
 async def is_led_elsewhere(broker: int, image: Image, listener: str, connect: Connect) -> bool:
-    """Whether any other broker of the image names another leader, of a newer epoch, for a partition that this broker
-    leads by its image. One that doesn't answer says nothing. `listener` is the name of the inter-broker listener."""
+    """Whether any other broker of the image names another leader, with a newer epoch, for a partition that `broker`
+    leads by the image. A broker that doesn't answer is left out. `listener` is the name of the inter-broker
+    listener."""
     led = {
         (image.intents_by_id[topic_id].name, state.index): state.leader_epoch
         for topic_id, partitions in image.partitions.items()
@@ -127,8 +131,8 @@ async def is_led_elsewhere(broker: int, image: Image, listener: str, connect: Co
 async def _leaders(
     connect: Connect, endpoint: Endpoint, client_id: str, topics: list[str], cluster_id: str | None
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """(leader, leader epoch) by (topic, partition), as the broker at that address knows them; nothing where it doesn't
-    answer, or is another cluster's."""
+    """(leader, leader epoch) by (topic, partition), as the broker at `endpoint` answers; empty where it doesn't answer,
+    or belongs to another cluster."""
     message = {
         "topics": [{"name": topic} for topic in topics],
         "allow_auto_topic_creation": False,
@@ -142,7 +146,7 @@ async def _leaders(
             body = write_request(_METADATA, _METADATA_VERSION, message)
             answer = await peer.request(_METADATA, _METADATA_VERSION, body, _ANSWERED_S)
         told = read_response(_METADATA, _METADATA_VERSION, bytes(answer.frame[: answer.end]), answer.start)
-    except Exception as error:  # whatever it is, this one says nothing
+    except Exception as error:  # whatever the error is, this broker is left out
         logger.debug("%s:%d doesn't say who leads: %s", endpoint.host, endpoint.port, error)
         return {}
     finally:

@@ -1,7 +1,7 @@
-"""What a broker shows to the outside over HTTP: its metrics, whether it is alive and ready, and may be restarted.
+"""A broker's pages over HTTP: its metrics, whether it is alive, whether it is ready, and whether it may be restarted.
 
-Alive (`/healthz`) means that the event loop turns, nothing else: who gets this answer knows it. Ready (`/readyz`) means
-registered, recovered and serving; never caught up, never that the metadata store can be reached.
+Alive (`/healthz`) means only that the event loop runs, which any answer proves. Ready (`/readyz`) means registered,
+recovered and serving. Ready doesn't mean that replicas are caught up or that the metadata store can be reached.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from ottla.net.http import HttpServer, Request, Response
 if TYPE_CHECKING:
     from ottla.metadata.follower import Follower
 
-TURN_SECONDS = 0.002  # for so long a page of metrics may hold the loop
+TURN_SECONDS = 0.002  # how long a page of metrics may hold the loop at a time
 
 
 class Source(catalogue.Source, restart_pages.Source, Protocol):
-    """A broker, as far as its pages show it."""
+    """The parts of a broker that its pages show."""
 
     @property
     def follower(self) -> Follower:
-        """Who tells of changes of the metadata."""
+        """The follower of the metadata, which calls listeners for each change."""
 
 
 class Monitoring:
-    """Started before the logs are recovered, so that recovery can be watched, and stopped last."""
+    """The server of a broker's pages: started before the logs are recovered, so that recovery can be watched, and
+    stopped last."""
 
     def __init__(self, broker: Source) -> None:
         restart = restart_pages.RestartPages(broker)
@@ -48,13 +49,13 @@ class Monitoring:
         self._broker = broker
 
     async def start(self) -> None:
-        """Begins to watch the loop, and opens `ottla.http.listener` where there is one. Raises OSError."""
+        """Begins to measure the loop's lag, and opens `ottla.http.listener` where it is set. Raises OSError."""
         self._broker.loop_lag.start()
         self._broker.follower.listen(self._broker.elections.changed)
         await self.http.start_at(self._broker.config.get_str("ottla.http.listener"))
 
     async def stop(self) -> None:
-        """Closes the port."""
+        """Closes the port, and ends the measuring of the loop's lag."""
         await self.http.stop()
         self._broker.loop_lag.stop()
 
@@ -70,7 +71,7 @@ class Monitoring:
 
 
 async def render(broker: catalogue.Source) -> AsyncIterator[bytes]:
-    """The whole page of metrics in pieces; between two of them others have their turn."""
+    """The page of metrics in pieces. Between two pieces the event loop serves other work."""
     piece: list[str] = []
     turn_ends = perf_counter() + TURN_SECONDS
     for metric in METRICS:

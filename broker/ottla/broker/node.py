@@ -1,8 +1,8 @@
-"""One broker: builds its parts, starts and drains them in order, and is what API handlers reach everything through.
+"""One broker: builds its parts, starts and drains them in order. API handlers reach all parts through it.
 
-Start: logs are opened and recovered, the metadata is read, the broker registers as starting, then as running, and only
-when the partitions that nobody else can lead are led does it accept clients. Stop: draining is announced, clients are
-closed, logs are flushed and marked clean, the registration is withdrawn.
+Start: the metadata is read, the logs are opened and recovered, and the broker registers as running. It accepts clients
+once it leads all partitions whose only replica it has. Stop: the broker registers as draining and hands over its
+partitions, clients' connections are closed, logs are flushed and marked clean, and the registration is withdrawn.
 """
 
 from __future__ import annotations
@@ -69,11 +69,12 @@ from ottla.settings.config import BrokerConfig
 logger = logging.getLogger(__name__)
 
 _ANNOUNCED_AGAIN_S = 0.5
-# A store without room answers each try and takes none: a stop waits this long, well below what a supervisor allows.
+# A store without room for writes answers each try with a refusal: a stop waits this long, well below a supervisor's
+# limit.
 _ANNOUNCING_S = 5.0
 _HANDING_OVER_S = 15.0
-# A client whose connection is cut asks any broker who leads now: by then all of them must know. Those that ask here
-# meanwhile are told, with the new leader.
+# A client whose connection is closed asks any broker for the new leader: by then all brokers must know it. Clients that
+# send requests to this broker meanwhile are told the new leader.
 _LINGERING_S = 0.5
 
 PRODUCE = 0
@@ -81,11 +82,11 @@ FETCH = 1
 PIPELINED = frozenset({PRODUCE})
 LEADERSHIP_WAIT_SECONDS = 30.0
 INSPECTORS = min(os.cpu_count() or 1, 4)
-FETCH_SESSION_EVICTION_SECONDS = 120.0  # as Kafka; it is no setting there either
+FETCH_SESSION_EVICTION_SECONDS = 120.0  # as in Kafka, where it is no setting either
 
 
 class Broker:
-    """A running broker. `open`, `register`, `serve`, then `stop`; the process's main function calls them in order."""
+    """A running broker. The process's main function calls `open`, `register`, `serve` and `stop` in this order."""
 
     def __init__(self, config: BrokerConfig, store: Store, machine: Machine | None = None) -> None:
         machine = machine or Machine()
@@ -197,7 +198,7 @@ class Broker:
         )
         self.inspectors = Inspectors(machine.threads(INSPECTORS), INSPECTORS)  # of producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
-        self.turns: int = 0  # batches that wait for one of them, or for one another
+        self.turns: int = 0  # batches that wait for an inspector, or for other batches before them
         self.compactor: Compactor = Compactor(self.logs, now_ms, compaction_limits(config))
         self.moves = Moves(self.logs, lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"))
         self.endpoints: dict[str, Endpoint] = {}
@@ -205,41 +206,42 @@ class Broker:
         self.loop_lag: LoopLag = LoopLag(lambda: self.server.busy_poll.looked_seconds)
         self.elections = ElectionCounts(lambda: self.controls)
         self.monitoring: Monitoring = Monitoring(self)
-        self.controller_name = ""  # of the controller in this process, where there is one
+        self.controller_name = ""  # of the controller in this process; empty where there is none
         self.recovered = False
         self.replication_bytes_out: int = 0
         self.ready = False
         self._registration: Registration | None = None
         self._keeping_alive: asyncio.Task[Any] | None = None
         self.failed = asyncio.Event()
-        self.replaced: NodeIdTaken | None = None  # another process has this node id now
+        self.replaced: NodeIdTaken | None = None  # set once another process has this node id
         self._tasks: set[asyncio.Task[Any]] = set()
         self._vital: set[asyncio.Task[Any]] = set()
 
     @property
     def image(self) -> Image:
-        """The metadata as this broker knows it."""
+        """The metadata as this broker has applied it."""
         return self.follower.image
 
     @property
     def counters(self) -> dict[str, Any]:
-        """Traffic by topic."""
+        """The traffic counters by topic."""
         return self.replicas.counters
 
     @property
     def session_seconds(self) -> float:
-        """How long the registration outlives a silent process."""
+        """How many seconds the registration outlives a process that no longer renews it."""
         return self.config.get_int("broker.session.timeout.ms") / 1000
 
     @property
     def store_silence_seconds(self) -> float:
-        """Since when the metadata store hasn't confirmed the registration; 0 before there is one."""
+        """For how many seconds the metadata store hasn't confirmed the registration; 0 before there is a
+        registration."""
         registration = self._registration
         return registration.unconfirmed_s if registration is not None and registration.made else 0.0
 
     @property
     def bootstrap(self) -> str:
-        """An address that clients can be given."""
+        """An advertised address of this broker, as host:port."""
         endpoint = next(iter(self.endpoints.values()))
         return f"{endpoint.host}:{endpoint.port}"
 
@@ -251,7 +253,7 @@ class Broker:
 
     @property
     def not_ready_because(self) -> str:
-        """What is missing until clients can be served; empty when nothing is."""
+        """The reason why clients can't be served, as a sentence; empty when they can."""
         if self.making_way.made:
             return "the metadata store answers other brokers, and not this one"
         if self.ready:
@@ -267,8 +269,8 @@ class Broker:
     # ---- life
 
     async def open(self, patience: Patience) -> None:
-        """Reads the metadata, agrees on the cluster's id, opens and recovers the logs. Raises what `Patience.answer`
-        does, and OSError."""
+        """Joins the cluster, reads the metadata, opens and recovers the logs. Raises OSError and the errors of
+        `Patience.answer`."""
         await self.monitoring.start()
         self.follower.listen(self._configured)
         self.follower.listen(self.awaited_elections.changed)
@@ -280,7 +282,7 @@ class Broker:
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.recovered = True
         self.follower.prepare(self.replicas.prepare)
-        self.follower.listen(self.restore_reports.changed)  # before replicas forget the epochs that they know
+        self.follower.listen(self.restore_reports.changed)  # before replicas drop the epochs that it needs
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self.isr_changes.registrations_changed)
         self.follower.listen(self._topics_deleted)
@@ -306,7 +308,7 @@ class Broker:
     async def register(self, patience: Patience) -> None:
         """Opens the listening sockets and registers with their addresses, as running.
 
-        Raises OSError, NodeIdTaken, what `Patience.answer` does.
+        Raises OSError, NodeIdTaken and the errors of `Patience.answer`.
         """
         self.endpoints = await self._listen()
         registered = Registered(
@@ -327,7 +329,7 @@ class Broker:
         self.spawn(self._confirm_deletions(), "confirmation of deletions", vital=True)
 
     def _is_seen_registered(self) -> bool:
-        """Whether the metadata as this broker knows it has its present registration."""
+        """Whether this broker's image shows its present registration."""
         seen = self.image.brokers.get(self.id)
         return seen is not None and seen.epoch == self.replicas.broker_epoch
 
@@ -342,7 +344,8 @@ class Broker:
         self.restore_reports.registered(broker.epoch, self._registration.lease)
 
     async def serve(self) -> None:
-        """Waits until what only this broker can lead is led, then accepts clients."""
+        """Waits until this broker leads all partitions whose only replica it has, for LEADERSHIP_WAIT_SECONDS at most;
+        then accepts clients."""
         try:
             await self.follower.wait(lambda image: None if self._unled() else True, LEADERSHIP_WAIT_SECONDS)
         except TimeoutError:
@@ -352,7 +355,7 @@ class Broker:
         self.ready = True
 
     async def stop(self) -> None:
-        """Drains and closes everything. Logs end up marked clean."""
+        """Drains the broker and closes all of its parts. Logs are marked as cleanly closed."""
         self.ready = False
         if self.store.refusal is not None:
             await self.server.close()
@@ -361,7 +364,7 @@ class Broker:
             try:
                 async with asyncio.timeout(_ANNOUNCING_S):
                     await self._registration.change(state=BrokerState.DRAINING)
-            except Exception as error:  # whatever the store does, the logs must be closed
+            except Exception as error:  # whatever the store's error is, the logs must be closed
                 reason = str(error) or f"the metadata store didn't take it within {_ANNOUNCING_S:g} s"
                 logger.warning("draining couldn't be announced: %s", reason)
             else:
@@ -374,8 +377,8 @@ class Broker:
         await self.replication.stop()
         self.isr_changes.stop()
         self.moves.stop()
-        # Nothing may touch a log while threads close it. The controller of this process ends here too: what becomes of
-        # this broker's partitions is another one's business, and without another one nothing needs to be written.
+        # No task may use a log while threads close it. The controller of this process ends here, too: another
+        # controller decides about this broker's partitions, and without another one nothing needs to be written.
         await self._cancel(self._tasks - {self._keeping_alive})
         self.inspectors.stop()
         await asyncio.to_thread(self.logs.close, self.replicas.broker_epoch)
@@ -388,8 +391,9 @@ class Broker:
         raise await self.store.refused()
 
     async def _hand_over(self) -> None:
-        """Waits until the controller has moved away what this broker leads, and taken it out of the ISRs, as far as
-        others can do without: a leader would wait for it to acknowledge what it doesn't fetch any more."""
+        """Waits until the controller has elected other leaders for this broker's partitions and has taken this broker
+        out of the ISRs, wherever the ISR has another running member. Otherwise a leader would wait for this broker's
+        fetches, which don't come any more."""
         try:
             await self.follower.wait(lambda image: None if any(self._to_hand_over(image)) else True, _HANDING_OVER_S)
         except TimeoutError:
@@ -397,7 +401,8 @@ class Broker:
             logger.warning("stopping while %d partitions could be led by others", left)
 
     def _to_hand_over(self, image: Image) -> Iterator[PartitionState]:
-        """Partitions in whose ISR this broker is beside another one that runs; who is in those of a backup is open."""
+        """The partitions whose ISR has this broker and another running broker. Partitions restored from a backup are
+        left out, because their ISR isn't decided yet."""
         running = {broker.id for broker in image.brokers.values() if broker.electable and broker.id != self.id}
         for partitions in image.partitions.values():
             for partition in partitions.values():
@@ -411,7 +416,8 @@ class Broker:
         await asyncio.gather(*ended, return_exceptions=True)
 
     def move_replica(self, topic: str, index: int, directory: str) -> None:
-        """Begins to move a replica to another log directory. Raises KafkaError."""
+        """Begins to move a replica to another log directory. Raises KafkaError where that directory or the replica
+        can't be used."""
         partition = self.partitions.get(topic, index)
         target = directory.rstrip("/") or "/"
         if target not in self.logs.paths:
@@ -436,9 +442,10 @@ class Broker:
     def spawn(
         self, coroutine: Coroutine[Any, Any, Any], name: str | None = None, *, vital: bool = False
     ) -> asyncio.Task[Any]:
-        """Runs a coroutine under this broker's care: it is cancelled at the end, and a failure is logged.
+        """Runs a coroutine in a task of this broker. The task is cancelled when the broker stops, and a failure is
+        logged.
 
-        If a `vital` one fails the broker can't go on: `failed` is set, and the process has to stop it.
+        If a `vital` task fails, the broker can't go on: `failed` is set, and the process has to stop the broker.
         """
         task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
@@ -473,7 +480,7 @@ class Broker:
         return advertised(self.config, self._ports, platform.node())
 
     async def _advertise(self) -> None:
-        """Registers with other addresses, however long the store is away."""
+        """Registers with other addresses, and tries again for as long as the store can't be reached."""
         assert self._registration is not None
         while True:
             self.endpoints = advertised(self.config, self._ports, platform.node())
@@ -491,7 +498,7 @@ class Broker:
         )
 
     def _without_logs(self) -> None:
-        """There is nothing left to serve: as by Kafka, the process ends, so that others lead what it led."""
+        """All log directories have failed. As in Kafka the process ends, so that other brokers are elected leaders."""
         logger.error("every log directory has failed: the broker stops")
         self.failed.set()
 
@@ -520,7 +527,8 @@ class Broker:
         self.restore_reports.logs_opened()
 
     async def _confirm_deletions(self) -> None:
-        """One after the other, and not before this process has the node id: until then another one may have it."""
+        """Confirms deletions of topics one after the other, and not before this process has the node id: until then
+        another process may have it."""
         while True:
             topic_id = await self._removed_topics.get()
             await asyncio.wait(
@@ -528,17 +536,17 @@ class Broker:
             )
 
     def _topics_deleted(self, image: Image, changed: Changed) -> None:
-        """Groups forget what they committed for topics that are gone."""
+        """Makes groups delete the offsets that they committed for deleted topics."""
         deleted = [image.tombstones[topic_id].name for topic_id in changed.tombstones if topic_id in image.tombstones]
         if deleted:
             self.groups.topics_deleted(deleted)
 
     def _configured(self, image: Image, changed: Changed) -> None:
-        """Dynamic broker settings take effect at once."""
+        """Applies changes of dynamic broker settings."""
         if not any(resource.type == "broker" for resource in changed.configs):
             return
         config, names = self.config.with_dynamic(image.config("broker", str(self.id)), image.config("broker", ""))
-        self.config = config  # even where no value differs, descriptions show the layers
+        self.config = config  # even where no value differs: descriptions show which layer a value is from
         for warning in config.warnings:
             logger.warning("%s", warning)
         if not names:
@@ -551,10 +559,10 @@ class Broker:
         if ADDRESSES in names and self._registration is not None:
             self.spawn(self._advertise(), "other addresses")
 
-    # ---- what handlers count
+    # ---- counts of refused partitions
 
     def count_produce_failure(self, topic: str | bytes, size_bytes: int, error: int) -> None:
-        """A producer's batch of `size_bytes` was refused."""
+        """Counts a refused batch of a producer, of `size_bytes`."""
         self.dispatcher.counters[PRODUCE].failed(error)
         counters = self.replicas.counters_of(topic)
         if counters is not None:
@@ -562,7 +570,7 @@ class Broker:
             counters.bytes_rejected += max(size_bytes, 0)
 
     def count_fetch_failure(self, topic: str | bytes, error: int) -> None:
-        """A partition of a fetch was refused."""
+        """Counts a refused partition of a fetch."""
         self.dispatcher.counters[FETCH].failed(error)
         counters = self.replicas.counters_of(topic)
         if counters is not None:

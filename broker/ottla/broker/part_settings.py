@@ -1,6 +1,6 @@
-"""What the broker's settings mean for its parts, in the types that these parts take.
+"""Converts the broker's settings into the types that the broker's parts take.
 
-The broker asks anew whenever a setting has changed that is dynamic.
+The broker converts them anew whenever a dynamic setting has changed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ottla.settings.config import BrokerConfig
 
 _CHECKPOINT_MS_MIN = 100
 _COMPACTION_BACKOFF_MS_MIN = 100
-_FLUSH_SCHEDULER_MS_MAX = 1000  # the default is "never", and topics may set flush.ms all the same
+_FLUSH_SCHEDULER_MS_MAX = 1000  # the setting's default is "never", but topics may set flush.ms
 
 
 def upkeep_intervals(config: BrokerConfig) -> UpkeepIntervals:
-    """How often the logs are looked after."""
+    """The intervals of the logs' upkeep."""
     return UpkeepIntervals(
         retention_check_ms=config.get_int("log.retention.check.interval.ms"),
         flush_scheduler_ms=min(config.get_int("log.flush.scheduler.interval.ms"), _FLUSH_SCHEDULER_MS_MAX),
@@ -30,7 +30,7 @@ def upkeep_intervals(config: BrokerConfig) -> UpkeepIntervals:
 
 
 def compaction_limits(config: BrokerConfig) -> CompactionLimits:
-    """What compaction may take of the machine."""
+    """The limits of compaction's use of the machine."""
     return CompactionLimits(
         bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
         dedupe_buffer_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
@@ -44,7 +44,7 @@ def cordoned_paths(config: BrokerConfig) -> frozenset[str]:
 
 
 def connection_limits(config: BrokerConfig) -> Limits:
-    """What clients and their connections may take of the process."""
+    """The limits of clients' connections and of their memory in this process."""
     return Limits(
         frame_bytes_max=config.get_int("socket.request.max.bytes"),
         buffered_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),

@@ -1,10 +1,10 @@
-"""One replica: its log, its part in the partition, and who waits for it to move.
+"""One replica: its log, its role in the partition, and the requests that wait for it to move.
 
-Owned by the event loop. Clients' batches are admitted, given offsets and written in one go; what is committed is
-decided by the high watermark, and those who wait for it (producers, coordinators, fetches) are told when it moves.
+Owned by the event loop. Clients' batches are admitted, given offsets and written in one go. Records below the high
+watermark are committed; when it moves, the producers, coordinators and fetches that wait for it are told.
 
-A replica leads, follows or does neither. A leader's `LeaderState` says what its followers have; where nobody else has
-to have a record, the high watermark is the log's end. A follower's log is written by `ottla.broker.replication` only.
+A replica leads, follows or does neither. A leader's `LeaderState` tracks its followers' offsets; where no follower has
+to have a record, the high watermark is the log's end. Only `ottla.broker.replication` writes a follower's log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 
 
 class Appended(NamedTuple):
-    """Where a batch went. `append_time` is −1 under CreateTime."""
+    """The offsets of an appended batch. `append_time`, in ms, is −1 under CreateTime."""
 
     base_offset: int
     last_offset: int
@@ -52,13 +52,13 @@ class Appended(NamedTuple):
 
 
 class Waiter(Protocol):
-    """Somebody who waits for a partition to have more to read."""
+    """A fetch, or a session's watch, that waits for a partition to have more to read."""
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
         """The partition has `new_bytes` more to read, or (0) changed in another way that ends the waiting."""
 
     def watermark_moved(self, partition: Partition) -> None:
-        """A follower's leader committed more."""
+        """The leader's high watermark has moved; called for followers' waiters only."""
 
 
 class Partition:
@@ -118,28 +118,28 @@ class Partition:
         self.internal = topic in INTERNAL_TOPICS
         self.log = log
         self.counters = counters
-        self.bytes_in = 0  # that clients appended here
-        self.bytes_out = 0  # that consumers read here
+        self.bytes_in = 0  # bytes that clients appended here
+        self.bytes_out = 0  # bytes that consumers read here
         self.now_ms = now_ms
         self._clock = clock
         self.rules = AdmissionRules()
-        self.elected_uncleanly = False  # whether the topic lets any replica lead where nobody else is left
+        self.elected_uncleanly = False  # whether the topic allows unclean elections
         self.min_isr = 1  # as the topic sets it; see `in_sync_min`
-        self.target_codec: int | None = None  # None: as the producer sent it
+        self.target_codec: int | None = None  # None: the producer's own
         self.high_watermark = log.log_start_offset  # everything below is committed
         self.leader = NOBODY
-        self.epoch = NO_EPOCH  # of the newest leader that this replica knows
+        self.epoch = NO_EPOCH  # the newest leader epoch that this replica knows
         self.leader_epoch = NO_EPOCH  # the same, while this replica leads
         self.leading: LeaderState | None = None
         self.partition_epoch = -1
         self.replicas: Sequence[int] = ()
         self.isr: Sequence[int] = ()
-        self.elr: Sequence[int] = ()  # may be elected too (KIP-966): they have what is committed
+        self.elr: Sequence[int] = ()  # eligible leader replicas (KIP-966): they have all committed records
         self.offline = False
-        self.damage_met: tuple[int, str] | None = None  # last: where, and what doesn't go on, with the reason
-        self.write_failed = write_failed  # hears that somebody else should lead
-        self.waiters: list[Waiter] = []  # for more that is committed
-        self.follower_waiters: list[Waiter] = []  # for more at the end
+        self.damage_met: tuple[int, str] | None = None  # the last damage: its offset, and which work it stops and why
+        self.write_failed = write_failed  # called so that another replica is elected leader
+        self.waiters: list[Waiter] = []  # for committed records
+        self.follower_waiters: list[Waiter] = []  # for records at the log's end
         self._commits = Commits()
         self._deletions = Commits()  # of records, by the low watermark
         self._commits_at_once = False
@@ -158,8 +158,8 @@ class Partition:
         return self.leader_epoch != NO_EPOCH and not self.offline
 
     def become_leader(self, state: model.Partition) -> None:
-        """Leads from now on, by `state`; under the epoch that it leads in already, only the replicas and the ISR are
-        news."""
+        """Leads from now on, by `state`. If the replica already leads in that epoch, only its replicas and ISR are
+        taken over."""
         now = self._clock()
         if self.leading is None or state.leader_epoch != self.leader_epoch:
             self.log.epochs.assign(state.leader_epoch, self.log.log_end_offset)
@@ -173,7 +173,7 @@ class Partition:
         self._wake_all()
 
     def become_follower(self, state: model.Partition) -> None:
-        """Follows the leader that `state` names, or nobody where it names none."""
+        """Follows the leader that `state` names, or no leader where it names none."""
         self.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
         moved = state.leader_epoch != self.epoch
         self._note(state)
@@ -181,7 +181,7 @@ class Partition:
             self._wake_all()  # consumers read from followers too
 
     def go_offline(self) -> None:
-        """The log directory has failed: there is nothing to lead, follow or read."""
+        """The log directory has failed: the replica no longer leads, follows or serves reads."""
         self.offline = True
         self.resign("its log directory has failed")
         self._wake_all()  # consumers that read from a follower must hear of it, too
@@ -201,7 +201,7 @@ class Partition:
         self.elr = state.elr
 
     def resign(self, reason: str) -> None:
-        """Leads no longer: those who wait get NOT_LEADER_OR_FOLLOWER."""
+        """Leads no longer: producers and coordinators that wait get NOT_LEADER_OR_FOLLOWER."""
         if self.leader_epoch == NO_EPOCH:
             return
         logger.info("%r: led until epoch %d: %s", self, self.leader_epoch, reason)
@@ -214,12 +214,12 @@ class Partition:
 
     @property
     def in_sync_min(self) -> int:
-        """How many replicas must be in sync for a record to be committed: never more than there are."""
+        """How many replicas must be in sync for a record to be committed: at most the number of replicas."""
         return min(self.min_isr, len(self.replicas))
 
     @property
     def under_min_isr(self) -> bool:
-        """Whether nothing is committed for want of replicas in sync."""
+        """Whether no record is committed, because too few replicas are in sync."""
         return len(self.isr) < self.in_sync_min
 
     def may_elect(self, replica: int) -> bool:
@@ -227,17 +227,17 @@ class Partition:
         return self.elected_uncleanly or replica in self.isr or replica in self.elr
 
     def find_lagging(self, lag_max_s: float) -> list[int]:
-        """Members of the ISR that have been behind for longer than that. Leaders only."""
+        """Members of the ISR that have lagged for longer than `lag_max_s`. Leaders only."""
         assert self.leading is not None
         return self.leading.lagging(self.log.log_end_offset, self._clock(), lag_max_s)
 
     @property
     def frozen(self) -> bool:
-        """Whether the high watermark has to stand still: whoever may be elected must have what is committed."""
+        """Whether the high watermark must stand still, so that every electable replica has all committed records."""
         return self.under_min_isr or bool(self.elr)
 
     def is_caught_up(self, replica: int, lag_max_s: float) -> bool:
-        """Whether a follower has everything, or had it no longer than that ago. Leaders only."""
+        """Whether a follower has all records, or had them within the last `lag_max_s`. Leaders only."""
         assert self.leading is not None
         return self.leading.caught_up(replica, self.log.log_end_offset, self._clock(), lag_max_s)
 
@@ -249,26 +249,26 @@ class Partition:
             self.isr_moved()
 
     def candidates_last_for(self, lag_max_s: float) -> float:
-        """In how many seconds the first of them isn't caught up any more, if none is heard of. Leaders only."""
+        """In how many seconds the first candidate isn't caught up any more, if no candidate fetches. Leaders only."""
         assert self.leading is not None
         return self.leading.candidates_last_for(self.log.log_end_offset, self._clock(), lag_max_s)
 
     def is_present(self, replica: int, lag_max_s: float) -> bool:
-        """Whether a follower was heard of within that time, or has everything. Leaders only."""
+        """Whether a follower has fetched within the last `lag_max_s`, or has all records. Leaders only."""
         assert self.leading is not None
         return self.leading.present(replica, self.log.log_end_offset, self._clock(), lag_max_s)
 
     def isr_moved(self) -> None:
-        """Who has to have a record for it to be committed changed: the committed ISR, a proposal of another one, the
-        candidates, the minimum."""
+        """The replicas that must have a record for it to be committed have changed: the committed ISR, a proposed ISR,
+        the candidates or the minimum."""
         if self.leading is not None:
             self._commits_at_once = self.leading.alone and not self.frozen
             self._advance()
             self._deletions.reached(self.leading.low_watermark(self.log.log_start_offset))
 
     def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
-        """A follower has everything below `offset`. Whether that counts, and is news of one that isn't in sync yet.
-        Leaders only."""
+        """A follower has all records below `offset`. Returns whether the leader counts this and the follower isn't in
+        sync yet. Leaders only."""
         assert self.leading is not None
         now = self._clock()
         if not self.leading.fetched(replica, broker_epoch, offset, log_start_offset, self.log.log_end_offset, now):
@@ -279,7 +279,7 @@ class Partition:
         return replica not in self.leading.maximal_isr
 
     def _advance(self) -> None:
-        """Raises the high watermark as far as the replicas in sync have come, and tells those who wait for it."""
+        """Raises the high watermark to the lowest end of the replicas in sync, and wakes requests that wait for it."""
         assert self.leading is not None
         before = self.high_watermark
         after = before if self.frozen else self.leading.advance(before, self.log.log_end_offset)
@@ -293,16 +293,16 @@ class Partition:
             self._wake(self.waiters, self._bytes_between(before, after))
 
     def _bytes_between(self, before: int, after: int) -> int:
-        """What consumers may read now that the high watermark has risen. Where the files can't be read 0, with which
-        they look for themselves, and meet the error."""
+        """How many bytes consumers may read more, now that the high watermark has risen. 0 where the files can't be
+        read: then the waiting fetches try to read, and meet the error."""
         try:
             return max(self.log.bytes_between(before, after), 1)
         except OSError:
             return 0
 
     def check_leader_epoch(self, epoch: int, *, follower_will_do: bool = False) -> None:
-        """Raises what a client's idea of the leader epoch deserves; −1 means that it has none. KIP-320, and for a
-        consumer to whom a follower will do KIP-392."""
+        """Raises KafkaError where a client's leader epoch `epoch` (−1: none stated) doesn't fit. Source: KIP-320, and
+        KIP-392 for a consumer that may read from a follower."""
         if self.offline:
             raise KafkaError(ErrorCode.kafka_storage_error)
         current = self.leader_epoch
@@ -314,8 +314,8 @@ class Partition:
             raise KafkaError(ErrorCode.fenced_leader_epoch if epoch < current else ErrorCode.unknown_leader_epoch)
 
     def check_watermark(self) -> None:
-        """Raises OFFSET_NOT_AVAILABLE while a new leader doesn't know yet what its predecessor told consumers was
-        committed: until its high watermark has reached the start of its epoch (KIP-207)."""
+        """Raises OFFSET_NOT_AVAILABLE until a new leader's high watermark has reached the start of its epoch: before
+        that the leader may not know records that its predecessor told consumers were committed (KIP-207)."""
         if self.leading is not None and self.high_watermark < self.leading.epoch_start:
             raise KafkaError(ErrorCode.offset_not_available)
 
@@ -323,15 +323,15 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is undecided; without transactions the high watermark."""
+        """The offset below which no transaction is undecided; without transactions the high watermark."""
         return self.high_watermark
 
     def append(self, frame: Memory, start: int, end: int, version: int, quota: LoopQuota) -> Appended | None:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
 
-        None where it goes by `ottla.broker.turns`, because others wait before it, because it needs another codec, or
-        because it holds more than the event loop looks at. A repeat of one of the producer's last five batches yields
-        the original's offsets and writes nothing. Raises KafkaError with the code for the producer.
+        Returns None where the batch has to go by `ottla.broker.turns`: other batches wait before it, it needs another
+        codec, or it is too large for a check on the event loop. A repeat of one of the producer's last five batches
+        yields the original's offsets and writes nothing. Raises KafkaError with the code for the producer.
         """
         if self._last_turn is not None:
             return None
@@ -355,22 +355,22 @@ class Partition:
 
     @property
     def in_turns(self) -> bool:
-        """Whether batches wait, so that what comes now has to wait behind them."""
+        """Whether batches wait for their turns, so that a new batch has to wait behind them."""
         return self._last_turn is not None
 
     def take_turn(self) -> Turn:
-        """A place behind every batch that waits now; who takes it calls `end`, come what may."""
+        """A place behind every batch that waits now. The caller must call its `end`, also after an error."""
         last = self._last_turn
         self._last_turn = Turn(self, None if last is None else last.ended)
         return self._last_turn
 
     def turn_ended(self, turn: Turn) -> None:
-        """Nobody waits any more, if it was the last one's."""
+        """Notes that no batch waits any more, if `turn` was the last one."""
         if self._last_turn is turn:
             self._last_turn = None
 
     def append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
-        """Appends a batch that has been looked at. Raises KafkaError."""
+        """Appends a batch that has been checked. Raises KafkaError."""
         if header.producer_id >= 0:
             duplicate = self.log.producers.check(header)
             if duplicate is not None:
@@ -387,8 +387,8 @@ class Partition:
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
-        """Appends a batch that this broker made itself, as with acks=all; its base offset. Raises KafkaError,
-        NOT_LEADER_OR_FOLLOWER too where another epoch has begun than the one that the caller loaded its state in."""
+        """Appends a batch that this broker made itself, as with acks=all. Returns its base offset. Raises KafkaError,
+        NOT_LEADER_OR_FOLLOWER also where `leader_epoch`, the caller's, has ended."""
         self.check_leader_epoch(-1)
         if leader_epoch != self.leader_epoch:
             raise KafkaError(ErrorCode.not_leader_or_follower)
@@ -415,13 +415,13 @@ class Partition:
         return base_offset
 
     def failed(self, error: OSError) -> KafkaError:
-        """A write failed: nothing was appended. Disk full passes; anything else is for the log directory to judge."""
+        """The clients' error after a failed write. The log directory judges whether it is full or has failed."""
         self.log.directory_failed(error)
         self.write_failed(self)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self.log.directory}: {error.strerror or error}")
 
     def flush(self) -> asyncio.Future[None]:
-        """Forces what is written by now to disk, in a thread. Who comes while a flush runs shares the one after it."""
+        """Forces the records written by now to disk, in a thread. Calls during a flush share the next one."""
         running = self._flushing
         if running is None or running.done():
             self._flushing = asyncio.ensure_future(self._flush())
@@ -461,13 +461,13 @@ class Partition:
         return target
 
     def deleted(self, before: int) -> asyncio.Future[None]:
-        """Done when no replica in sync has anything below `before`. Leaders only."""
+        """A future that is done when no replica in sync has a record below `before`. Leaders only."""
         assert self.leading is not None
         return self._deletions.wait_for(before - 1, self.leading.low_watermark(self.log.log_start_offset))
 
     @property
     def low_watermark(self) -> int:
-        """The lowest start among the replicas in sync. Leaders only."""
+        """The lowest log start offset of the replicas in sync. Leaders only."""
         assert self.leading is not None
         return self.leading.low_watermark(self.log.log_start_offset)
 
@@ -479,22 +479,22 @@ class Partition:
 
     @property
     def commits_waited_for(self) -> int:
-        """How many wait for a commit here."""
+        """How many requests wait for a commit here."""
         return len(self._commits)
 
     def _commit(self) -> None:
         self._commits.reached(self.high_watermark)
 
     def _wake(self, waiters: Sequence[Waiter], new_bytes: int) -> None:
-        for waiter in tuple(waiters):  # some leave when they hear it
+        for waiter in tuple(waiters):  # some waiters remove themselves
             waiter.moved(self, new_bytes)
 
     def watchers(self, replica_id: int) -> list[Waiter]:
-        """Who waits with that replica (−1: with the consumers)."""
+        """The list of the waiters of followers, or (`replica_id` −1) of consumers."""
         return self.waiters if replica_id < 0 else self.follower_waiters
 
     def _wake_all(self) -> None:
-        """What was waited for may never come: those who wait must look."""
+        """Wakes all waiters, because the records that they wait for may never come."""
         self._wake(self.waiters, 0)
         self._wake(self.follower_waiters, 0)
 
@@ -507,8 +507,8 @@ class Partition:
         leader_high_watermark: int,
         leader_log_start: int,
     ) -> None:
-        """Appends what the leader sent: `headers` are the (position, header) of the whole batches that fill `buffer`.
-        The high watermark and the log's start follow the leader's. Raises KafkaError KAFKA_STORAGE_ERROR."""
+        """Appends batches from the leader: `headers` are the (position, header) of the whole batches that fill
+        `buffer`. The high watermark and the log's start follow the leader's. Raises KafkaError KAFKA_STORAGE_ERROR."""
         log = self.log
         try:
             log.append_replicated(buffer, headers)
@@ -522,7 +522,7 @@ class Partition:
             self._wake(self.waiters, self._bytes_between(before, self.high_watermark))
 
     def truncate_to(self, offset: int) -> None:
-        """Drops what the leader doesn't have, from `offset` on. Raises KafkaError KAFKA_STORAGE_ERROR."""
+        """Drops the records from `offset` on, where the leader's differ. Raises KafkaError KAFKA_STORAGE_ERROR."""
         if offset < self.high_watermark:
             logger.warning("%r: truncated to %d, below its high watermark %d", self, offset, self.high_watermark)
         try:
@@ -535,8 +535,7 @@ class Partition:
         self._wake_all()
 
     def restart_at(self, offset: int) -> None:
-        """Drops everything: the leader's log starts at `offset`, beyond this one's end. Raises KafkaError
-        KAFKA_STORAGE_ERROR."""
+        """Drops all records and starts the log anew at `offset`. Raises KafkaError KAFKA_STORAGE_ERROR."""
         try:
             self.log.truncate_fully_and_start_at(offset)
         except OSError as error:
@@ -550,13 +549,14 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, small_bytes: int = WAIT
     ) -> Readable:
-        """What a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with `minimum_one`
-        (KIP-74). Where it is at most `small_bytes`, it is the bytes themselves. Raises KafkaError OFFSET_OUT_OF_RANGE,
-        KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where it isn't in memory, unless `small_bytes` is WAIT."""
+        """The batches that a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with
+        `minimum_one` (KIP-74). Up to `small_bytes` come as bytes, more as ranges of files. Raises KafkaError
+        OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where the disk must be read, if
+        `small_bytes` isn't WAIT."""
         return self._read(offset, max_bytes, minimum_one, self.high_watermark, small_bytes)
 
     def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool, small_bytes: int = WAIT) -> Readable:
-        """As `read`, for a replica: up to the end."""
+        """As `read`, for a follower: up to the log's end."""
         return self._read(offset, max_bytes, minimum_one, self.log.log_end_offset, small_bytes)
 
     def _read(self, offset: int, max_bytes: int, minimum_one: bool, limit: int, small_bytes: int) -> Readable:
@@ -565,17 +565,17 @@ class Partition:
         if offset == limit:
             return self.nothing_readable()
         if offset > log.log_end_offset and self.leader_epoch == NO_EPOCH:
-            raise KafkaError(ErrorCode.offset_not_available)  # the leader may well have it: no reason to start anew
+            raise KafkaError(ErrorCode.offset_not_available)  # the leader may have it: the consumer needn't reset
         if offset > log.log_end_offset or offset < log_start:
             raise KafkaError(ErrorCode.offset_out_of_range)
-        if offset > limit:  # a consumer that knows of records which aren't committed yet under this leader
+        if offset > limit:  # a consumer's offset that this leader hasn't committed yet
             return self.nothing_readable()
         try:
             found = log.read(offset, max_bytes, limit, minimum_one, small_bytes == WAIT)
             ranges, size = resident(found, small_bytes)
         except BlockingIOError:
             raise
-        except DamagedSegment as error:  # these bytes make no sense: the directory's others do
+        except DamagedSegment as error:  # one segment is damaged, not the directory
             self.damage_met = offset, f"fetches are refused there: {error}"
             raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
         except OSError as error:
@@ -584,12 +584,12 @@ class Partition:
         return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start, cut))
 
     def nothing_readable(self) -> Readable:
-        """What a fetch is told while nothing can be sent to it."""
+        """The answer to a fetch for which there is nothing to read."""
         return Readable((), 0, self.high_watermark, self.high_watermark, self.log.log_start_offset)
 
     def diverges(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where the log of who fetches at `fetch_offset`, having `last_fetched_epoch` there, leaves this one: the last
-        epoch that both may have, and its end here. None where it doesn't. Raises KafkaError OFFSET_OUT_OF_RANGE.
+        """Where a follower's log, which ends at `fetch_offset` in `last_fetched_epoch`, diverges from this one: the
+        last epoch that both may have, and its end here; None where it doesn't. Raises KafkaError OFFSET_OUT_OF_RANGE.
 
         Source: KIP-595, Kafka's `Partition.readRecords`.
         """

@@ -1,6 +1,6 @@
 """The replicas that this broker holds, found by topic name or id and partition index.
 
-The hot path looks a partition up with two dictionary accesses; why one isn't found is worked out only then.
+The hot path looks a partition up with two dictionary accesses; the reason for a miss is worked out only after a miss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class PartitionTable:
-    """Replicas by topic. `image` is kept current by the node, so that errors tell what the cluster knows."""
+    """Replicas by topic. `Replicas` keeps `image` current, so that the error for a missing replica follows from the
+    metadata."""
 
     def __init__(self) -> None:
         self.image: Image | None = None
@@ -34,13 +35,13 @@ class PartitionTable:
         return sum(len(partitions) for partitions in self._by_id.values())
 
     def add(self, partition: Partition) -> None:
-        """Makes a replica findable."""
+        """Adds a replica."""
         partitions = self._by_id.setdefault(partition.topic_id.bytes, {})
         partitions[partition.index] = partition
         self._by_name[partition.topic] = partitions
 
     def remove(self, partition: Partition) -> None:
-        """Takes a replica out; a newer topic of the same name is left alone."""
+        """Removes a replica; a newer topic of the same name isn't touched."""
         partitions = self._by_id.get(partition.topic_id.bytes)
         if partitions is None or partitions.get(partition.index) is not partition:
             return
@@ -61,7 +62,7 @@ class PartitionTable:
         return None if partitions is None else partitions.get(index)
 
     def find_or_none(self, topic: str | bytes, index: int) -> Partition | None:
-        """`find` for those who don't ask why."""
+        """As `find`, but None where the replica is missing."""
         partitions = self._by_name.get(topic) if isinstance(topic, str) else self._by_id.get(topic)
         return None if partitions is None else partitions.get(index)
 
@@ -75,8 +76,8 @@ class PartitionTable:
 
     def find(self, topic: str | bytes, index: int) -> Partition:
         """The replica of a topic by name, or by the 16 bytes of its id. Raises KafkaError: UNKNOWN_TOPIC_ID,
-        UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR where its log directory has failed, or NOT_LEADER_OR_FOLLOWER
-        where other brokers hold it."""
+        UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR where its log can't be read, or NOT_LEADER_OR_FOLLOWER where
+        other brokers have the replicas."""
         try:
             if type(topic) is str:
                 return self._by_name[topic][index]

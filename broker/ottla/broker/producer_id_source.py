@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers: taken from blocks that no other broker has."""
+"""Hands out producer ids to idempotent producers, from blocks that belong to this broker alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class ProducerIdSource:
-    """Hands out ids one by one; a new block is taken when one is used up."""
+    """Hands out ids one by one; when a block is used up, a new one is taken from the metadata store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -19,7 +19,8 @@ class ProducerIdSource:
         self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that was never handed out before. Raises KafkaError COORDINATOR_NOT_AVAILABLE: ask again."""
+        """An id that was never handed out before. Raises KafkaError COORDINATOR_NOT_AVAILABLE, after which clients ask
+        again."""
         while self._position >= len(self._block):
             async with self._allocating:
                 if self._position >= len(self._block):

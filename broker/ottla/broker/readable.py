@@ -1,4 +1,4 @@
-"""What a partition answers a fetch with. Pure."""
+"""A partition's answer to a fetch. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ if TYPE_CHECKING:
 
 
 class Readable(NamedTuple):
-    """What a fetch may send: ranges of files, or their bytes, how many in all, and the offsets that go with them."""
+    """The batches that a fetch may send, as ranges of files or as bytes, their size in bytes, and the partition's
+    offsets."""
 
     ranges: Sequence[Part]
     size: int
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    cut: bool = False  # more can be read, which isn't in memory
+    cut: bool = False  # more can be read, but isn't in memory

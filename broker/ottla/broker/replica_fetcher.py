@@ -1,10 +1,11 @@
-"""Copies from one leader: sends one Fetch at a time, within an incremental session, and carries out what
-`replica.follower` decides for each partition of the answer. Rules:
+"""Copies partitions from one leader broker: sends one Fetch at a time, within an incremental session, and carries out
+the decision of `replica.follower` for each partition of the answer. Rules:
 
-1. An answer counts for a partition only if, when it is applied, the partition is followed in the epoch and ends at the
-   offset that were asked; applying it holds the event loop, so nothing comes in between.
-2. Whatever goes wrong with the connection or the session, the session begins anew.
-3. A partition that can't go on pauses alone. One whose log directory failed is unfollowed by who looks after those.
+1. An answer counts for a partition only if, when it is applied, the partition is still followed in the leader epoch of
+   the request, and its log still ends at the request's offset. No other task runs between this check and the change of
+   the log.
+2. After any error of the connection or of the session, the session begins anew.
+3. A partition that can't go on pauses alone. `Replicas` unfollows a partition whose log directory failed.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ LIST_OFFSETS = 2
 _LIST_OFFSETS_VERSION = 7
 _LATEST, _EARLIEST = -1, -2
 _BACK_OFF_SECONDS_MIN = 0.02
-_APPLIED_AT_ONCE_BYTES = 1 << 20  # then others get the event loop
+_APPLIED_AT_ONCE_BYTES = 1 << 20  # then the event loop serves other tasks
 _BATCHES_AT_ONCE = 1024  # some milliseconds
 _LISTED_AT_ONCE_MAX = 500  # partitions whose ranges are asked for, some milliseconds for the leader
-_NAMED_AT_ONCE_MAX = 1000  # by an interruption: each costs both sides some tens of microseconds
-_ELECTIONS_SECONDS = 1.0  # what is followed newly is followed by more of it
-_ELECTIONS_WAIT_MS = 50  # meanwhile, so that it is named soon
+_NAMED_AT_ONCE_MAX = 1000  # partitions, after an interruption: each costs both brokers some tens of microseconds
+_ELECTIONS_SECONDS = 1.0  # after a new partition, more of them are expected for that long
+_ELECTIONS_WAIT_MS = 50  # the fetches' wait meanwhile, so that new partitions are named soon
 _IDLE_SECONDS = 60.0
 _RATE_SECONDS = 60.0
 
 
 class Followed:
-    """One partition under one leader and epoch."""
+    """One partition, followed under one leader and epoch."""
 
     __slots__ = ("epoch", "failures", "lag", "partition", "paused_until", "refused", "told")
 
@@ -71,33 +72,33 @@ class Followed:
         self.lag = 0
         self.paused_until = 0.0
         self.failures = 0  # in a row
-        self.told = False  # that it doesn't go on
-        self.refused: CorruptBatch | None = None  # it doesn't go on for that
+        self.told = False  # the log has said that it doesn't go on
+        self.refused: CorruptBatch | None = None  # the damaged batch for which it doesn't go on
 
 
 class ReplicaFetcher:
-    """What is copied from one leader, and the task that does it."""
+    """The partitions that are copied from one leader broker, and the task that copies them."""
 
     def __init__(self, owner: Replication, leader: int) -> None:
         self.task: asyncio.Task[Any] | None = None
         self.followed: dict[Key, Followed] = {}
-        self.failed: set[Key] = set()  # of those: an error that nobody foresaw ended their copying in this epoch
+        self.failed: set[Key] = set()  # partitions whose copying ended in this epoch by an unexpected error
         self._owner = owner
         self._leader = leader
         self._session = FollowerSession()
         self._peer: Peer | None = None
-        self._dialled_epoch = -1  # the leader's registration whose address that is
-        self._own_epoch = -1  # this broker's registration that the session was begun under
-        self._interrupted = False  # the fetch under way
+        self._dialled_epoch = -1  # the leader's registration to whose address the connection goes
+        self._own_epoch = -1  # this broker's registration under which the session was begun
+        self._interrupted = False  # the fetch under way was given up
         self._interrupted_at = float("-inf")
-        self._answered = True  # a fetch, since the last that was interrupted
+        self._answered = True  # the leader has answered a fetch since the last interruption
         self._followed_at = float("-inf")
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
         self._failures = 0
         self._rate = _Rate(self._now())
 
-    # ---- called by whoever follows the metadata
+    # ---- called by Replication
 
     def follows(self, partition: Partition) -> bool:
         """Whether this very replica is followed in its present epoch."""
@@ -105,7 +106,7 @@ class ReplicaFetcher:
         return followed is not None and followed.partition is partition and followed.epoch == partition.epoch
 
     def follow(self, partition: Partition) -> None:
-        """From where the log ends, at once."""
+        """Copies the partition from its log's end on, beginning at once."""
         followed = self.followed[key_of(partition)] = Followed(partition)
         self.failed.discard(key_of(partition))
         self._want(key_of(partition), followed)
@@ -114,11 +115,11 @@ class ReplicaFetcher:
         self._interrupt()
 
     def _interrupt(self) -> None:
-        """The fetch under way may wait at the leader, and knows nothing of what is followed now: rather than wait for
-        its end, a new one is sent. Not too often, and not where thousands are followed, because that one names every
-        partition; nor before the leader has answered since the last time, or one that takes long for an answer would
-        never get to give one while more and more is followed. But always where the leader has registered anew, since
-        the answer would come from a process that is gone."""
+        """Gives the fetch under way up, because it may wait at the leader and doesn't name the partitions followed
+        since; a new fetch is sent at once. This isn't done too often, and not where thousands of partitions are
+        followed, because the new fetch names every partition. Nor is it done before the leader has answered since the
+        last interruption: otherwise a slow leader could never answer while more and more partitions are followed. It is
+        always done where the leader has registered anew, since the process that would answer is gone."""
         now = self._now()
         registered = self._owner.image().brokers.get(self._leader)
         gone = registered is not None and registered.epoch != self._dialled_epoch
@@ -131,7 +132,7 @@ class ReplicaFetcher:
             self._answered = False
 
     def unfollow(self, key: Key) -> None:
-        """Whatever is under way for it is void."""
+        """Ends the copying of a partition. An answer under way is ignored for it."""
         if self.followed.pop(key, None) is not None:
             self.failed.discard(key)
             self._session.drop(key)
@@ -139,13 +140,13 @@ class ReplicaFetcher:
 
     @property
     def fetches_per_second(self) -> float:
-        """Over about the last minute."""
+        """How many fetches a second were sent, over about the last minute."""
         return self._rate.per_second(self._now())
 
     # ---- the task
 
     async def run(self) -> None:
-        """Fetches until there is nothing to follow."""
+        """Fetches until no partition is followed any more."""
         try:
             while self.followed:
                 self._resume_paused()
@@ -170,10 +171,10 @@ class ReplicaFetcher:
             self._disconnect()
 
     async def _fetch(self) -> None:
-        """One request and what follows from its answer."""
+        """Sends one Fetch and applies its answer."""
         config = self._owner.config()
         if self._own_epoch != self._owner.broker_epoch():
-            # Only partitions that are named tell the leader under which registration they have been copied.
+            # Only a request that names a partition tells the leader under which registration the partition was copied.
             self._own_epoch = self._owner.broker_epoch()
             self._session.begin_anew()
         wait_ms = config.get_int("replica.fetch.wait.max.ms")
@@ -216,13 +217,14 @@ class ReplicaFetcher:
             if applied >= _APPLIED_AT_ONCE_BYTES:
                 applied = 0
                 await asyncio.sleep(0)
-        for some in range(0, len(out_of_range), _LISTED_AT_ONCE_MAX):  # the answer's memory isn't needed any more
+        for some in range(0, len(out_of_range), _LISTED_AT_ONCE_MAX):  # after the answer's memory is released
             await self._find_ranges(out_of_range[some : some + _LISTED_AT_ONCE_MAX])
 
     async def _apply_to_partition(
         self, fetched: FetchedPartition, records: memoryview, out_of_range: list[Key]
     ) -> None:
-        """Many small batches are applied in several steps, so that others get the event loop in between."""
+        """Applies one partition's part of the answer: many small batches in several steps, between which the event loop
+        serves other tasks."""
         key = (fetched.topic, fetched.index)
         followed = self._still_valid(key)
         while followed is not None:
@@ -253,12 +255,12 @@ class ReplicaFetcher:
 
     @contextmanager
     def _failing_alone(self, key: Key) -> Iterator[None]:
-        """Around what concerns one partition: an error that nobody foresaw ends its copying until another leader or
-        epoch begins it anew, and nothing else (as by Kafka's `AbstractFetcherThread`)."""
+        """Confines an unexpected error to one partition: its copying ends until another leader or epoch begins it anew,
+        and the other partitions go on (as in Kafka's `AbstractFetcherThread`)."""
         try:
             yield
         except (OSError, ProtocolError):
-            raise  # of the connection, and all that is copied over it
+            raise  # an error of the connection concerns all partitions
         except Exception:
             if (followed := self.followed.get(key)) is not None:
                 logger.exception(
@@ -269,7 +271,7 @@ class ReplicaFetcher:
                 self._session.drop(key)
 
     def _still_valid(self, key: Key) -> Followed | None:
-        """The followed partition, if what the leader was asked about it still holds (rule 1)."""
+        """The followed partition, if the request to the leader still fits it (rule 1); else None."""
         asked = self._session.in_force.get(key)
         followed = self.followed.get(key)
         if followed is not None and asked is not None:
@@ -298,19 +300,19 @@ class ReplicaFetcher:
                     self._pause_after(key, followed, error, awaited)
                     return
         except KafkaError as error:
-            # Without room there may be some later; a failed log directory ends the following from outside.
+            # A full disk may have room later; where the log directory failed, `Replicas` unfollows the partition.
             self._tell_if_shortened(log, *was)
             self._pause_after(key, followed, error.code, False)
             return
         self._tell_if_shortened(log, *was)
         if not isinstance(decision, Append):
-            # The high watermark that came with it is for the log as it is now.
+            # The answer's high watermark was for the log before the change, so the leader has to tell it again.
             if isinstance(decision, Truncate):
                 self._session.unheard(key)
             else:
                 self._session.begin_anew()
             if self._held(partition) == before:
-                # No leader that follows the rules asks for it, and asking again at once would never end.
+                # No leader that follows the rules causes this, and asking again at once would never end.
                 self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
                 return
         followed.failures = 0
@@ -322,8 +324,8 @@ class ReplicaFetcher:
             self._pause(key, followed, throttled)
 
     def _tell_if_shortened(self, log: Log, recovery_point: int, compacted_to: int, generation: int) -> None:
-        """Has the checkpoints written anew where they hold more than is true of the log by now."""
-        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way proves nothing any more
+        """Has the checkpoints written anew where their offsets may lie beyond the shortened log."""
+        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way doesn't count any more
         if again or (log.recovery_point, log.compacted_to) != (recovery_point, compacted_to):
             self._owner.shortened(log)
 
@@ -337,8 +339,9 @@ class ReplicaFetcher:
         self._owner.bytes_in += len(records)
 
     async def _find_ranges(self, keys: Iterable[Key]) -> None:
-        """The leader doesn't have their offsets: asks what it has, for all at once, because nothing is fetched
-        meanwhile. Who was away for long may find it so for thousands."""
+        """Asks the leader for the first and last offsets of partitions whose fetch offsets it doesn't have, in one
+        request for all, because nothing is fetched meanwhile. A broker that was away for long may have thousands of
+        them."""
         asking = {key: followed for key in keys if (followed := self._still_valid(key)) is not None}
         if not asking:
             return
@@ -357,7 +360,7 @@ class ReplicaFetcher:
                 self._carry_out(key, followed, decision, memoryview(b""))
 
     async def _list_offsets(self, asking: Mapping[Key, Followed], mark: int) -> Mapping[Key, tuple[int, int]]:
-        """(error, offset) of each. Raises OSError, ProtocolError."""
+        """(error, offset) of each partition. Raises OSError, ProtocolError."""
         topics: dict[str, list[dict[str, int]]] = {}
         for followed in asking.values():
             partition = followed.partition
@@ -395,7 +398,8 @@ class ReplicaFetcher:
         )
 
     def _pause_after(self, key: Key, followed: Followed, error: int, awaited: bool) -> None:
-        """Where only metadata is awaited it may be here any moment, at first; and there is nothing to warn of."""
+        """Pauses a partition after an error. Where the error only means that metadata is awaited (`awaited`), the
+        pauses begin short, and no warning is logged."""
         limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
         seconds = _growing(followed.failures, limit) if awaited else limit
         followed.failures += 1
@@ -447,7 +451,8 @@ class ReplicaFetcher:
         return Peer(self._owner.connect, endpoint.host, endpoint.port, f"broker-{self._owner.broker_id}-fetcher")
 
     async def _back_off(self, error: Exception) -> None:
-        """Everything begins anew after a while, which grows up to the back-off."""
+        """Waits before the session begins anew: longer after each failure in a row, up to
+        `replica.fetch.backoff.ms`."""
         if not self._failures:
             logger.warning("fetching from broker %d failed: %s", self._leader, str(error) or "timed out")
         limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
@@ -461,7 +466,7 @@ class ReplicaFetcher:
             self._peer = None
 
     async def _wait(self, seconds: float) -> None:
-        """Waits, unless something is followed or followed no longer."""
+        """Waits, but no longer than until a partition is followed or unfollowed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -475,8 +480,8 @@ class ReplicaFetcher:
 
 
 class _Rate:
-    """How often something happens: in this minute, and in the one before as far as it lies within the last sixty
-    seconds. Times are seconds of a clock that doesn't go back."""
+    """The rate of an event over the last sixty seconds, from the counts of this minute and of the one before, of which
+    a share is taken. Times are seconds of a clock that doesn't go back."""
 
     __slots__ = ("_before", "_began", "_count")
 
@@ -503,7 +508,7 @@ class _Rate:
 
 
 def key_of(partition: Partition) -> Key:
-    """How a fetch session names the partition."""
+    """The partition's key in a fetch session: the topic id's bytes and the index."""
     return partition.topic_id.bytes, partition.index
 
 

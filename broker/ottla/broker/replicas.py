@@ -1,12 +1,12 @@
 """Makes this broker's replicas follow the metadata: opens, leads, resigns, reconfigures and deletes them.
 
-A listener of the image: it runs on the event loop for every change, before anybody who waited for the change goes on.
+A listener of the image: it runs on the event loop for every change, before the tasks that waited for the change go on.
 
 Rules: state is looked up by topic id, never by name. A broker leads only by state written for its present registration
-(`model.Partition.leads`). A directory is deleted only on a tombstone for its topic id, or when a partition is seen to
-move to other brokers while this one runs, by a state that is newer than the one that the replica last followed, and
-that is no backup's. One that the metadata doesn't know, or has given to others meanwhile, is left for `LogDirectories`
-to set aside.
+(`model.Partition.leads`). A replica's directory is deleted only in two cases: on a tombstone for its topic id; or when,
+while this broker runs, a state of the partition names other brokers as replicas, is newer than the state that the
+replica last followed, and isn't from a backup. A directory that the metadata doesn't know, or that other brokers were
+given while this broker was stopped, is left for `LogDirectories` to set aside.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ LOOKED_AT_AT_ONCE = 100  # partitions, which takes some milliseconds
 
 
 class _TopicRules:
-    """What follows from one topic's configuration; shared by its partitions, and by topics without settings."""
+    """The rules that follow from one topic's configuration. The topic's partitions share them; topics without settings
+    of their own share the default ones."""
 
     __slots__ = ("admission", "codec", "log", "min_isr", "unclean")
 
@@ -57,18 +58,18 @@ class _TopicRules:
 
 
 class Following(Protocol):
-    """Copies from leaders: `Replication`."""
+    """The port to `Replication`, which copies partitions from their leaders."""
 
     def follow(self, partition: Partition) -> None:
-        """The partition has a leader to copy from; told for each leader and epoch."""
+        """Copies the partition from its leader; called for each leader and epoch."""
 
     def unfollow(self, partition: Partition) -> None:
-        """The partition has none any more."""
+        """Ends the copying of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who hears, on the event loop, what becomes of replicas."""
+    """The functions that are called, on the event loop, for events of replicas."""
 
     leadership_changed: Callable[[Partition, bool], None]
     """This broker leads the partition from now on, or leads it no longer."""
@@ -106,12 +107,12 @@ class Replicas:
         table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
-        self._unopened: set[tuple[UUID, int]] = set()  # for want of room, or of the directory's name
-        self._preparing: set[tuple[UUID, int]] = set()  # whose logs a thread is making
+        self._unopened: set[tuple[UUID, int]] = set()  # for a full disk, or a taken directory name
+        self._preparing: set[tuple[UUID, int]] = set()  # replicas whose logs a thread is creating
         self._note_codecs()
 
     async def prepare(self, image: Image, changed: Changed) -> None:
-        """Creates the logs that `changed` is about to need, off the event loop: each waits for the disk once."""
+        """Creates the logs that `changed` is about to need, in a thread, because each creation waits for the disk."""
         rules: dict[str, _TopicRules] = {}
         wanted = []
         for topic_id, index in sorted(changed.partitions):
@@ -131,7 +132,7 @@ class Replicas:
             self._preparing = set()
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """Applies what a new image brought."""
+        """Applies the changes of a new image."""
         self._image = image
         self._table.image = image
         for topic_id in changed.tombstones:
@@ -148,11 +149,13 @@ class Replicas:
                 self._follow(topic_id, index, state)
 
     async def registered(self) -> None:
-        """This broker has a new registration, `broker_epoch`: what it led under the old one it leads no longer, and it
-        leads what the metadata gave the new one before this broker knew of it.
+        """Applies this broker's new registration, `broker_epoch`: partitions that the broker led under the old one it
+        leads no longer, and it begins to lead those that the metadata gave to the new one before this broker knew of
+        it.
 
-        With pauses, for it may be thousands. Until its turn a partition is led as it was before the loss was known:
-        others have left it, or are about to, and its ISR isn't written under the new registration.
+        Pauses in between, because there may be thousands of partitions. Until its turn a partition is led as before.
+        That is safe: its followers have left this leader, or are about to, and its ISR isn't written under the new
+        registration.
         """
         for count, partition in enumerate(list(self._table), 1):
             state = self._image.partition(partition.topic_id, partition.index)
@@ -167,7 +170,7 @@ class Replicas:
                 await asyncio.sleep(0)
 
     def configured(self, config: BrokerConfig) -> None:
-        """The broker's own settings changed: topics inherit from them."""
+        """Applies changed settings of the broker, which topics inherit."""
         self._config = config
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
         self._rules.clear()
@@ -176,7 +179,7 @@ class Replicas:
         self._note_codecs()
 
     def wanted(self, image: Image) -> list[tuple[UUID, int]]:
-        """The replicas that an image gives this broker."""
+        """The (topic id, index) of the replicas that an image gives this broker."""
         return [
             (topic_id, index)
             for topic_id, partitions in image.partitions.items()
@@ -185,13 +188,13 @@ class Replicas:
         ]
 
     def wants(self, topic_id: UUID, index: int) -> bool:
-        """Whether the metadata gives this broker that replica, or may yet: it was restored from a backup."""
+        """Whether the metadata gives this broker that replica, or may do so later, because its state was restored from
+        a backup."""
         state = self._image.partition(topic_id, index)
         return state is not None and (state.restored or self._broker_id in state.replicas)
 
     def went_offline(self, logs: list[Log]) -> None:
-        """The log directory of these logs has failed, or they are damaged: their partitions are offline, the others go
-        on."""
+        """Takes the partitions of these logs offline: their log directory has failed, or they are damaged."""
         lost = set(logs)
         for partition in self._table:
             if partition.log in lost and not partition.offline:
@@ -201,30 +204,31 @@ class Replicas:
                 self._listeners.isr_to_be_looked_at(partition)
 
     def writable(self, partition: Partition) -> bool:
-        """Whether the log is there and has room."""
+        """Whether the partition is online and its log directory isn't full."""
         return not partition.offline and self._logs.directory_of(partition.log) not in self._logs.full
 
     def high_watermark_of(self, log: Log) -> int:
-        """What to checkpoint for a log."""
+        """The high watermark to checkpoint for a log."""
         partition = self._table.get(log.topic, log.index)
         if partition is None or partition.log is not log:
             return self._checkpointed(log)
         return partition.high_watermark
 
     def _checkpointed(self, log: Log) -> int:
-        """A log's high watermark as far as it was known when it was opened."""
+        """A log's high watermark by the checkpoint at its opening, within the log's offsets."""
         known = self._logs.high_watermarks.get((log.topic, log.index), 0)
         return min(max(known, log.log_start_offset), log.log_end_offset)
 
     def counters_of(self, topic: str | bytes) -> TopicCounters | None:
-        """A topic's counters by its name or the 16 bytes of its id, if this broker holds any of it."""
+        """A topic's counters by its name or the 16 bytes of its id; None where this broker has no replica of the
+        topic."""
         if isinstance(topic, str):
             return self.counters.get(topic)
         held = self._table.of_id(UUID(bytes=topic))
         return held[0].counters if held else None
 
     def rules_of(self, topic: str) -> _TopicRules:
-        """What follows from a topic's configuration now."""
+        """The rules that follow from a topic's present configuration."""
         overrides = self._image.config(TOPIC, topic)
         if not overrides:
             return self._default_rules
@@ -234,25 +238,27 @@ class Replicas:
         return rules
 
     def open_again(self) -> None:
-        """A log directory that was full has room: what couldn't be created is, and who waits to join an ISR may."""
+        """A log directory that was full has room again: creates the logs that couldn't be created, and lets followers
+        join ISRs."""
         self._create_again()
         for partition in self._table:
             if partition.leads:
-                self._listeners.isr_to_be_looked_at(partition)  # a leader that can't write admits nobody
+                self._listeners.isr_to_be_looked_at(partition)  # a leader that can't write admits no follower
 
     def log_tried_again(self, topic_id: UUID, index: int) -> None:
-        """A log that couldn't be opened for want of room is open, or couldn't be opened again. One that isn't this
-        broker's any more is set aside, as it would have been at the start."""
+        """The opening of a log that had failed because the disk was full was tried again, with or without success. A
+        log that isn't this broker's any more is set aside, as it would have been at the start."""
         self._unopened.discard((topic_id, index))
         state = self._image.partition(topic_id, index)
         if state is not None and (topic_id, index) not in self._preparing:
             self._follow(topic_id, index, state)
         self._logs.set_aside_unknown(self.wants, [(topic_id, index)])
-        self._create_again()  # of what its directory's name was wanted for
+        self._create_again()  # replicas that wanted this directory's name
 
     def _create_again(self) -> None:
-        """What couldn't be created. What is on the disk and couldn't be opened is opened in a thread."""
-        unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` follows those
+        """Tries again to create the logs that couldn't be created. Logs on the disk that couldn't be opened are opened
+        in a thread."""
+        unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` follows those in preparation
         self._unopened -= unopened
         for topic_id, index in unopened:
             state = self._image.partition(topic_id, index)
@@ -274,8 +280,8 @@ class Replicas:
         self._take_part(partition, state)
 
     def _give_up(self, partition: Partition, state: model.Partition) -> None:
-        """The partition was moved to other brokers: all of those are in sync. What an old state says is no reason to
-        delete the replica: the one that it names may lack what was written since."""
+        """The partition was moved to other brokers, which are all in sync. An old state is no reason to delete the
+        replica: the brokers that it names may lack records that were written since."""
         self._retire(partition, "it was moved to other brokers")
         newer = state.partition_epoch > partition.partition_epoch and state.leader_epoch >= partition.epoch
         if newer and not state.restored:
@@ -339,7 +345,7 @@ class Replicas:
         if led:
             self._listeners.leadership_changed(partition, False)
         if state.leader in (model.NO_LEADER, self._broker_id):
-            partition.leader = model.NO_LEADER  # nor does this broker serve anybody by a registration that is gone
+            partition.leader = model.NO_LEADER  # a state for a former registration makes this broker no leader
             self._following.unfollow(partition)
         elif followed != (state.leader, state.leader_epoch):
             self._following.follow(partition)
@@ -360,17 +366,17 @@ class Replicas:
         tombstone = self._image.tombstones[topic_id]
         held = self._table.of_id(topic_id)
         if self._broker_id not in tombstone.pending and not held:
-            return  # done; who deleted the topic may not have known yet that it was being moved here
+            return  # done, or the topic was only being moved here when it was deleted
         for partition in held:
             self._retire(partition, "the topic is deleted")
         self._logs.delete_topic(topic_id)
         if not self._table.of_topic(tombstone.name):
             self.counters.pop(tombstone.name, None)
-        if not self._logs.failed:  # the next start looks again: what lies there may come back
+        if not self._logs.failed:  # the next start looks again: a failed directory may come back
             self._listeners.topic_removed(topic_id)
 
     def _retire(self, partition: Partition, reason: str) -> None:
-        """This broker has no part in the partition any more."""
+        """Ends this broker's role in the partition."""
         led = partition.leads
         self._following.unfollow(partition)
         self._table.remove(partition)

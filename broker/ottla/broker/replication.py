@@ -1,4 +1,4 @@
-"""Copies from the leaders what this broker follows: one fetcher for each broker that leads any of it."""
+"""Copies the partitions that this broker follows, by one fetcher for each broker that leads some of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]
 
 
 class Replication:
-    """All that this broker follows. Owned by the event loop.
+    """The partitions that this broker follows, and their fetchers. Owned by the event loop.
 
     `bytes_in` counts replicated bytes; it only grows.
     """
@@ -42,7 +42,7 @@ class Replication:
         self.image = image
         self.config = config
         self.connect = connect
-        self.shortened = shortened  # hears of a log that lost what its checkpoints count on
+        self.shortened = shortened  # called for a log that has lost records below its checkpoints
         self.bytes_in = 0
         self.throttle = ReplicationThrottle(FOLLOWER, broker_id, image, config)
         self._spawn = spawn
@@ -67,17 +67,17 @@ class Replication:
         fetcher.follow(partition)
 
     def unfollow(self, partition: Partition) -> None:
-        """Copies this partition no longer. Nothing that is under way touches it after this call."""
+        """Ends the copying of this partition. An answer under way doesn't touch it after this call."""
         leader = self._leaders.pop(key_of(partition), None)
         if leader is not None:
             self._fetchers[leader].unfollow(key_of(partition))
 
     def ended(self, leader: int) -> None:
-        """A fetcher has nothing to follow any more."""
+        """Removes the fetcher of `leader`, which follows no partition any more."""
         self._fetchers.pop(leader, None)
 
     async def stop(self) -> None:
-        """Ends all fetchers; nothing is appended after this."""
+        """Ends all fetchers; no batch is appended after this."""
         self._stopped = True
         fetchers = list(self._fetchers.values())
         self._fetchers.clear()
@@ -87,22 +87,22 @@ class Replication:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ---- what metrics read
+    # ---- read by metrics
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
-        """For each followed partition how many records it is behind what is committed, as far as is known."""
+        """For each followed partition how many records it is behind the leader's high watermark, by the last answer."""
         for fetcher in self._fetchers.values():
             for followed in fetcher.followed.values():
                 yield followed.partition, followed.lag
 
     @property
     def max_lag(self) -> int:
-        """The greatest of them; 0 without any."""
+        """The greatest lag, in records; 0 where no partition is followed."""
         return max((lag for _, lag in self.lags()), default=0)
 
     def refused(self) -> Iterator[tuple[Partition, int, CorruptBatch]]:
-        """The followed partitions that aren't copied any further, because what their leader sends is damaged; with the
-        leader."""
+        """The followed partitions that aren't copied any further because their leader sends a damaged batch; each with
+        the leader and the damage."""
         for leader, fetcher in self._fetchers.items():
             for followed in fetcher.followed.values():
                 if followed.refused is not None:
@@ -110,10 +110,10 @@ class Replication:
 
     @property
     def failed_count(self) -> int:
-        """How many partitions aren't copied any more, for an error that nobody foresaw."""
+        """How many partitions aren't copied any more, because of an unexpected error."""
         return sum(len(fetcher.failed) for fetcher in self._fetchers.values())
 
     @property
     def min_fetch_rate(self) -> float:
-        """Fetches a second of the fetcher that sends the fewest, over about a minute; 0 without any."""
+        """Fetches a second of the fetcher that sends the fewest, over about a minute; 0 without fetchers."""
         return min((fetcher.fetches_per_second for fetcher in self._fetchers.values()), default=0.0)

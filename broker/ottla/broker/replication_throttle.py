@@ -1,6 +1,7 @@
-"""How fast replicas are copied that an admin throttles while they are moved: on the leader's side and the follower's.
+"""Limits the rate at which replicas that an admin throttles are copied, on the leader's side and on the follower's.
 
-Set by `leader.` and `follower.replication.throttled.rate`, and for each topic by the settings that name the replicas.
+`leader.replication.throttled.rate` and `follower.replication.throttled.rate` set the rates; settings of each topic name
+the throttled replicas.
 
 Every byte of a throttled replica counts, but only replicas that are behind wait: one that is in sync must stay so.
 Source: Kafka's ReplicationQuotaManager (KIP-73).
@@ -21,8 +22,8 @@ LEADER = ("leader.replication.throttled.rate", "leader.replication.throttled.rep
 FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttled.replicas")
 UNLIMITED = 2**63 - 1
 EVERY_REPLICA = "*"
-_BURST_SECONDS = 1.0  # what wasn't used for this long may be used at once
-_PAUSE_SECONDS_MAX = 1.0  # then it is asked again: the rate may have been raised
+_BURST_SECONDS = 1.0  # the allowance of this long may be used at once
+_PAUSE_SECONDS_MAX = 1.0  # then the caller asks again: the rate may have been raised
 
 
 class ReplicationThrottle:
@@ -38,12 +39,12 @@ class ReplicationThrottle:
         self._broker_id = broker_id
         self._image = image
         self._config = config
-        self._allowance_bytes = 0.0  # negative: taken in advance
+        self._allowance_bytes = 0.0  # negative: spent in advance
         self._reckoned_at = 0.0
 
     def pause_seconds(self, partition: Partition, size_bytes: int, behind: bool, now: float) -> float:
-        """`size_bytes` of the partition were copied; how long to wait before more of a replica that is `behind`,
-        or before the question is put again (with 0 bytes)."""
+        """Counts `size_bytes` that were copied of the partition. Returns for how many seconds the caller waits, if the
+        replica is `behind`, before it copies more or asks again with 0 bytes."""
         rate = self._config().get_int(self._rate)
         if rate == UNLIMITED or not self._throttles(partition):
             return 0.0

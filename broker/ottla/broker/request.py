@@ -1,4 +1,4 @@
-"""A request under way: what it asks for, and with which identity. Hot and cold handlers get the same `Request`.
+"""A request under way: its header and the identity of its client. Hot and cold handlers get the same `Request`.
 
 The identity belongs to the connection: the listener that the client came in by, the principal as which the client is
 known there, and the client's address. It is the same for all requests of a connection that reach a handler, since a

@@ -1,9 +1,10 @@
-"""The two pages for whoever restarts brokers: `GET /v1/restart-risk` before, `GET /v1/caught-up` after.
+"""The two pages for a person or program that restarts brokers: `GET /v1/restart-risk` before, `GET /v1/caught-up`
+after.
 
-The first is about the broker that is asked, or about all those that `?brokers=1,2` names, at once: any broker knows the
-metadata of all. Both answer 200 with JSON whatever they have to say, so that a status other than that means "no
-answer"; 400 is for a query that can't be read. What they say is worked out by `restart_risk.py`; here it is collected,
-with pauses for the loop, and written down.
+The first page is about the broker that is asked, or about all brokers together that `?brokers=1,2` names: any broker
+knows the metadata of all. Both pages answer 200 with JSON whether a restart is safe or not, so that another status
+means "no answer"; 400 is for a query that can't be read. `restart_risk.py` works out the answers; this module collects
+them, with pauses for the event loop, and writes the JSON.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from ottla.settings.config import BrokerConfig
 
 JSON = "application/json"
-TURN_SECONDS = 0.002  # for so long a page may hold the loop
+TURN_SECONDS = 0.002  # how long a page may hold the loop at a time
 STORE_SECONDS_MAX = 2.0
-BROKERS_MAX = 1000  # that a query may name
+BROKERS_MAX = 1000  # the most brokers that a query may name
 
 
 class Source(Protocol):
@@ -45,15 +46,15 @@ class Source(Protocol):
 
     @property
     def image(self) -> Image:
-        """The metadata as it knows it."""
+        """The metadata as the broker has applied it."""
 
     @property
     def controls(self) -> bool:
-        """Whether the controller in its process holds the lease."""
+        """Whether the controller in the broker's process holds the lease."""
 
     @property
     def not_ready_because(self) -> str:
-        """What is missing until clients can be served; empty when nothing is."""
+        """The reason why clients can't be served, as a sentence; empty when they can."""
 
     @property
     def partitions(self) -> PartitionTable:
@@ -61,7 +62,7 @@ class Source(Protocol):
 
     @property
     def replicas(self) -> Replicas:
-        """Who knows the topics' settings."""
+        """The broker's `Replicas`, which know the topics' settings."""
 
     @property
     def store(self) -> Store:
@@ -69,14 +70,14 @@ class Source(Protocol):
 
 
 class RestartPages:
-    """The answers of one broker."""
+    """The two pages of one broker."""
 
     def __init__(self, broker: Source) -> None:
         self._broker = broker
 
     async def restart_risk(self, request: Request) -> Response:
-        """What breaks if this broker stops now, or all that the query names. Not safe either while the metadata store
-        is away: nobody is elected."""
+        """The risks if this broker stops now, or all brokers that the query names. No stop is safe while the metadata
+        store can't be reached, because no leader can be elected."""
         broker, image = self._broker, self._broker.image
         try:
             stopping = _named_in(request.query.get("brokers", str(broker.id)))
@@ -112,8 +113,8 @@ class RestartPages:
         )
 
     def _is_broken(self, held: Held, stopping: Set[int]) -> bool:
-        """Whether what the end of these brokers would take away doesn't serve anyway: this broker's own replica, and no
-        other one's; of others it doesn't know which they can't open."""
+        """Whether the only replica that the stop would take away is this broker's own, and is offline anyway. This
+        broker doesn't know which replicas of other brokers are offline."""
         return stopping & set(held.state.replicas) == {self._broker.id} and self._is_offline(held)
 
     def _is_offline(self, held: Held) -> bool:
@@ -129,7 +130,7 @@ class RestartPages:
         return True
 
     async def caught_up(self, request: Request) -> Response:
-        """How many of this broker's replicas are in sync, and which aren't, or can't be opened."""
+        """How many of this broker's replicas are in sync, which aren't, and which are offline."""
         broker, image = self._broker, self._broker.image
         count = 0
         missing, offline = [], []
@@ -156,7 +157,7 @@ class RestartPages:
 
 
 async def _held(image: Image, brokers: Set[int]) -> AsyncIterator[Held]:
-    """The partitions of which these brokers are to have replicas; between some of them others have their turn."""
+    """The partitions of which these brokers are to have replicas. In between the event loop serves other work."""
     turn_ends = perf_counter() + TURN_SECONDS
     for held in replicas_of(image, brokers):
         if held is not None:

@@ -1,9 +1,9 @@
-"""What would break if brokers stopped now, and what one hasn't caught up with since it started. Pure.
+"""Works out which partitions would suffer if brokers stopped now, and with which ones a broker has caught up. Pure.
 
-Whoever restarts brokers asks before each one and after it: a person, a script, an operator. Who restarts several at
-once asks about all of them together, because what each of them may do alone, two may not. The answers follow from the
-metadata alone: the rule by which the controller elects leaders (`ottla.metadata.elections`) is applied to the brokers
-that would be left.
+A person, a script or the operator that restarts brokers asks before and after each restart. To restart several brokers
+at once it asks about all of them together, because a stop of two may do harm where each stop alone would do none. The
+answers follow from the metadata alone: the rule by which the controller elects leaders (`ottla.metadata.elections`) is
+applied to the brokers that would be left.
 
 Idea: Redpanda's reports before and after a restart.
 """
@@ -21,17 +21,17 @@ from ottla.metadata.model import NO_LEADER, Partition, with_isr
 
 
 class Risk(enum.Enum):
-    """What becomes of a partition: the first of these that applies."""
+    """The harm to a partition: the first of these that applies."""
 
-    ONLY_COPY = "only_copy"  # it has one replica: offline until that broker is back, its records with it
-    OFFLINE = "offline"  # it has more replicas, but none that is left may lead: offline until one of these is back
-    LOSES_RECORDS = "loses_records"  # an unclean election: another one leads, and the newest records are gone
-    TOO_FEW_REPLICAS = "too_few_replicas"  # it has no more replicas than its minimal ISR: whichever of them stops
-    BELOW_MIN_ISR = "below_min_isr"  # somebody leads, and producers with acks=all are refused
+    ONLY_COPY = "only_copy"  # its only replica is on a stopping broker: offline until that broker is back
+    OFFLINE = "offline"  # none of its remaining replicas may lead: offline until a stopped broker is back
+    LOSES_RECORDS = "loses_records"  # an unclean election: a replica that lacks the newest records becomes leader
+    TOO_FEW_REPLICAS = "too_few_replicas"  # it has no more replicas than its minimal ISR, so any stop leaves too few
+    BELOW_MIN_ISR = "below_min_isr"  # it has a leader, but producers with acks=all are refused
 
 
 class Held(NamedTuple):
-    """A partition of which one of some brokers holds a replica. `name` is topic-index."""
+    """A partition of which one of the given brokers has a replica. `name` is topic-index."""
 
     name: str
     topic: str
@@ -39,8 +39,8 @@ class Held(NamedTuple):
 
 
 def replicas_of(image: Image, brokers: Set[int]) -> Iterator[Held | None]:
-    """Every partition of which one of these brokers is to hold a replica; None for each other one, so that the caller
-    can make a pause."""
+    """Every partition of which one of these brokers is to have a replica; None for each other partition, so that the
+    caller can pause."""
     for topic_id, states in image.partitions.items():
         intent = image.intents_by_id.get(topic_id)
         for index, state in states.items():
@@ -49,7 +49,7 @@ def replicas_of(image: Image, brokers: Set[int]) -> Iterator[Held | None]:
 
 
 def without_leader(image: Image) -> list[str]:
-    """The partitions of the whole cluster that nobody leads."""
+    """The names of all partitions of the cluster that have no leader."""
     return [
         f"{intent.name}-{index}"
         for topic_id, states in image.partitions.items()
@@ -66,10 +66,10 @@ def in_sync(image: Image, broker_id: int, state: Partition) -> bool:
 
 
 def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean: bool) -> Risk | None:
-    """What the end of all these brokers at once would do to the partition; None where nobody would notice.
+    """The harm to the partition if all these brokers stopped at once; None where clients would notice none.
 
-    `min_isr` and `unclean` are what the topic sets (`min.insync.replicas`, `unclean.leader.election.enable`). Replicas
-    that aren't in sync are missed by nobody, and a partition that has no leader anyway can't lose it.
+    `min_isr` and `unclean` are the topic's settings `min.insync.replicas` and `unclean.leader.election.enable`. A stop
+    of replicas that aren't in sync does no harm, nor does a stop to a partition that has no leader anyway.
     """
     state = held.state
     members = surviving(state, Electorate(image.brokers))
@@ -77,7 +77,7 @@ def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean:
         return None
     if len(state.replicas) == 1:
         return Risk.ONLY_COPY
-    if members != state.isr:  # the controller is about to take the others out of the ISR
+    if members != state.isr:  # the controller is about to remove the dead members from the ISR
         state = with_isr(state, members, tuple(map(state.epoch_in_isr, members)))
     # Which brokers are wished to be drained is left out: it changes only which of several replicas leads.
     left = {
@@ -93,6 +93,6 @@ def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean:
     in_sync_left = len(outcome.isr)
     if in_sync_left >= min(min_isr, len(state.replicas)):
         return None
-    # With all others in sync and a single one that stops there is nothing that anybody could wait for.
+    # Where one replica stops and all others are in sync, waiting wouldn't make the restart any safer.
     unavoidable = len(state.replicas) <= min_isr and in_sync_left == len(state.replicas) - 1
     return Risk.TOO_FEW_REPLICAS if unavoidable else Risk.BELOW_MIN_ISR

@@ -1,13 +1,15 @@
-"""Says what this broker's logs hold where the metadata can't say who should lead, so that the best ones do.
+"""Reports the ends of this broker's logs where the metadata alone can't decide the leader, so that the best log's
+broker is elected.
 
-That is so for every partition after the metadata store was restored from a backup: then every log that is here is
-named, also where the backup gives the partition to others. And it is so for a partition that is left without a leader,
-if this broker was in sync, or eligible, and came back from an unclean stop: then an unreadable or missing log is named
-too. A process that lost its registration reports after a clean stop as well: its new registration tells only of the one
-before, and not of the one of before the stop.
+There are two cases. After the metadata store was restored from a backup, this concerns every partition: then the report
+names every log of this broker, also where the backup gives the partition to other brokers. Otherwise it concerns a
+partition without a leader, if this broker was in its ISR, or eligible, and came back from an unclean stop: then the
+report also names an unreadable or missing log. A process that has lost its registration since it started reports even
+if its start followed a clean stop: its new registration names only the registration before it, and not the one of
+before the stop.
 
 A report is made anew for each registration, to whose lease it is attached, and when there are more partitions to
-report. The logs don't change meanwhile: nobody leads those partitions, so nobody appends and nobody truncates.
+report. The logs don't change meanwhile: the partitions have no leader, so no batch is appended and no log truncated.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _AGAIN_S = 0.5
 
 
 class RestoreReports:
-    """One broker's reports. `run` is a task of the owner's; `changed` and `registered` tell it what happens."""
+    """One broker's reports. The owner runs `run` as a task, and calls `changed` and `registered` for each event."""
 
     def __init__(self, broker_id: int, store: Store, logs: LogDirectories, table: PartitionTable) -> None:
         self._broker_id = broker_id
@@ -41,20 +43,21 @@ class RestoreReports:
         self._registered = (NO_EPOCH, LeaseId(0))
         self._reported_epoch = NO_EPOCH
         self._reported: set[PartitionId] = set()
-        self._unreadable: set[PartitionId] = set()  # those of them whose logs couldn't be read then
+        self._unreadable: set[PartitionId] = set()  # the reported ones whose logs couldn't be read then
         self._parts = 0
-        self._waiting: dict[PartitionId, int] = {}  # with the newest epoch that is known here
-        self._whole: set[PartitionId] = set()  # those that wait, but not for us: we stopped cleanly
-        self._first = True  # whether this is the process's first registration, that tells of a clean stop
-        self._restored: set[PartitionId] = set()  # the part of them that a backup left without a leader
+        self._waiting: dict[PartitionId, int] = {}  # with the newest leader epoch that this broker knows
+        self._whole: set[PartitionId] = set()  # that need no report, because this broker stopped cleanly
+        self._first = True  # whether this is the process's first registration, which states a clean stop
+        self._restored: set[PartitionId] = set()  # the partitions restored from a backup, which have no leader yet
         self._awaited: frozenset[int] = frozenset()
         self._woken = asyncio.Event()
 
     def registered(self, broker_epoch: int, lease: LeaseId) -> None:
-        """There is a new registration; what was reported under an earlier one is gone with it."""
+        """Notes a new registration. Reports under an earlier one have vanished with its lease."""
         if self._registered[0] != NO_EPOCH:
             self._first = False
-        # Not even the first one tells of a clean stop where a log, or a log directory, has failed since the start.
+        # The first registration doesn't state a clean stop either if a log, or a log directory, has failed since the
+        # start.
         if not self._first or self._logs.stopped_epoch == NO_EPOCH:
             for key in self._whole:
                 self._wait(key)
@@ -63,12 +66,13 @@ class RestoreReports:
         self._woken.set()
 
     def logs_opened(self) -> None:
-        """Logs that couldn't be opened may have been since: what they hold decides who leads."""
+        """Logs that couldn't be opened may be open now: they are reported anew, because their ends may decide the
+        election."""
         self._reported -= self._unreadable - self._logs.lost.keys()
         self._woken.set()
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """A listener of the image, the first to hear of everything."""
+        """Finds the partitions to report: a listener of the image, called before the replicas' listener."""
         for key in changed.partitions:
             state = image.partition(*key)
             (self._restored.add if state is not None and state.restored else self._restored.discard)(key)
@@ -92,14 +96,14 @@ class RestoreReports:
         self._waiting[key] = NO_EPOCH if partition is None else partition.epoch
 
     def _contends_for(self, state: Partition) -> bool:
-        """Whether the log here may be the best that is left."""
+        """Whether this broker's log of the partition may be the best remaining one."""
         return waits_for_reports(state) and self._broker_id in contenders(state)
 
     def _stopped_cleanly(self, state: Partition) -> bool:
-        """Whether the first registration of this process says that the log is whole."""
+        """Whether the first registration of this process proves, by its clean stop, that the log is complete."""
         eligible = dict(zip(state.elr, state.elr_epochs, strict=True))
         admitted = eligible.get(self._broker_id, state.epoch_in_isr(self._broker_id))
-        # A clean stop of a later registration says nothing about the unclean one before that.
+        # A clean stop of a later registration proves nothing about an unclean stop before it.
         return admitted != NO_EPOCH and self._logs.stopped_epoch == admitted
 
     def _tell(self, image: Image, count: int) -> None:
@@ -110,7 +114,8 @@ class RestoreReports:
                 logger.warning("%d restored partitions wait for the logs of brokers %s", count, sorted(awaited))
 
     async def run(self) -> None:
-        """Reports when there is something to report, until cancelled."""
+        """Writes reports when there are partitions to report, and withdraws them when there are none, until
+        cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -122,7 +127,7 @@ class RestoreReports:
                 elif not self._waiting and self._parts:
                     await self._withdraw()
             except LeaseExpired:
-                continue  # the next registration wakes
+                continue  # the next registration wakes this task
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("the logs' ends can't be reported: %s", reason)
                 await asyncio.sleep(_AGAIN_S)
@@ -133,9 +138,9 @@ class RestoreReports:
         parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
         reported = set(self._waiting)
         unreadable = reported & self._logs.lost.keys()
-        if self._parts:  # never a mixture of two: without its first part a report doesn't count
+        if self._parts:  # so that two reports never mix: without its first part a report doesn't count
             await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
-        self._parts = max(self._parts, len(parts))  # whatever becomes of the writes, they may be there
+        self._parts = max(self._parts, len(parts))  # after a write of unknown outcome a part may exist
         for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])

@@ -1,10 +1,11 @@
 """Topics as Metadata and DescribeTopicPartitions show them to a client of one listener.
 
 Rules of Kafka's KRaftMetadataCache: a leader that isn't alive, or that has no address on the listener, isn't named, and
-says so by the partition's error; replicas that aren't alive are offline.
+the partition's error says why; replicas that aren't alive are offline.
 
-`EncodedTopics` keeps topics in encoded form. An image shares what a revision leaves alone, so a topic is encoded anew
-only if it, or some broker, is another object than before: with 10,000 partitions a whole answer is a join of bytes.
+`EncodedTopics` keeps topics in encoded form. Successive images share the objects of unchanged topics and brokers, so a
+topic is encoded anew only if its object, or that of the brokers, is another one than before: even with 10,000
+partitions an answer is only a join of bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def alive(broker: Broker) -> bool:
 
 
 def reachable_brokers(brokers: Iterable[Broker], listener: str) -> list[dict[str, Any]]:
-    """Those that are alive and have an address on the listener, in the shape of Metadata's `brokers`."""
+    """The brokers that are alive and have an address on the listener, in the shape of Metadata's `brokers`."""
     return [
         {"node_id": broker.id, "host": endpoint.host, "port": endpoint.port, "rack": broker.rack}
         for broker in sorted(brokers, key=lambda broker: broker.id)
@@ -39,7 +40,8 @@ def reachable_brokers(brokers: Iterable[Broker], listener: str) -> list[dict[str
 
 
 def controller_for_clients(image: Image, broker_id: int) -> int:
-    """Who is named as controller: the answering broker, since each takes admin requests; else another live one."""
+    """The id of the broker that clients are told is the controller: the answering broker, since every broker serves
+    admin requests; if it isn't alive, another live one; −1 without any."""
     broker = image.brokers.get(broker_id)
     if broker is not None and alive(broker):
         return broker_id
@@ -105,7 +107,7 @@ class EncodedTopics:
             self._brokers = image.brokers
             self._kept.clear()
         kept = self._kept.setdefault((version, listener, operations), {})
-        if len(kept) > len(image.topics_by_id) + 100:  # topics that are gone
+        if len(kept) > len(image.topics_by_id) + 100:  # deleted topics have piled up
             kept.clear()
         found = []
         for topic in topics:

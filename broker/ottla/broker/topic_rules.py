@@ -1,4 +1,4 @@
-"""What a topic's configuration means for its logs and for what producers may append. Pure."""
+"""Turns a topic's configuration into the rules for its logs and for producers' batches. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNCOMPRESSED = "uncompressed"
 
 
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
-    """The settings that a topic's logs follow."""
+    """The settings of a topic's logs."""
     segment = "segment.bytes" if topic["internal.segment.bytes"] is None else "internal.segment.bytes"
     return LogConfig(
         segment_bytes=topic.get_int(segment),
@@ -36,7 +36,8 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
 
 
 def admission_rules(topic: TopicConfig, broker: BrokerConfig) -> AdmissionRules:
-    """What producers may append. Without a look at its records a compacted topic would lose those without a key."""
+    """The rules for producers' batches. The records for a compacted topic are always checked, because compaction would
+    lose records without a key."""
     compacted = "compact" in topic.get_list("cleanup.policy")
     return AdmissionRules(
         message_bytes_max=topic.get_int("max.message.bytes"),

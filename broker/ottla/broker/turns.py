@@ -1,7 +1,7 @@
-"""Batches that can't be appended where they were received, because a thread has to look at them or compress them anew.
+"""Orders batches that can't be appended on arrival, because a thread has to check them or compress them anew.
 
-The rule it protects: no batch overtakes another one of its partition. Places are taken when requests arrive and kept
-whatever runs first.
+The rule it protects: no batch overtakes another one of its partition. A batch takes its place when its request arrives,
+and keeps it whichever thread finishes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """A batch's place among those of its partition that can't be appended at once."""
+    """A batch's place among the batches of its partition that can't be appended at once."""
 
     __slots__ = ("_before", "_ended", "_partition")
 
@@ -32,17 +32,17 @@ class Turn:
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Done when the next one may go on."""
+        """A future that is done when the next batch may go on."""
         return self._ended
 
     async def comes(self) -> None:
-        """Waits for those before."""
+        """Waits until the batches before have ended their turns."""
         if self._before is not None:
             await asyncio.wait([self._before])
 
     def end(self) -> None:
-        """The batch is appended, refused or given up: the next one's turn comes, though not before this one's would
-        have. May be called again."""
+        """Ends the turn: the batch is appended, refused or given up. The next batch's turn comes, but not before this
+        one's would have come. May be called again."""
         if self._before is not None and not self._before.done():
             self._before.add_done_callback(lambda _: self.end())
         elif not self._ended.done():
@@ -51,41 +51,41 @@ class Turn:
 
 
 class Received:
-    """A record set in the memory that it came in. That memory keeps its size for as long as this lives, because the
-    view pins it."""
+    """A record set in the memory in which it was received. The memory keeps its size for as long as this object lives,
+    because the view pins it."""
 
     __slots__ = ("memory", "start", "stop", "view")
 
     def __init__(self, memory: Memory, start: int, stop: int) -> None:
         self.memory = memory
-        self.start = max(start, 0)  # a null one has no bytes
+        self.start = max(start, 0)  # a null record set has no bytes
         self.stop = max(stop, 0)
         self.view = memoryview(memory)[self.start : self.stop]
 
     def copied(self) -> Received:
-        """The same in memory of its own."""
+        """The same record set in memory of its own."""
         return Received(bytearray(self.view), 0, len(self.view))
 
 
 def needs_turn(partition: Partition, batch: memoryview) -> bool:
-    """Whether a batch needs a turn whatever it holds: it needs another codec, or others wait before it."""
+    """Whether a batch needs a turn whatever its size: it needs another codec, or other batches wait before it."""
     if partition.in_turns:
         return True
     return partition.target_codec is not None and contents.codec_of(batch) != partition.target_codec
 
 
 def memory_bytes(partition: Partition, batch: memoryview) -> int:
-    """What `admit_in_turn` takes beside that batch, in bytes, at most."""
+    """The most bytes of memory that `admit_in_turn` takes beside the batch."""
     return contents.memory_bytes(batch, partition.target_codec, partition.rules.message_bytes_max)
 
 
 async def admit_in_turn(
     partition: Partition, batch: Received, version: int, quota: LoopQuota, inspectors: Inspectors, holder: Hashable
 ) -> Admitted:
-    """Makes a batch whose turn has come ready for `Partition.append_admitted`: in a thread where its records have to be
-    compressed anew, as `compression.type` asks, or there is much to look at. Raises KafkaError.
+    """Checks a batch whose turn has come, for `Partition.append_admitted`: in a thread where its records have to be
+    compressed anew for `compression.type`, or are too many for the event loop. Raises KafkaError.
 
-    Whoever called it asks again whether the partition may be written to: others may lead by now."""
+    The caller must check again whether this broker leads the partition: another one may have been elected meanwhile."""
     partition.counters.produce_requests += 1
     partition.check_leader_epoch(-1)
     rules, codec, now_ms = partition.rules, partition.target_codec, partition.now_ms()
