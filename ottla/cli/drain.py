@@ -70,7 +70,7 @@ def undrain(cluster: Cluster, output: Output, brokers: BrokersArgument) -> None:
 
 
 def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
-    """Changes the default of `ottla.brokers.drained` for all brokers; kafka-python alters single brokers' settings only."""
+    """Changes the default of `ottla.brokers.drained` for all brokers; kafka-python alters only a single broker's."""
     from ottla.net.admin import ALTER_CONFIGS, BROKER, refusal, settings_altered
     from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
     from ottla.net.names import Address
