@@ -69,7 +69,7 @@ def _rows(size: int, seconds: list[float], failures: list[str], note: str) -> li
 
 
 def _create(bootstrap: str, topics: int, replicas: int) -> tuple[list[float], list[str], float]:
-    """How long each creation took, how those that failed did, and the machine's load at its height."""
+    """How long each creation took, the errors of the failed creations, and the machine's greatest load."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 90_000})
     seconds: list[float] = []
     failures: list[str] = []
@@ -102,7 +102,7 @@ def _log(root: Path, number: int) -> str:
 
 @contextmanager
 def _load(bootstrap: str) -> Iterator[None]:
-    """Every part ends with this process, or after `_SECONDS_MAX` by itself."""
+    """Starts the load's processes. Each ends with this process, or by itself after `_SECONDS_MAX`."""
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = [context.Process(target=_spin, daemon=True) for _ in range(BUSY_LOOPS)]
     processes += [context.Process(target=_produce, args=(bootstrap,), daemon=True) for _ in range(PRODUCERS)]

@@ -130,7 +130,7 @@ def _once(bootstrap: str, topic: str, brokers: Sequence[Peer], number: int, case
 
 
 def _asked_until_acknowledged(topic: str, brokers: Sequence[Peer]) -> float:
-    """When the one of these that leads had a record of everybody in sync."""
+    """When the leader among these brokers acknowledged a record that all in-sync replicas have."""
     request = produce_request(topic, b"x" * 100, acks=-1)
     leaders = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     deadline = time.monotonic() + _PATIENCE_S
@@ -156,7 +156,7 @@ def _create(admin: AdminClient, topic: str, leader: int, brokers: int) -> None:
 
 
 def _await_in_sync(admin: AdminClient, topic: str) -> None:
-    """Until the partition is led and everybody has everything."""
+    """Waits until the partition has a leader and all its replicas are in sync."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         state = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
@@ -175,7 +175,7 @@ def _quorum_leader(nodes: Sequence[Peer]) -> int:
 
 
 class _Acknowledged:
-    """When records were sent and acknowledged."""
+    """The times at which records were sent and acknowledged."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[float, float]] = []

@@ -108,7 +108,7 @@ def _idle(brokers: list[tuple[str, Peer]], plan: Plan) -> Row:
 
 
 def _consume(bootstrap: str, groups: range, ready: Semaphore, stop: Event) -> None:
-    """The members of some groups, until `stop`; `ready` is released once each has a partition."""
+    """Runs the members of some groups until `stop`; `ready` is released once each member has a partition."""
     consumers = [
         Consumer({"bootstrap.servers": bootstrap, "log_level": 0, "group.id": f"idle-{group}"})
         for group in groups
@@ -131,7 +131,7 @@ def _consume(bootstrap: str, groups: range, ready: Semaphore, stop: Event) -> No
 
 
 class _Group:
-    """A classic group whose members are connections of this thread. Who joins first leads it."""
+    """A classic group whose members are connections of this thread. The first member to join is the group's leader."""
 
     def __init__(self, broker: Peer) -> None:
         self._wires = [Wire(broker.bootstrap, _PATIENCE_S) for _ in range(MEMBERS_REBALANCING)]

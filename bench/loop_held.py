@@ -156,7 +156,7 @@ def _scrape(http: str) -> str:
 
 
 def _buckets(http: str) -> Mapping[float, int]:
-    """How many samples were up to so many seconds."""
+    """The cumulative buckets of the histogram: how many samples were at most so many seconds late."""
     return {float(bound): int(samples) for bound, samples in _BUCKET.findall(_scrape(http))}
 
 

@@ -1,12 +1,14 @@
 """`ottla adopt`: log directories that Apache Kafka 4 wrote become topics of an Ottla cluster, under their own ids.
 
-No record is copied or touched. What the files don't say is chosen so that no record can be lost: Kafka's topic settings
-are in its metadata log, which isn't read, so retention is off for what is adopted until somebody says otherwise; each
-partition's state starts with the last leader epoch of its log, because epochs must never go back; and producer ids go
-on far above those that Kafka gave out, because a reused id would make new records look like duplicates.
+No record is copied or touched. Where the log directories lack a fact, `adopt` chooses a value that can't lose a record:
+- Kafka keeps topic settings in its metadata log, which `adopt` doesn't read. So retention is off for the adopted topics
+  until a user sets it.
+- Each partition's state starts with the last leader epoch of its log, because leader epochs must never fall.
+- New producer ids begin far above the ids that Kafka gave out, because a reused producer id would make new records look
+  like duplicates.
 
-Until Ottla has transactions it shows every record to everybody. So logs with transactions that are open, or whose
-records were aborted, are refused, unless somebody says that this is meant.
+Until Ottla has transactions, every consumer sees every record. So `adopt` refuses logs that have open transactions or
+aborted records, unless the user passes --expose-uncommitted.
 """
 
 from __future__ import annotations
@@ -119,8 +121,8 @@ def _surveyed(directory: Path) -> Adoptable:
 
 
 def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:
-    """What stands in the way of partitions with records that not everybody may read. Committed offsets are only applied
-    with their transaction's commit, so that what was aborted in an internal topic harms nobody."""
+    """The errors for partitions with open transactions or aborted records. Aborted records of internal topics are
+    accepted: offsets that a transaction commits are applied only when the transaction is committed."""
     parts = [(topic, part) for topic in topics for _, part in sorted(topic.partitions.items())]
     still_open = [
         f"{topic.name}-{part.index} (from offset {part.uncommitted.open_from})"
@@ -157,7 +159,7 @@ def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:
 
 
 def _merged(found: list[Adoptable]) -> list[AdoptableTopic]:
-    """Each topic once, with its partitions of all directories."""
+    """Each topic once, with its partitions from all log directories."""
     topics: dict[object, AdoptableTopic] = {}
     for topic in (topic for one in found for topic in one.topics):
         topics.setdefault(topic.topic_id, topic).partitions.update(topic.partitions)
@@ -192,12 +194,13 @@ async def _adopt(
 
 
 async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic]) -> None:
-    """Let new producer ids begin above all that the logs can hold."""
+    """Make new producer ids begin above every producer id that the logs can hold."""
     from ottla.metadata import keys
     from ottla.metadata.model import ProducerIds
     from ottla.metadata.store import Committed, Guard, Put
 
-    # Snapshots forget producers of long ago whose records may still be there; nobody counted up that far.
+    # A producer snapshot no longer holds expired producers, although the log may still hold their records. No
+    # cluster has given out as many producer ids as are skipped.
     begin = _greatest_producer_id(topics) + _PRODUCER_IDS_SKIPPED
     while True:
         entry = next((entry for entry in (await store.read(keys.PRODUCER_IDS)).entries), None)
@@ -221,7 +224,7 @@ def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
 
 
 async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, settings: dict[str, str]) -> None:
-    """Write the topic with its partitions' states; those first, the mark that shows it last."""
+    """Write the topic. The ready mark, which makes it visible, is in the last transaction."""
     from ottla.metadata import keys
     from ottla.metadata.model import NO_EPOCH, NO_LEADER, Config, Partition, Ready, TopicIntent
     from ottla.metadata.store import TRANSACTION_OPERATIONS_MAX, Guard, Put, Rejected

@@ -1,7 +1,7 @@
 """Why an answer doesn't come: partitions without a leader, groups without a coordinator, and the brokers that are away.
 
-What passes by itself, an election or a coordinator that loads, looks the same for a moment: so nothing is said of it
-before it has lasted for `_SETTLED_S`, unless all replicas are on brokers that are away.
+A partition also has no leader for a moment during an election. So a partition is reported only after it has had no
+leader for `_SETTLED_S`, or at once if all its replicas are on brokers that are away.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COORDINATOR_NOT_AVAILABLE = 15
 
 
 class Leaderless(NamedTuple):
-    """A partition without a leader; `away` are those of its replicas' brokers that don't run."""
+    """A partition without a leader. `away` lists the brokers that have a replica of the partition and don't run."""
 
     topic: str
     partition: int
@@ -36,12 +36,12 @@ class Leaderless(NamedTuple):
 
     @property
     def certain(self) -> bool:
-        """Whether nobody can be elected before a broker comes back."""
+        """Whether no replica can be elected leader before one of the brokers runs again."""
         return set(self.replicas) <= set(self.away)
 
     @property
     def name(self) -> str:
-        """As it is written on the command line."""
+        """The partition as a user writes it on the command line: `topic:partition`."""
         return f"{self.topic}:{self.partition}"
 
 
@@ -54,7 +54,7 @@ def brokers_text(brokers: Collection[int]) -> str:
 
 
 def without_leader(topics: Iterable[Mapping[str, Any]], living: Collection[int]) -> list[Leaderless]:
-    """Those partitions of described topics that have no leader. Pure."""
+    """The partitions without a leader, out of the topics that the cluster described. Pure."""
     return [
         Leaderless(
             str(topic["name"]),
@@ -69,7 +69,7 @@ def without_leader(topics: Iterable[Mapping[str, Any]], living: Collection[int])
 
 
 def reason(found: Collection[Leaderless]) -> str:
-    """Why these have no leader, as the rest of a sentence. Pure."""
+    """Why these partitions have no leader, as the rest of a sentence. Pure."""
     away = {broker for one in found for broker in one.away}
     if all(one.certain for one in found):
         return f"{brokers_text(away)} away, and no other one has a replica"
@@ -79,7 +79,7 @@ def reason(found: Collection[Leaderless]) -> str:
 
 
 def remedy(found: Collection[Leaderless]) -> str:
-    """What helps. Pure."""
+    """What the user can do to give these partitions a leader. Pure."""
     topics = sorted({one.topic for one in found})
     more = f"ottla topics alter {topics[0] if len(topics) == 1 else 'TOPIC'} --replication-factor 3"
     if all(one.certain and len(one.replicas) == 1 for one in found):
@@ -90,7 +90,7 @@ def remedy(found: Collection[Leaderless]) -> str:
 
 
 def explained_absence(found: Collection[Leaderless]) -> CommandError:
-    """The error of partitions that can't be read or written. Pure."""
+    """The error for partitions that can't be read or written because they have no leader. Pure."""
     names = [one.name for one in found]
     shown = first_named(names, _NAMED_MAX)
     verb = "has" if len(names) == 1 else "have"
@@ -100,7 +100,7 @@ def explained_absence(found: Collection[Leaderless]) -> CommandError:
 
 
 def no_coordinator(group_id: str, offsets_topic: Mapping[str, Any], living: Collection[int]) -> Leaderless | None:
-    """The partition of the offsets topic that keeps a group from having a coordinator, if it does. Pure."""
+    """The group's partition of the offsets topic if that partition has no leader, else None. Pure."""
     from ottla.broker.group.partitioning import partition_for
 
     if not offsets_topic["partitions"]:
@@ -110,13 +110,13 @@ def no_coordinator(group_id: str, offsets_topic: Mapping[str, Any], living: Coll
 
 
 def leaderless(cluster: Cluster, topics: Iterable[str]) -> list[Leaderless]:
-    """Partitions of these topics that have no leader and get none by themselves."""
+    """The partitions of these topics that still have no leader after `_SETTLED_S`, or can't have one."""
     wanted = sorted(set(topics))
     return _settled(cluster, lambda: without_leader(_described(cluster, wanted), cluster.living()))
 
 
 def check_leaders(cluster: Cluster, partitions: Iterable[tuple[str, int]]) -> None:
-    """Raises CommandError where one of these partitions has no leader and gets none by itself."""
+    """Raises CommandError if one of these partitions still has no leader after `_SETTLED_S`, or can't have one."""
     wanted = set(partitions)
     found = [one for one in leaderless(cluster, {topic for topic, _ in wanted}) if (one.topic, one.partition) in wanted]
     if found:
@@ -124,8 +124,9 @@ def check_leaders(cluster: Cluster, partitions: Iterable[tuple[str, int]]) -> No
 
 
 def check_writable(cluster: Cluster, topic: str, *, all_replicas: bool) -> None:
-    """Raises CommandError for what keeps records from being written: no leader, a leader's log directory that is full
-    or, where `all_replicas` have to have them, fewer of those in sync than the topic asks for."""
+    """Raises CommandError if records can't be written to the topic: a partition has no leader, or a log directory of a
+    leader's broker is full or has failed. With `all_replicas` (acks=all) it also raises CommandError if a partition has
+    fewer in-sync replicas than the topic's min.insync.replicas."""
     check_leaders(cluster, [(topic, partition) for partition in _partitions(cluster, topic)])
     partitions = _partitions(cluster, topic)
     health.check_directories(cluster, {state["leader_id"] for state in partitions.values()})
@@ -161,7 +162,7 @@ def min_isr(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
 
 
 def check_coordinator(cluster: Cluster, group_id: str) -> None:
-    """Raises CommandError where the group has no coordinator and gets none by itself."""
+    """Raises CommandError if the group still has no coordinator after `_SETTLED_S`, or can't have one."""
 
     def look() -> list[Leaderless]:
         living = cluster.living()
@@ -178,7 +179,7 @@ def check_coordinator(cluster: Cluster, group_id: str) -> None:
 
 
 def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
-    """Those of the topics that exist."""
+    """The descriptions of those topics that exist."""
     from ottla.cli.connection import explained
 
     with explained("the description of topics"):
@@ -187,7 +188,7 @@ def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
 
 
 def _settled(cluster: Cluster, look: Callable[[], list[Leaderless]]) -> list[Leaderless]:
-    """What is found, once it is clear that it doesn't pass."""
+    """The partitions that `look` finds after `_SETTLED_S`, or as soon as none of them can get a leader."""
     deadline = time.monotonic() + min(cluster.timeout_s, _SETTLED_S)
     while (found := look()) and not all(one.certain for one in found) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

@@ -1,8 +1,9 @@
-"""`ottla balance`: level what brokers were measured to bear, by moves that copy as little as can be.
+"""`ottla balance`: level the brokers' measured loads by moves of replicas that copy as few bytes as possible.
 
-`ottla reassign plan` gives brokers the same number of replicas; this looks at what the replicas cost. A plan is a file
-of `kafka-reassign-partitions`, which that tool executes, too. Between two runs nothing but the plan is kept. The
-cluster itself shows which moves are done, so that the same command goes on with a run that was interrupted.
+`ottla reassign plan` gives brokers the same number of replicas; `ottla balance` looks at each replica's load.
+A plan is a file of `kafka-reassign-partitions`, which that tool executes, too. Between two runs nothing but the plan
+is kept. The cluster itself shows which moves are done, so that the same command goes on with a run that was
+interrupted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 app = App(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
 
 _LOOK_S = 0.5
-_GIVEN_UP_S = 5.0  # after so long without a copy under way a replica that isn't in its directory is given up
+_GIVEN_UP_S = 5.0  # a replica outside of its planned directory is given up after so long without a copy
 
 GoalOption = Annotated[
     list[str] | None,
@@ -214,7 +215,7 @@ def _directories(
     topics: list[str] | None,
     tolerance: float,
 ) -> dict[moves.ReplicaName, str]:
-    """New log directories of replicas that stay on their broker."""
+    """The new log directories of replicas that stay on their broker."""
     from ottla.balance.directories import levelled_directories
     from ottla.balance.loads import Goal
 
@@ -272,7 +273,7 @@ def _broker_row(broker: int, measured: Measured, bands: Mapping[Goal, Mapping[in
 
 
 def _effect(goal: Goal, before: Mapping[int, Band], after: Mapping[int, Band]) -> dict[str, Any]:
-    """The spread of a goal's load over the brokers, as parts of the average."""
+    """A row for one goal: the brokers' smallest and greatest load in percent of the average, before and after."""
 
     def spread(bands: Mapping[int, Band]) -> str:
         loads = [band.load for band in bands.values()]
@@ -299,7 +300,7 @@ def _say_what_is_unknown(output: Output, measured: Measured) -> None:
 def _carry_out(
     cluster: Cluster, output: Output, planned: moves.Plan, throttle: int | None, at_once: int, wait: float | None
 ) -> int:
-    """Moves what isn't where the plan wants it, `at_once` partitions at the same time, and waits for the last of them.
+    """Moves each replica that isn't where the plan wants it, `at_once` partitions at a time, and waits for all moves.
 
     Returns how many partitions, and replicas between log directories, were moved.
     """
@@ -359,7 +360,7 @@ def _check_time(deadline: float | None, left: int) -> None:
 
 
 def _let_the_first_lead(cluster: Cluster, wanted: moves.Moves) -> None:
-    """Elects the first replica of each partition: another order of the replicas alone changes no leader."""
+    """Elects the first replica of each partition: a new order of a partition's replicas doesn't change its leader."""
     partitions: dict[str, list[int]] = {}
     for topic, index in sorted(wanted):
         partitions.setdefault(topic, []).append(index)

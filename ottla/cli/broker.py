@@ -1,7 +1,7 @@
 """`ottla broker`: start one broker from a server.properties file, stop it, and ask whether it runs.
 
-The broker is another program (`server.py`): in the foreground this process becomes it by exec, so that nothing of the
-command line's libraries stays in its memory; as a daemon it is a child in a session of its own.
+The broker is another program (`server.py`). In the foreground, this process replaces itself by the broker (exec), so
+that the command line's libraries don't stay in the broker's memory. A daemon is a child process in its own session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _StartedByFile(Group):
     """`ottla broker server.properties`, as Kafka's kafka-server-start takes its file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Makes `--config FILE` of a file that stands where a command would."""
+        """Turns a file name in the place of a subcommand into `--config FILE`."""
         values, rest, _ = self.make_parser(ctx).parse_args(args=list(args))
         if rest and rest[0] not in self.commands and values.get("config") is None and _names_file(rest[0]):
             args = ["--config", rest[0], *args[: len(args) - len(rest)], *rest[1:]]

@@ -27,7 +27,7 @@ _CUTS_SHOWN_MAX = 10
 
 
 def describe_brokers(cluster: Cluster) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(what the cluster says of itself, its brokers in the order of their ids)."""
+    """(the answer of DescribeCluster, a row for each broker in the order of their ids)."""
     with explained("the description of the cluster"):
         answer = cluster.patiently(cluster.admin.describe_cluster)
     rows = [
@@ -157,7 +157,7 @@ def status(cluster: Cluster, output: Output) -> None:
 
 
 def _trouble(partition: dict[str, Any], min_isr: int, living: set[int], *, moving: bool) -> str:
-    """The worst that is to be said of a partition, or nothing."""
+    """The most serious problem of a partition, as a phrase; empty if it has none."""
     isr, replicas = partition["isr_nodes"], partition["replica_nodes"]
     if partition["leader_id"] < 0:
         gone = [broker for broker in replicas if broker not in living]
@@ -181,7 +181,7 @@ def all_topics(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def away(topics: list[dict[str, Any]], brokers: list[dict[str, Any]]) -> list[int]:
-    """Brokers that have replicas and don't run."""
+    """The ids of the brokers that have replicas and don't run."""
     living = {row["id"] for row in brokers if not row["fenced"]}
     holders = {broker for topic in topics for one in topic["partitions"] for broker in one["replica_nodes"]}
     return sorted(holders - living)
@@ -209,7 +209,7 @@ def list_brokers(cluster: Cluster, output: Output) -> None:
 
 
 def drained_brokers(cluster: Cluster) -> list[int]:
-    """The brokers that are wished not to lead."""
+    """The ids of the brokers that are drained: the setting `ottla.brokers.drained` lists them."""
     from ottla.cli.configs import settings_of_any_broker
 
     value = settings_of_any_broker(cluster).get(DRAINED, {}).get("value") or ""
@@ -217,7 +217,7 @@ def drained_brokers(cluster: Cluster) -> list[int]:
 
 
 def check_brokers(cluster: Cluster, brokers: Iterable[int]) -> None:
-    """Raises NotFound for the first that the cluster doesn't have."""
+    """Raises NotFound for the lowest id that no broker of the cluster has."""
     _, known = describe_brokers(cluster)
     missing = set(brokers) - {row["id"] for row in known}
     if missing:

@@ -44,12 +44,15 @@ def described_settings(cluster: Cluster, kind: str, name: str, *, synonyms: bool
 
 
 def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """The settings of a broker, for those that are the same everywhere: another is asked when one has gone."""
+    """The settings of any one broker, by name. If a broker doesn't answer, the next one is asked.
+
+    Use it only for settings that are the same on all brokers.
+    """
     from kafka.errors import NodeNotReadyError, UnknownBrokerIdError
 
     def ask() -> dict[str, dict[str, Any]]:
-        # Kafka's Python client asks only a broker itself for its settings. Until its session ends a dead one is
-        # described among the others; once it isn't any more, the client may have forgotten it before we have. And a
+        # kafka-python asks each broker itself for the broker's settings. Until a dead broker's session ends, it is
+        # described among the live brokers. Afterwards the client may forget the broker before this command does. And a
         # broker that has just started may know none.
         brokers = cluster.admin.describe_cluster()["brokers"]
         try:
@@ -69,7 +72,7 @@ def _asked(cluster: Cluster, kind: str, name: str, *, synonyms: bool = False) ->
 
 
 def known_topic_settings(cluster: Cluster) -> list[str]:
-    """The names of all topic settings, asked of any topic that there is; empty when there is none."""
+    """The names of all topic settings, from the description of any one topic; empty if there are no topics."""
     names = lookup.topic_names(cluster)
     return sorted(described_settings(cluster, "topic", names[0])) if names else []
 
@@ -85,7 +88,7 @@ def alter_resource(
     subtract: dict[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Set `settings`, give those in `reset` their defaults back, extend or shorten lists; all of it or nothing."""
+    """Set `settings`, reset the settings in `reset` to their defaults, extend or shorten lists: all changes or none."""
     from kafka.admin import AlterConfigOp
 
     changes: dict[str, tuple[Any, str | None]] = {key: (AlterConfigOp.SET, value) for key, value in settings.items()}
@@ -211,7 +214,7 @@ def alter(
 
 
 def _require(cluster: Cluster, kind: str, name: str) -> None:
-    """The Kafka client answers an unknown resource with no settings at all, so existence is asked for first."""
+    """Raises an error if the resource doesn't exist: for an unknown one the Kafka client just returns no settings."""
     if kind == "topic":
         lookup.describe_topics(cluster, [name])
     elif kind == "broker":

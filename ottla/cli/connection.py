@@ -1,9 +1,10 @@
 """Which cluster a command talks to, and the clients that talk to it.
 
 The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current one, else
-it is the default; where the route leads to one cluster only (`kubectl ottla`), the route says it. Before a client is
-made, the address is tried with a plain socket, because the operating system knows why it fails ("connection refused")
-and a Kafka client only that it did.
+it is the default. If the route leads to one cluster only (`kubectl ottla`), the route gives the address.
+
+Before a client is made, the address is tried with a plain socket: the operating system says why a connection fails
+("connection refused"), whereas a Kafka client says only that it failed.
 """
 
 from __future__ import annotations

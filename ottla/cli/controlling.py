@@ -47,7 +47,7 @@ class ControllerProcess:
         self.failed = asyncio.Event()
         self.elections = ElectionCounts(lambda: self.controls)
         self._config = config
-        self._waits = False  # for a cluster
+        self._waits = False  # until a broker begins the cluster
         store = self.store = OwnStore(store, None)  # what this process has seen is forgotten when it ends
         self._follower = Follower(store)
         identity = _NO_BROKERS_BELOW - config.node_id
@@ -71,7 +71,7 @@ class ControllerProcess:
 
     @property
     def controls(self) -> bool:
-        """Whether it decides."""
+        """Whether this process is the active controller."""
         holder = self.image.controller
         return holder is not None and holder.name == self.name
 
@@ -105,7 +105,7 @@ class ControllerProcess:
         self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Gives up the lease, so that another decides at once."""
+        """Gives up the lease, so that another controller becomes active at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -143,8 +143,11 @@ class ControllerProcess:
 
 
 def reachable_address(config: BrokerConfig) -> tuple[str, int]:
-    """Where those who stand by find this process's pages; ("", 0) where they can't. On all interfaces it is the one by
-    which etcd is reached, or this machine's own for the processes that share an embedded store."""
+    """The (host, port) at which standby controllers reach this process's pages; ("", 0) if they can't reach them.
+
+    If the listener is on all interfaces, the host is the local address of the route to etcd, or 127.0.0.1 with an
+    embedded store, which only processes of this machine share.
+    """
     host, _, port = config.get_str("ottla.http.listener").rpartition(":")
     if not port or port == "0":
         return "", 0
@@ -159,4 +162,4 @@ def reachable_address(config: BrokerConfig) -> tuple[str, int]:
             probe.connect(to)  # sends nothing
             return str(probe.getsockname()[0]), int(port)
     except OSError:
-        return "", 0  # its session is waited for
+        return "", 0  # standby controllers wait until this process's session ends

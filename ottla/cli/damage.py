@@ -1,7 +1,8 @@
 """Batches that `ottla consume` can't read: which partition's, and at which offset.
 
-The client raises whatever its decoder met, without a place or with one in a text. But its position stays before that
-batch: so each partition is read alone from there, and the one that raises again is the one.
+The Kafka client raises its decoder's error, which names the batch's partition and offset only in its text, or not at
+all. But the client's position in the partition stays before that batch. So each partition is read alone from the
+client's position, and the partition whose read raises again has the unreadable batch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def of_records(error: Exception) -> bool:
 
 
 def located(cluster: Cluster, consumer: KafkaConsumer, error: Exception) -> CommandError | None:
-    """The error with its place; None where no partition raises it again."""
+    """The error with its partition and offset; None if the read of no partition raises again."""
     positions = {one: consumer.position(one) for one in consumer.assignment()}
     for one, offset in sorted(positions.items(), key=lambda item: (repr(item[0]) not in str(error), item[0])):
         if offset < (consumer.highwater(one) or offset + 1) and _raises(cluster, one, offset):
@@ -37,7 +38,7 @@ def located(cluster: Cluster, consumer: KafkaConsumer, error: Exception) -> Comm
 
 
 def _raises(cluster: Cluster, partition: TopicPartition, offset: int) -> bool:
-    """Whether what stands there can't be read. By a client of its own, because one that has raised never goes on."""
+    """Whether the batch at this offset can't be decoded. Uses a new client: one that has raised never reads on."""
     consumer = cluster.consumer(group_id=None, enable_auto_commit=False)
     try:
         consumer.assign([partition])
@@ -71,7 +72,7 @@ def _leader(cluster: Cluster, partition: TopicPartition) -> int | None:
 
 
 def _reason(error: Exception) -> str:
-    """What the decoder said, without the place that it may have said too."""
+    """The decoder's reason, as a phrase that doesn't name the partition or the offset."""
     text = ", ".join(str(argument) for argument in error.args)
     if "crc check" in text:
         return "its CRC doesn't fit its bytes"

@@ -47,13 +47,15 @@ class Growth:
             return default_factor(known_brokers) if known_brokers else self.wanted
 
     def topics(self, present: Mapping[PartitionName, Replicas]) -> list[str]:
-        """Those that are to get more replicas."""
+        """The names of the topics that are to get more replicas."""
         lacking = {name[0] for name, replicas in present.items() if self._present <= len(replicas) < self.wanted}
         return sorted(lacking.difference(self._kept))
 
     def carry_out(self, cluster: Cluster, output: Output, pause: Callable[[], bool]) -> None:
-        """Begins what is to be done, and waits for it: by `pause`, a moment each time, unless that says that the wait
-        is over. Raises CommandError."""
+        """Begins the moves that add replicas, and waits until they are done. Raises CommandError.
+
+        `pause` is called between two looks. If it returns true, the wait ends; the controller completes the moves.
+        """
         from ottla.cli import moves, reassign
 
         topics = self.topics(moves.assignments(cluster)) if self._present < self.wanted else []
@@ -77,5 +79,5 @@ class Growth:
 
 
 def failed(error: CommandError, factor: int) -> str:
-    """What is said where the replicas couldn't be raised."""
+    """The sentence for a failure to give the topics `factor` replicas."""
     return f"Not every topic has {factor} replicas: {error.line()} By hand: ottla topics alter NAME -r {factor}"

@@ -70,7 +70,7 @@ def undrain(cluster: Cluster, output: Output, brokers: BrokersArgument) -> None:
 
 
 def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
-    """Changes the setting of all brokers; Kafka's Python client knows only settings of single ones."""
+    """Changes the default of `ottla.brokers.drained` for all brokers; kafka-python alters only a single broker's."""
     from ottla.net.admin import ALTER_CONFIGS, BROKER, refusal, settings_altered
     from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
     from ottla.net.names import Address
@@ -105,5 +105,5 @@ def _led_by(cluster: Cluster, brokers: list[int]) -> int:
 
 
 def _alone(cluster: Cluster, brokers: list[int]) -> bool:
-    """Whether what they lead can be led by nobody else, so that waiting is of no use."""
+    """Whether no partition that these brokers lead has another in-sync replica, so that waiting is of no use."""
     return all(set(partition["isr_nodes"]) <= set(brokers) for partition in _led(cluster, brokers))

@@ -27,12 +27,12 @@ _SIDES = ("leader", "follower")
 
 
 def assignments(cluster: Cluster) -> dict[PartitionName, Replicas]:
-    """The replicas of all partitions as they are or will be: those of a move under way are its target's."""
+    """The replicas of each partition; if a move of the partition is under way, the replicas that the move leads to."""
     return {name: replicas for name, (replicas, _) in _held(cluster).items()}
 
 
 def _held(cluster: Cluster) -> dict[PartitionName, tuple[Replicas, Replicas]]:
-    """(the replicas as they are or will be, those in sync) of all partitions."""
+    """(the replicas as `assignments` gives them, the in-sync replicas) of each partition."""
     with explained("the list of topics"):
         topics = cluster.patiently(cluster.admin.describe_topics)
     held = {
@@ -62,7 +62,8 @@ def plan(
     brokers: Collection[int] | None = None,
     without: Collection[int] = (),
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
-    """(what is, what should change), so that replicas and leaders are spread evenly; `brokers` None: over all."""
+    """(present replicas, new replicas of the partitions to move) that spread replicas and leaders evenly over
+    `brokers`, or over all brokers if it is None."""
     from ottla.balance.counts import Target, balanced
 
     racks = cluster.racks()
@@ -93,7 +94,7 @@ def plan(
 def resizing(
     cluster: Cluster, topics: Collection[str], replication_factor: int
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
-    """(what is, what should change) so that each partition of these topics has so many replicas."""
+    """(present replicas, new replicas of the partitions to change) that give each partition of these topics so many."""
     from ottla.placement import Candidate, resized
     from ottla.protocol.errors import KafkaError
 

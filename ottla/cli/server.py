@@ -48,7 +48,7 @@ _COLLECTED_AT = 10_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a broker until a signal comes; the process's exit code."""
+    """Runs the broker, the controller or both until a signal comes. Returns the process's exit code."""
     parser = argparse.ArgumentParser(prog="ottla broker", description="Serves a log directory to Kafka's clients.")
     parser.add_argument("--config", metavar="FILE", help="a server.properties file with Kafka's property names")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, over the file's")
@@ -150,7 +150,7 @@ async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event, pa
 
 
 def _stdin_read(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-    """Standard input can be read: it has ended, unless somebody wrote into it."""
+    """Called when standard input is readable: stops the process if standard input has ended; other input is ignored."""
     if not os.read(0, 4096):
         loop.remove_reader(0)
         logger.warning("the process that started this one is gone: it stops")
@@ -187,7 +187,7 @@ def stand_for_controller(broker: Broker, config: BrokerConfig, connect: Connect 
 
 
 def _defaults(config: BrokerConfig) -> dict[str, str]:
-    """The settings that the controller goes by, as texts."""
+    """The settings by which the controller decides, as texts."""
     return {
         UNCLEAN_ELECTION: str(config.get_bool("unclean.leader.election.enable")).lower(),
         MIN_ISR: str(config.get_int("min.insync.replicas")),

@@ -22,7 +22,7 @@ _NEXT_LOOK_S = 10.0
 
 
 class Silence:
-    """Looks for what keeps records away, once none has come for a while."""
+    """Looks for a missing leader or coordinator once no record has come for a while."""
 
     def __init__(
         self, cluster: Cluster, output: Output, consumer: KafkaConsumer, group: str | None, *, ends: bool
@@ -58,7 +58,7 @@ class Silence:
             self._warned = ""
 
     def check(self) -> None:
-        """Raises CommandError where the group has no coordinator, or a partition that is read no leader."""
+        """Raises CommandError if the group has no coordinator, or if a partition that is read has no leader."""
         if self._group is not None:
             availability.check_coordinator(self._cluster, self._group)
         availability.check_leaders(self._cluster, self._consumer.assignment())

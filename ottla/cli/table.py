@@ -42,7 +42,8 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 
 def _shared(natural: Sequence[int], long: Sequence[int], room: int) -> list[int]:
-    """The widths when the long columns share the room: who needs less than an equal part leaves it to the others."""
+    """The widths of the columns. The long columns share `room`: one that needs less than an equal part leaves the rest
+    to the other long columns."""
     widths = list(natural)
     waiting = sorted(long, key=lambda index: natural[index])
     for position, index in enumerate(waiting):

@@ -300,7 +300,7 @@ def _grow(cluster: Cluster, name: str, partitions: int, *, validate_only: bool) 
 
 
 class _Resized(NamedTuple):
-    """Partitions whose replicas change, and what is said of it."""
+    """How many partitions' replicas change, and the end of the sentence that tells the user about it."""
 
     moves: int
     sentence: str

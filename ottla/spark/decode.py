@@ -59,7 +59,7 @@ def decode(
 
 
 def _slices(made: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """`made` of `size` bytes in pieces of BYTES_MAX: one batch of a topic may be far larger."""
+    """Cuts `made`, which has `size` bytes, into pieces of about BYTES_MAX: one Kafka batch may be far larger."""
     pieces = -(-size // BYTES_MAX)
     rows = max(-(-made.num_rows // max(pieces, 1)), 1)
     for first in range(0, made.num_rows, rows):
@@ -130,7 +130,7 @@ def _plan(batches: Any, starts: Any, ends: Any) -> Any:
 def _arrow(
     source: Any, plan: Any, start: int, end: int, topic: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch | None:
-    """None where a header's name needs the twin's care."""
+    """The Arrow record batch; None if a header's name isn't ASCII, so that `decode_python` has to decode them."""
     assert kernel is not None
     source.flags.writeable = False
     rows_max = int(plan[:, kernel.P_COUNT].sum())

@@ -75,7 +75,8 @@ class _Translation:
         return found
 
     def _alternatives(self) -> str:
-        """Up to the end of the group. A flag that is set within it holds for the rest of it, other branches too."""
+        """Translates up to the end of the group. A flag that is set in the group holds for the rest of the group, also
+        for its later branches."""
         outer = self.ignoring_case
         branches: list[str] = []
         pieces: list[str] = []
@@ -140,7 +141,7 @@ class _Translation:
         return re.escape(text[:-1]) + re.escape(text[-1]) + self._quantifier()
 
     def _group(self) -> str:
-        """From behind its parenthesis; nothing where it only sets flags."""
+        """Translates a group, from behind its parenthesis. A group that only sets flags becomes an empty text."""
         opening = "("
         if self._take("?"):
             matched = re.compile(r"[:=!>]|<[=!]|<([a-zA-Z][a-zA-Z0-9]*)>|([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])").match(
@@ -175,7 +176,7 @@ class _Translation:
         return False if "i" in off else "i" in on or self.ignoring_case
 
     def _escape(self) -> str:
-        """Outside a class, from behind the backslash."""
+        """Translates an escape outside of a class, from behind its backslash."""
         character = self._here()
         same = {
             "A": r"\A",

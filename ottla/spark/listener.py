@@ -64,7 +64,7 @@ class LagListener(StreamingQueryListener):
         self._report = report
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to say yet."""
+        """Does nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Works out the lag of every source of ours in the query."""
@@ -80,7 +80,7 @@ class LagListener(StreamingQueryListener):
                 self._report(query, lag)
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing new."""
+        """Does nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Keeps the last lag."""

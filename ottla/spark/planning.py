@@ -62,7 +62,7 @@ NOWHERE = Position({}, {})
 def assigned(client: Client, subscription: Subscription, known: Position = NOWHERE) -> Assignment:
     """The partitions to read now. Raises OptionError for a named topic or partition that doesn't exist.
 
-    What is `known` is missing, or another topic, only if several brokers agree.
+    A `known` partition counts as missing, or as one of another topic, only if several brokers agree.
     """
     wanted: dict[str, Wanted] = {}
     for each in (*known.offsets, *subscription.partitions):

@@ -1,10 +1,10 @@
 """Where a stream stands: the next offset of each partition, and which topics these are offsets of. Pure.
 
 Spark keeps a position in its checkpoint as JSON. The shape is that of Spark's own source, {"topic": {"0": 5}}. A
-topic's id stands beside it as the key "topic:id" of an empty object: a colon can't be in a topic's name, and whoever
-doesn't know about ids (Spark's Kafka source, an Ottla of before) finds a topic without partitions there and goes on. So
-either of them reads a position that was written here. What they write has no ids, and is read as a position in whatever
-topics have these names now.
+topic's id stands beside it as the key "topic:id" of an empty object; a topic's name can't have a colon. A reader that
+doesn't know about ids (Spark's Kafka source, an earlier release of Ottla) takes that key for a topic without
+partitions. So such a reader accepts a position that was written here. A position that such a source wrote has no ids,
+and is read as a position in the topics that have these names now.
 """
 
 from __future__ import annotations

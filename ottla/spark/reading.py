@@ -99,10 +99,12 @@ def _reader(
 
 
 def _after_gap(client: Client, partition: TopicPartition, offset: int, end: int, options: ReadOptions) -> int:
-    """Where to go on after a broker said that `offset` is out of range: the earliest offset there is, at most `end`.
+    """The offset at which to go on after a broker said that `offset` is out of range. Raises DataLoss.
 
-    A log that starts later has lost it. A log that ends before it is asked again, because a new leader may still be
-    behind. A log that holds it is simply read again.
+    If the log has `offset`, that is `offset`: it is read again. If the log starts after `offset`, data is lost, and the
+    task goes on at the log's first offset, at most at `end`. If the log ends before `offset`, the leader is asked
+    again, because a new leader's high watermark may still be behind; if it stays behind, data is lost, and the rest of
+    the range is left out. Lost data raises DataLoss under failOnDataLoss, and is a warning otherwise.
     """
     for attempt in range(options.offset_attempts + 1):
         if attempt:

@@ -1,6 +1,6 @@
 """Which batches of a fetched record set hold rows to read. No I/O.
 
-Leaves out batches outside the offsets asked for, control batches, and under read_committed the batches of aborted
+Leaves out batches outside of the requested offsets, control batches, and under read_committed the batches of aborted
 transactions, as Kafka's consumer does (CompletedFetch): a producer's transaction is aborted from the first offset that
 the broker named until that producer's abort marker. Checks each chosen batch's CRC.
 """

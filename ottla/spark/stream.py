@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of the query at what is there now."""
+        """Fixes the end of the query at the present ends of the logs."""
         self._target = self._fetch_latest(NOWHERE)
 
     def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest.json()
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        """What the log held at the last look, for Spark's progress reports."""
+        """The ends of the logs when they were last asked for, for Spark's progress reports."""
         return self._latest.json() or None
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> Sequence[InputPartition]:
@@ -145,7 +145,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _look_ahead(self, begin: Position) -> Position:
-        """What there is to read now, or the fixed end; one that turns out to be before `begin` is fixed anew."""
+        """The present ends of the logs, or the fixed end.
+
+        The end is fixed anew if it lies before `begin`, or if a topic was created anew in between.
+        """
         if self._target is None:
             return self._fetch_latest(begin)
         behind = any(self._target.offsets.get(each, -1) < offset for each, offset in begin.offsets.items())
@@ -160,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(ends(self._cluster(), partitions, since, self.options), topic_ids)
 
     def _from(self, begin: Position, later: Position) -> dict[TopicPartition, int]:
-        """The offsets of `begin` that are offsets of the topics in `later`."""
+        """The offsets of `begin` whose topics are the same, by id, in `later`."""
         recreated = begin.recreated(later)
         return {each: offset for each, offset in begin.offsets.items() if each.topic not in recreated}
 

@@ -64,8 +64,8 @@ def latest_by_key(frame: DataFrame) -> DataFrame:
 def as_text(value: Column, what: Column, remedy: str) -> Column:
     """Bytes as a string; bytes that are no UTF-8 end the query, which says `what` they are.
 
-    Spark would write them as they are, and whoever reads that file of strings might notice it when the topic has
-    forgotten them.
+    Spark would write these bytes as they are, and a reader of the file might notice the fault only after retention has
+    deleted the records from the topic.
     """
     text = value.cast("string")
     refusal = f.raise_error(f.concat(what, f.lit(f" is no text (UTF-8){remedy}")))
