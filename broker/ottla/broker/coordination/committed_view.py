@@ -1,13 +1,14 @@
-"""Moves what readers are shown of one partition of an internal topic along with that partition's high watermark.
+"""Lets readers see the records of a partition of an internal topic as the partition's high watermark passes them.
 
-A record that was appended waits in the core (`Unshown`) until the high watermark has passed it. This module lets it
-out, and no request does: a group that only commits would otherwise grow the list with each commit, and the first read
-would pay for all of them at once. Three rules bound the list and the time for which the event loop is held:
+An appended record waits in a list of the core (`Unshown`) until the high watermark has passed it. This module makes
+records visible; requests never do: if reads did, a group that only commits would lengthen the list with each commit,
+and the first read would have to work through all of it. Three rules bound the list and the time for which the event
+loop is held:
 
-1. Each append lets out up to twice as many records as it brought, as far as the high watermark has passed them. So the
-   list of records that are committed and don't show yet never grows by appends.
-2. What the high watermark passes beyond that goes in slices, one in each turn of the event loop.
-3. A read waits for the slices up to the high watermark of its own moment, and never works on the list itself.
+1. Each append makes up to twice as many records visible as it brought, as far as the high watermark has passed them. So
+   appends never lengthen the list of records that are committed and not visible yet.
+2. Further records that the high watermark passes become visible in slices, one in each turn of the event loop.
+3. A read waits for the slices up to the high watermark at its start, and never works on the list itself.
 
 Source: Kafka deletes its snapshots up to the committed offset as the high watermark moves (CoordinatorRuntime).
 """
@@ -24,7 +25,7 @@ SLICE_RECORDS = 1_000  # two or three milliseconds
 
 
 class WatermarkPartition(Protocol):
-    """What is needed of the partition."""
+    """The part of a partition's interface that the view uses."""
 
     @property
     def high_watermark(self) -> int: ...
@@ -32,18 +33,19 @@ class WatermarkPartition(Protocol):
 
 
 class Unshown(Protocol):
-    """What was appended to a partition and doesn't show yet, in the order of its offsets."""
+    """The records that were appended to a partition and aren't visible to readers yet, in the order of their
+    offsets."""
 
     @property
     def first_unshown(self) -> int | None:
-        """The log offset of the oldest such record; None where all show."""
+        """The log offset of the oldest such record; None where all records are visible."""
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
-        """What lies below `high_watermark` shows from now on: all of it, or the `records_max` oldest records."""
+        """Makes records below `high_watermark` visible: all of them, or the `records_max` oldest."""
 
 
 class CommittedView:
-    """One shard's. All methods run on the event loop."""
+    """The view of one partition. All methods run on the event loop."""
 
     __slots__ = ("_partition", "_reads", "_resigned", "_under_way", "_unshown")
 
@@ -55,13 +57,15 @@ class CommittedView:
         self._resigned: KafkaError | None = None
 
     def appended(self, records: int) -> None:
-        """So many records were appended, or replayed from above the high watermark; the core knows them already."""
+        """Notes that `records` records were appended, or replayed from above the high watermark. The core has applied
+        them."""
         self._unshown.committed(self._partition.high_watermark, 2 * records)
         if not self._under_way:
             self._go_on()
 
     def shown(self) -> asyncio.Future[None]:
-        """Done when all that is committed by now shows. Fails with KafkaError when this broker stops leading."""
+        """A future that is done when all records that are committed by now are visible. Fails with KafkaError when this
+        broker stops leading."""
         if not self._under_way:
             self._go_on()
         if self._resigned is not None:
@@ -70,7 +74,7 @@ class CommittedView:
         return self._reads.wait_for(high_watermark - 1, self._shown_below(high_watermark))
 
     def resign(self, error: KafkaError) -> None:
-        """This broker doesn't lead the partition any more: reads that wait fail with `error`."""
+        """Fails the reads that wait with `error`: this broker doesn't lead the partition any more."""
         self._resigned = error
         self._reads.fail(error)
 
@@ -79,7 +83,8 @@ class CommittedView:
         return high_watermark if first is None else min(first, high_watermark)
 
     def _go_on(self) -> None:
-        """Whatever comes next for the oldest record that doesn't show: a slice, or the wait for its commit."""
+        """Begins the next step for the oldest record that isn't visible: a slice, or the wait for the record's
+        commit."""
         high_watermark = self._partition.high_watermark
         self._reads.reached(self._shown_below(high_watermark))
         first = self._unshown.first_unshown

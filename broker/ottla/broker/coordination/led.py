@@ -1,7 +1,7 @@
-"""A partition of an internal topic that this broker leads, and what is coordinated in it.
+"""A partition of an internal topic that this broker leads, with the coordinator's state for it.
 
-What is coordinated is a core: pure state that follows the partition's records. It and the view of what shows of it live
-for as long as this broker leads the partition without a break.
+The coordinator's state is a core: pure, and derived from the partition's records. The core and the view of its
+committed records live for as long as this broker leads the partition without a break.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ Encoded = tuple[bytes, bytes | None]  # a record's key and value
 
 
 class Core(Replayed, Protocol):
-    """The state of one partition. What is written of it changes by records alone: those that are read back and those
-    that were appended. What isn't written (who waits, deadlines) is lost with the leadership."""
+    """The state of one partition. Its recorded part changes by records alone, both replayed and appended ones. Its
+    other part (waiting requests, deadlines) is lost with the leadership."""
 
     def appended(self, changes: Sequence[Any], base_offset: int) -> None:
-        """`changes` were written, one record each from `base_offset` on; they are not committed yet."""
+        """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed
+        yet."""
 
     @property
     def unshown(self) -> Unshown:
-        """What was written and doesn't show yet, because it isn't committed."""
+        """The appended records that aren't visible yet."""
 
 
 C = TypeVar("C", bound=Core)
 
 
 class Gathered(NamedTuple):
-    """Changes for the next append, encoded, and who waits for the offset that they get."""
+    """Changes for the next append, their encoded records, and the future of the batch's last offset."""
 
     changes: Sequence[Any]
     encoded: Sequence[Encoded]
     written: asyncio.Future[int]
 
     def fail(self, error: KafkaError) -> None:
-        """Tells whoever waits for it, if anybody still does."""
+        """Fails the future with `error`, unless it is done or cancelled."""
         if not self.written.done():
             self.written.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
 class Led(Generic[C]):
-    """One partition. `gathered` is what came in one turn of the event loop."""
+    """One partition. `gathered` are the changes that came in the present turn of the event loop."""
 
     partition: ReplayPartition
     leader_epoch: int
     core: C
     view: CommittedView
     loading: bool = True
-    failures: int = 0  # of loads, one after the other
+    failures: int = 0  # of loads, in a row
     last_appended: int = -1
     gathered: list[Gathered] = field(default_factory=list)

@@ -1,12 +1,13 @@
-"""Brings what is coordinated in one partition of an internal topic back from its log.
+"""Restores a coordinator's state for one partition of an internal topic from the partition's log.
 
-Reads in chunks off the loop and decodes in slices of a few milliseconds on it, so that a broker that takes over a large
-partition serves the others meanwhile. Records above the high watermark count as appended, not as committed.
+Reads chunks off the loop, and decodes on the loop in slices of a few milliseconds, so that a broker that takes over a
+large partition serves other partitions meanwhile. Records above the high watermark count as appended, not as committed.
 
-What can't be read is left out, said and counted, and the replay goes on behind it: a record, the rest of a batch, the
-rest of a segment where not even a batch's header makes sense. The state of every other group (or transaction) is worth
-more than a refusal to serve any. So is a record that breaks a rule of ours. Kafka (CoordinatorLoaderImpl, the source of
-the rest) skips kinds of records that it doesn't know, and gives the whole partition up at a record that it can't read.
+Data that can't be read is left out, logged and counted, and the replay goes on behind it: a record, the rest of a
+batch, or the rest of a segment where a batch's header is malformed. The same holds for a record that breaks a rule of
+the core. To serve all other groups (or transactions) is better than to serve none. Kafka (CoordinatorLoaderImpl, the
+source of the rest) skips kinds of records that it doesn't know, and gives the whole partition up at a record that it
+can't read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.004
-TOLD_MAX = 10  # records and batches of one replay, each in a line of its own; the rest is summed up
+TOLD_MAX = 10  # errors of one replay that get a log line each; the others are only counted
 _control_key = struct.Struct(">hh")
 _COMMIT_MARKER = 1
 
@@ -45,7 +46,7 @@ class Piece(Protocol):
 
 
 class ReplayLog(ReadLog, Protocol):
-    """What is needed of a log."""
+    """The part of a log's interface that a replay uses."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -58,7 +59,7 @@ class ReplayLog(ReadLog, Protocol):
 
 
 class ReplayPartition(Protocol):
-    """What is needed of a partition."""
+    """The part of a partition's interface that a coordinator uses."""
 
     damage_met: tuple[int, str] | None
 
@@ -76,20 +77,20 @@ class ReplayPartition(Protocol):
 
 
 class Replayed(Protocol):
-    """The core that follows."""
+    """A core, as far as a replay calls it."""
 
     def replayed(self, key: bytes, value: bytes | None, producer_id: int, uncommitted_at: int | None) -> bool:
-        """One record was read back; False where it is of a kind that isn't the core's. A producer id says that the
-        record belongs to a transaction, and `uncommitted_at` is its offset where that is above the high watermark.
-        Raises ProtocolError at malformed bytes."""
+        """Applies one record that was read back. Returns False where the record is of a kind that isn't the core's.
+        With a `producer_id` ≥ 0 the record belongs to a transaction. `uncommitted_at` is the record's offset where it
+        is above the high watermark. Raises ProtocolError at malformed bytes."""
 
     def decided(self, producer_id: int, committed: bool) -> None:
-        """A transaction's marker was read back."""
+        """Applies a transaction's marker that was read back."""
 
 
 class Replay:
-    """One replay; `run` may be cancelled. Afterwards `replayed`, `foreign` and `unreadable` count records, where
-    `unreadable` counts the rest of a segment that can't be walked as one."""
+    """One replay; `run` may be cancelled. Afterwards `replayed`, `foreign` and `unreadable` count records; the
+    unreadable rest of a segment counts as one."""
 
     def __init__(
         self, topic: str, partition: ReplayPartition, core: Replayed, chunk_bytes: int, cold_reads: ColdReads
@@ -107,7 +108,7 @@ class Replay:
         self.unreadable = 0
 
     async def run(self) -> None:
-        """Replays everything up to the log's end at the time of the call. Raises OSError where the disk fails."""
+        """Replays all records up to the log's end at the time of the call. Raises OSError where the disk fails."""
         log = self._partition.log
         self._offset = log.log_start_offset
         end = log.log_end_offset
@@ -127,7 +128,7 @@ class Replay:
                     continue
                 if pieces:
                     self._leave_out_damaged(1, f"the batch of offset {self._offset} doesn't end within its segment")
-                # else there is nothing more in this segment: compaction took the rest
+                # else this segment has no further records: compaction removed them
             following = log.segment_after(self._offset)
             if following is None:
                 break
@@ -141,17 +142,17 @@ class Replay:
             )
 
     async def _read(self, log: ReplayLog, end: int) -> Sequence[Piece]:
-        """Where the next chunk lies: the event loop doesn't wait for the disk to find it."""
+        """The file ranges of the next chunk, found without a wait of the event loop for the disk."""
         try:
             return log.read(self._offset, self._chunk_bytes, end, True, wait=False)
         except BlockingIOError:
-            # Others may wait for it, too: not even who cancels this replay cancels it.
-            with suppress(OSError):  # the process may have no thread: the event loop waits
+            # Other tasks may wait for the same look-up, so a cancelled replay doesn't cancel it.
+            with suppress(OSError):  # no thread is to be had: the event loop waits for the disk
                 await asyncio.shield(self._cold_reads.read_ahead(log, self._offset, end, self._chunk_bytes))
             return log.read(self._offset, self._chunk_bytes, end, True)
 
     async def _chunk(self, data: bytes, end: int) -> None:
-        """Replays the whole batches of `data`. Raises KafkaError at a header that makes no sense."""
+        """Replays the whole batches of `data`. Raises KafkaError at a malformed header."""
         for position, header in iterate_headers(data):
             if header.last_offset < self._offset <= header.base_offset or header.last_offset >= end:
                 raise KafkaError(
@@ -171,7 +172,7 @@ class Replay:
                         self._slice_end = perf_counter() + SLICE_SECONDS
             except (MemoryError, OSError):
                 raise
-            except Exception as error:  # whatever is wrong with these bytes, the next load would meet it again
+            except Exception as error:  # the next load would meet the same error, so the batch is left out
                 missing = min(header.count, header.last_offset_delta + 1) - seen
                 self._leave_out_damaged(
                     max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}"
@@ -181,7 +182,7 @@ class Replay:
     def _replay(self, header: BatchHeader, record: Record) -> None:
         try:
             self._record(header, record)
-        except Exception as error:  # whatever this record breaks, others aren't to wait for it
+        except Exception as error:  # one bad record mustn't keep the others from being served
             self._leave_out(1, f"the record at offset {record.offset} can't be read: {error!r}")
 
     def _record(self, header: BatchHeader, record: Record) -> None:

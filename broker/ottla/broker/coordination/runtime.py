@@ -1,18 +1,19 @@
 """Leads the partitions of one internal topic for a coordinator: loads, appends, waits for commits, resigns.
 
-What is coordinated is pure (`led.Core`), and what is special about it is the coordinator's (`Kind`). The runtime sees
-to the rules that all of them share:
+A coordinator's state is pure (`led.Core`), and its own behaviour is in a `Kind`. The runtime enforces the rules that
+all coordinators share:
 
-1. An append that fails changes nothing: the core follows only after it succeeded. Appends carry the leader epoch that
-   was loaded.
-2. An append that isn't committed in time is answered COORDINATOR_NOT_AVAILABLE, but stays: it may be committed yet.
-3. When this broker stops leading, everything here about the partition is dropped, and whoever waits is told
-   NOT_COORDINATOR. The next leader replays what was committed.
+1. An append that fails changes nothing: the core applies changes only after their append. An append carries the leader
+   epoch in which the partition was loaded.
+2. A request whose append isn't committed in time is answered COORDINATOR_NOT_AVAILABLE, but the append stays: it may be
+   committed later.
+3. When this broker stops leading a partition, the partition's state is dropped, and waiting requests are answered
+   NOT_COORDINATOR. The next leader replays the committed records.
 
-What is gathered in one turn of the event loop is appended as one batch.
+Changes that are gathered in one turn of the event loop are appended as one batch.
 
-An error that nobody foresaw ends what it happened in, and nothing else: a request, a timer, a load that is tried again.
-It is said in the log and counted.
+An unexpected error ends only the work in which it happened: a request, a timer's call, or a load, which is tried again.
+The error is logged and counted.
 
 Source: Kafka's CoordinatorRuntime.
 """
@@ -35,9 +36,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-BATCH_RECORDS_MAX = 1_000  # gathered in one append
+BATCH_RECORDS_MAX = 1_000  # gathered changes of one append
 CONCURRENT_LOADS = 4
-LOAD_AGAIN_SECONDS = 1.0  # and twice as long after each failure more, up to LOAD_AGAIN_SECONDS_MAX
+LOAD_AGAIN_SECONDS = 1.0  # doubled after each further failure, up to LOAD_AGAIN_SECONDS_MAX
 LOAD_AGAIN_SECONDS_MAX = 60.0
 
 
@@ -45,21 +46,22 @@ class Kind(Protocol[C]):
     """A coordinator, as the runtime sees it."""
 
     def empty(self) -> C:
-        """The core of a partition without a record."""
+        """A core for a partition without records."""
 
     async def loaded(self, led: Led[C], replay: Replay) -> None:
-        """All that is committed of the partition is in its core; requests are taken from now on."""
+        """The partition's core has applied all of its log, and the log is committed. Requests are accepted from now
+        on."""
 
     def resigned(self, led: Led[C]) -> None:
-        """This broker leads the partition no longer: whoever waits is to hear NOT_COORDINATOR."""
+        """Answers NOT_COORDINATOR to waiting requests: this broker no longer leads the partition."""
 
     def for_clients(self, error: KafkaError) -> KafkaError:
-        """What a client hears of an error of the log, or of its replication."""
+        """The error that a client is answered for an error of the log, or of its replication."""
 
 
 @dataclass(slots=True)
 class RuntimeCounters:
-    """Plain counters, collected at scrape."""
+    """Plain counters, read by a scrape of the metrics."""
 
     unreadable_records: int = 0
     errors: int = 0
@@ -67,7 +69,7 @@ class RuntimeCounters:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLimits:
-    """What the settings of an internal topic mean here."""
+    """The runtime's limits, from the settings of an internal topic."""
 
     commit_timeout_s: float
     load_chunk_bytes: int
@@ -103,11 +105,11 @@ class Runtime(Generic[C]):
     # --- life ---
 
     def start(self) -> None:
-        """Takes requests from now on."""
+        """Accepts requests from now on."""
         self.accepting = True
 
     async def stop(self) -> None:
-        """Lets go of every partition; whoever waits is told to look for another coordinator."""
+        """Resigns from every partition; waiting requests are answered NOT_COORDINATOR."""
         self.accepting = False
         for index in list(self.partitions):
             self.resigned(index)
@@ -117,10 +119,10 @@ class Runtime(Generic[C]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def became_leader(self, partition: ReplayPartition) -> None:
-        """This broker leads `partition`, in its `leader_epoch`: loads it."""
+        """Loads `partition`, which this broker leads in its `leader_epoch`."""
         led = self.partitions.get(partition.index)
         if led is not None and led.partition is partition:
-            led.leader_epoch = partition.leader_epoch  # it led all the while: nothing was truncated
+            led.leader_epoch = partition.leader_epoch  # this broker led it without a break: nothing was truncated
             return
         if led is not None:
             self.resigned(partition.index)
@@ -133,7 +135,7 @@ class Runtime(Generic[C]):
             self.spawn(self._load(led))
 
     def resigned(self, index: int) -> None:
-        """This broker leads partition `index` no longer."""
+        """Drops the state of partition `index`, which this broker no longer leads."""
         led = self.partitions.pop(index, None)
         if led is None:
             return
@@ -144,11 +146,12 @@ class Runtime(Generic[C]):
             each.fail(KafkaError(ErrorCode.not_coordinator))
 
     def holds(self, led: Led[C]) -> bool:
-        """Whether the partition is led still, without a break."""
+        """Whether this broker has led the partition since `led` was made, without a break."""
         return self.partitions.get(led.partition.index) is led
 
     def serving(self, index: int) -> Led[C]:
-        """A loaded partition. Raises the code that sends the client elsewhere, or lets it wait."""
+        """A loaded partition. Raises KafkaError with the code by which the client looks for another coordinator, or
+        waits."""
         if not self.accepting:
             raise KafkaError(ErrorCode.coordinator_not_available)
         led = self.partitions.get(index)
@@ -159,7 +162,7 @@ class Runtime(Generic[C]):
         return led
 
     def all_serving(self) -> list[Led[C]]:
-        """All partitions. Raises COORDINATOR_LOAD_IN_PROGRESS while some are unknown."""
+        """All partitions. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while some are being loaded."""
         if not self.accepting:
             raise KafkaError(ErrorCode.coordinator_not_available)
         if any(led.loading for led in self.partitions.values()):
@@ -167,7 +170,7 @@ class Runtime(Generic[C]):
         return list(self.partitions.values())
 
     def states(self) -> dict[str, int]:
-        """How many partitions led here are loading, active, failed (to be loaded again)."""
+        """How many partitions that this broker leads are loading, active, and failed (to be loaded again)."""
         states = dict.fromkeys(("loading", "active", "failed"), 0)
         for led in self.partitions.values():
             states["active" if not led.loading else "failed" if led.failures else "loading"] += 1
@@ -176,7 +179,8 @@ class Runtime(Generic[C]):
     # --- writing ---
 
     def append(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> int:
-        """Appends one batch and lets the core follow; the last record's offset. Raises KafkaError, nothing changed."""
+        """Appends one batch, which the core then applies. Returns the last record's offset. Raises KafkaError, and then
+        nothing has changed."""
         now_ms = self._wall_ms()
         entries = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(encoded)]
         batch = bytearray(build_batch(entries, codec=self._limits.codec))
@@ -187,8 +191,8 @@ class Runtime(Generic[C]):
         return led.last_appended
 
     async def write_gathered(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> None:
-        """Appends in one batch with what else comes in this turn of the event loop, and waits until it is committed.
-        Raises KafkaError for clients."""
+        """Appends `changes` in one batch with the other changes of this turn of the event loop, and waits until the
+        batch is committed. Raises KafkaError for clients."""
         written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not led.gathered:
             asyncio.get_running_loop().call_soon(self.flush, led)
@@ -198,7 +202,7 @@ class Runtime(Generic[C]):
         await self.committed(led, await written)
 
     def flush(self, led: Led[C]) -> None:
-        """Appends what was gathered. Whatever is planned from the core's state is planned after this."""
+        """Appends the gathered changes. A caller that plans changes from the core's state calls this first."""
         gathered, led.gathered = led.gathered, []
         if not gathered:
             return
@@ -233,12 +237,12 @@ class Runtime(Generic[C]):
             raise self._kind.for_clients(error) from error
 
     async def shown(self, led: Led[C]) -> None:
-        """Waits until all that is committed now shows. Raises KafkaError for clients."""
+        """Waits until all records that are committed now are visible. Raises KafkaError for clients."""
         try:
             await led.view.shown()
         except KafkaError as error:
             raise self._kind.for_clients(error) from error
-        if not self.holds(led):  # another coordinator may have told more since
+        if not self.holds(led):  # another coordinator may have shown newer records since
             raise KafkaError(ErrorCode.not_coordinator)
 
     # --- loading ---
@@ -252,18 +256,19 @@ class Runtime(Generic[C]):
             try:
                 await replay.run()
             except OSError as error:
-                partition.failed(error)  # if that is the log directory's end, the partition is gone with it
+                partition.failed(error)  # if the log directory has failed, this ends the leadership, too
                 logger.error("%s-%d can't be read: %s", self.topic, partition.index, error)
                 self.spawn(self._load_again(led))
                 return
-            except Exception:  # its clients aren't to wait for the next election, nor those of other partitions
+            except Exception:  # clients mustn't have to wait for the next election
                 logger.exception("%s-%d could not be loaded", self.topic, partition.index)
                 self.counters.errors += 1
                 self.spawn(self._load_again(led))
                 return
         if not self.holds(led):
             return
-        # A new leader doesn't know at once how much its predecessor told clients was committed (as KIP-207 for logs).
+        # A new leader doesn't know at once which records its predecessor told clients were committed (as KIP-207 for
+        # logs).
         end = partition.log.log_end_offset
         try:
             await partition.committed(end - 1)
@@ -279,7 +284,7 @@ class Runtime(Generic[C]):
         await self._kind.loaded(led, replay)
 
     async def _load_again(self, led: Led[C]) -> None:
-        """What was wanting (descriptors, memory) may be there later."""
+        """Loads a partition again after a pause: missing descriptors or memory may be free by then."""
         led.failures += 1
         await asyncio.sleep(min(LOAD_AGAIN_SECONDS * 2 ** (led.failures - 1), LOAD_AGAIN_SECONDS_MAX))
         if self.holds(led):
@@ -287,7 +292,7 @@ class Runtime(Generic[C]):
             self.became_leader(led.partition)
             self.partitions[led.partition.index].failures = led.failures
 
-    # --- errors that nobody foresaw ---
+    # --- unexpected errors ---
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` until it ends, or the runtime stops."""
@@ -303,8 +308,7 @@ class Runtime(Generic[C]):
 
     @contextmanager
     def surviving(self, what: str) -> Iterator[None]:
-        """Around what concerns one group or one request: an error that nobody foresaw is said and counted, and ends
-        nothing else."""
+        """Confines an unexpected error to the work on one group or one request: the error is logged and counted."""
         try:
             yield
         except Exception:

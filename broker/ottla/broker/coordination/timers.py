@@ -1,6 +1,6 @@
-"""Wakes things that live in led partitions: a group whose session ends, a transaction that has gone on for too long.
+"""Calls a coordinator's objects at their deadlines, such as a group whose member's session ends.
 
-A thing that meets an error when it is woken is woken again later, for as long as its partition is led.
+If a call raises an error, the object is called again later, for as long as this broker leads its partition.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ WAKE_AGAIN_MS = 10_000
 
 
 def steady_ms() -> int:
-    """The event loop's clock, in which deadlines are."""
+    """The event loop's clock in ms, by which deadlines are given."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seat(Generic[C, T]):
-    """A thing in its partition."""
+    """An object and its partition."""
 
     led: Led[C]
     thing: T
 
 
 class Timers(Generic[C, T]):
-    """One timer for all things of a runtime. `woken` acts on a thing; `named` says what the log calls its time-outs."""
+    """One timer for all objects of a runtime. `woken` is called with an object at its deadline; `named` returns the
+    name of the object's time-outs for the log."""
 
     def __init__(self, runtime: Runtime[C], woken: Callable[[Led[C], T], None], named: Callable[[T], str]) -> None:
         self._runtime = runtime
@@ -56,7 +57,7 @@ class Timers(Generic[C, T]):
             self._wakeups.forget(seat)
 
     def stop(self) -> None:
-        """Wakes nothing any more."""
+        """Drops all deadlines."""
         self._wakeups.stop()
 
     def _wake(self, seat: _Seat[C, T]) -> None:

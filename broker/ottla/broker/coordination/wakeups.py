@@ -1,8 +1,8 @@
-"""One timer for many things that want to be woken: a heap, and a single call scheduled on the loop.
+"""One timer for the deadlines of many objects: a heap, and a single call scheduled on the loop.
 
-A thing is woken at the earliest time that was asked for; asking for a later one than is pending does nothing. So a
-thousand sessions that are renewed again and again cost a comparison each, and a wake-up now and then that finds nothing
-due and asks again.
+An object is woken at the earliest time that was asked for; to ask for a later time than the pending one does nothing.
+So each renewal of a session costs one comparison, and at times a wake-up that finds no session ended and asks for the
+next time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A follower's side of an incremental fetch session (KIP-227): only what changed since the last request is sent. Pure.
+"""A follower's side of an incremental fetch session (KIP-227): a request names only partitions that changed. Pure.
 
-Ten thousand idle partitions cost a request of forty bytes. What is asked for a partition stays in force at the leader
-until it is asked anew or forgotten. Whenever the two sides may have different ideas of the session (an answer got lost,
-the leader forgot it) it begins anew, with a request that names every partition. Where an answer couldn't be applied to
-one partition, that one is asked again: the leader tells who asks the same again what it has told already.
+Ten thousand idle partitions cost a request of forty bytes. A partition's position stays in force at the leader until
+the follower names the partition anew or removes it. Whenever the two sides may have different states of the session (an
+answer got lost, or the leader evicted the session), it begins anew, with a request that names every partition. Where an
+answer couldn't be applied to one partition, the next request names that partition again with the same position: then
+the leader repeats what it has told already.
 
 Source: Kafka's FetchSessionHandler; the leader's side is `ottla.broker.fetch_sessions`.
 """
@@ -31,7 +32,8 @@ SESSION_ERRORS = frozenset(
 
 
 class Position(NamedTuple):
-    """What is asked for a partition: where, in which epoch, after records of which epoch, and what the replica has."""
+    """A partition's position: the fetch offset, the leader epoch, the epoch of the last record before the offset, and
+    the replica's log start offset."""
 
     offset: int
     leader_epoch: int
@@ -40,7 +42,8 @@ class Position(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request of the session: (session id, epoch), and what it says about which partitions."""
+    """One request of the session: (session id, epoch), the positions of the named partitions, and the removed
+    partitions."""
 
     session: tuple[int, int]
     asked: Mapping[Key, Position]
@@ -48,8 +51,8 @@ class Request(NamedTuple):
 
 
 class FollowerSession:
-    """The session with one leader. `wanted` are the partitions fetched, as they are now; `in_force` as the leader knows
-    them."""
+    """The session with one leader broker. `wanted` holds the present positions of the fetched partitions, `in_force`
+    the positions that the leader knows."""
 
     def __init__(self) -> None:
         self.id = NO_SESSION
@@ -58,37 +61,37 @@ class FollowerSession:
         self.in_force: dict[Key, Position] = {}
         self._changed: dict[Key, None] = {}  # in order, so that the same run asks in the same order
         self._dropped: dict[Key, None] = {}
-        self._unheard: set[Key] = set()  # of which the last answer couldn't be applied
+        self._unheard: set[Key] = set()  # partitions to which the last answer couldn't be applied
 
     def want(self, key: Key, position: Position) -> None:
-        """This partition is fetched, from there."""
+        """Fetches this partition from `position` on."""
         if self.wanted.get(key) != position:
             self.wanted.pop(key, None)
-            self.wanted[key] = position  # behind the others: what fills the answers is named last, and starves nobody
+            self.wanted[key] = position  # behind the others: busy partitions are named last, and starve no other
             self._changed[key] = None
         self._dropped.pop(key, None)
 
     def drop(self, key: Key) -> None:
-        """This partition isn't fetched, for now or for good."""
+        """Stops fetching this partition, for now or for good."""
         if self.wanted.pop(key, None) is not None:
             self._changed.pop(key, None)
             self._dropped[key] = None
 
     def unheard(self, key: Key) -> None:
-        """What was answered for this partition went by, and the leader believes that it was heard."""
+        """The answer for this partition wasn't applied, but the leader believes that it was."""
         if key not in self.in_force:
-            self.begin_anew()  # nor was it asked for
+            self.begin_anew()  # no request has named it either
             return
         self._unheard.add(key)
         if key in self.wanted:
             self._changed[key] = None
 
     def begin_anew(self) -> None:
-        """The next request names every partition."""
+        """Makes the next request name every partition."""
         self.epoch = INITIAL_EPOCH
 
     def request(self) -> Request:
-        """What to send now. A full request closes the session before it, whose id it carries."""
+        """The next request to send. A full request closes the former session, whose id it carries."""
         if self.epoch == INITIAL_EPOCH:
             self.in_force = dict(self.wanted)
             self._changed.clear()
@@ -108,7 +111,7 @@ class FollowerSession:
         return Request((self.id, self.epoch), asked, forgotten)
 
     def answered(self, error: int, session_id: int) -> bool:
-        """The leader answered the last request; whether the answer may be used."""
+        """Notes the leader's answer to the last request. Returns whether the answer may be used."""
         if error:
             self.begin_anew()
             if error in SESSION_ERRORS:

@@ -1,21 +1,22 @@
-"""What a follower does with a leader's answer for one partition. Pure: headers come in, never records' bytes.
+"""Decides what a follower does with a leader's answer for one partition. Pure: it sees headers, never records' bytes.
 
 Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
 
 1. A follower's log is always a prefix of its leader's, or on its way to become one: records are appended only at the
    log's end, and only whole batches with a right CRC, of the followed epoch or an earlier one.
-2. A leader tells of divergence by the last epoch that both may share and where that ended with it. The follower
-   truncates to the lower of that and its own end of that epoch, and asks again: one round for each epoch in which the
-   two logs went different ways (KIP-101, KIP-279). It never truncates to the high watermark, which may lie below what
-   an earlier leader committed, nor below the point up to which both logs are alike: below that point both know the same
-   epochs, so neither end of a shared epoch can lie there.
-3. Whoever is out of the leader's range asks for the range: one that is ahead truncates to the leader's end, one that is
-   behind starts anew at the leader's start.
-4. A truncation below the point to which this log is compacted takes records that had superseded others, which are
-   gone here and not with the leader (committed records were lost there): the log starts anew, except where this
-   replica may be elected, and would lead with nothing: from the ISR, the eligible, or by a topic that lets anybody
-   lead. Kafka truncates in any case.
-5. Answers that show another idea of who leads wait for newer metadata; a failed log directory ends the following.
+2. A leader reports divergence as the last epoch that both logs may share, with that epoch's end in the leader's log.
+   The follower truncates to the lower of that end and its own end of that epoch, and asks again: one round for each
+   epoch in which the logs diverged (KIP-101, KIP-279). It never truncates to the high watermark, because records above
+   its own high watermark may have been committed by an earlier leader. Nor does it truncate below the point up to which
+   both logs are alike: below that point both logs have the same epochs, so no end of a shared epoch lies there.
+3. A follower whose fetch offset is out of the leader's range asks for the range. If its end is beyond the leader's end,
+   it truncates to the leader's end. If its end is before the leader's start, it starts anew at the leader's start.
+4. A truncation below the point up to which this log is compacted removes records for whose sake compaction removed
+   older ones, which the leader still has (the leader has lost committed records). So the log starts anew. The exception
+   is a replica that may be elected (in the ISR, eligible, or of a topic that allows unclean elections), because it
+   would lead with an empty log. Kafka truncates in any case.
+5. After an answer that shows another leader or epoch than the follower knows, the follower waits for newer metadata. A
+   failed log directory ends the following.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
         """The epochs of a log, as `LeaderEpochs`."""
 
         def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-            """(last epoch at or below `epoch`, where it ends here); both −1 where that isn't known."""
+            """(the last epoch at or below `epoch`, that epoch's end offset in this log); both −1 where it isn't
+            known."""
 
 
 class CorruptBatch(KafkaError):
-    """What a leader sent isn't a batch, or not the one that was written. `offset` is the first that can't be copied."""
+    """The leader sent bytes that aren't a batch, or a batch with a wrong CRC. `offset` is the first that can't be
+    copied."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(ErrorCode.corrupt_message, f"offset {offset}: {reason}")
@@ -64,7 +67,7 @@ UNKNOWN = -1
 
 
 class Held(NamedTuple):
-    """What the follower has."""
+    """The state of the follower's log."""
 
     log_start_offset: int
     log_end_offset: int
@@ -75,7 +78,7 @@ class Held(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the leader answered. `headers` are the (position, header) of the batches that `whole_batches` let pass."""
+    """The leader's answer. `headers` are the (position, header) of the batches that `whole_batches` accepted."""
 
     error: int
     high_watermark: int
@@ -85,10 +88,11 @@ class Told(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append these batches (maybe none), and take over the leader's high watermark and log start.
+    """Append these batches (there may be none), and take over the leader's high watermark and log start.
 
-    `restart_at`: first drop what there is and begin at that offset, because the first batch begins below the end of a
-    log that holds nothing that the leader still has: its records were deleted up to the middle of that batch.
+    `restart_at`: first drop all records and begin at that offset. This is needed where the first batch begins below
+    this log's end, and this log has no record that the leader still has: the leader's records were deleted up to the
+    middle of that batch.
     """
 
     headers: Sequence[tuple[int, BatchHeader]]
@@ -98,13 +102,13 @@ class Append(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Drop everything from `offset` on, and ask again."""
+    """Truncate the log to `offset`, and ask again."""
 
     offset: int
 
 
 class Restart(NamedTuple):
-    """Drop everything, begin at `offset`, and ask again."""
+    """Drop all records, begin at `offset`, and ask again."""
 
     offset: int
 
@@ -114,7 +118,7 @@ class AskRange(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Ask again after a while. `awaited`: what is missing is newer metadata, so there is nothing to warn of."""
+    """Ask again after a pause. `awaited`: only newer metadata is missing, so no warning is logged."""
 
     error: int
     awaited: bool
@@ -124,7 +128,7 @@ Decision = Append | Truncate | Restart | AskRange | Pause
 
 
 def decide(held: Held, told: Told) -> Decision:
-    """What to do with the answer to a fetch at `held.log_end_offset` in the epoch that is followed."""
+    """The decision after the answer to a fetch at `held.log_end_offset` in the followed epoch."""
     if told.error == ErrorCode.offset_out_of_range:
         return AskRange()
     if told.error:
@@ -144,38 +148,40 @@ def decide(held: Held, told: Told) -> Decision:
 
 
 def truncation_point(held: Held, leader_epoch: int, leader_end_offset: int) -> int:
-    """Where to truncate to when the leader says that `leader_epoch` is the last shared one and ended there."""
+    """The offset to truncate to when the leader says that `leader_epoch` is the last shared epoch and ends at
+    `leader_end_offset`."""
     own_epoch, own_end_offset = held.epochs.end_offset_for(leader_epoch, held.log_end_offset)
-    if own_end_offset == UNKNOWN:  # no epoch is known here, or only later ones: the leader's word alone counts
+    if own_end_offset == UNKNOWN:  # this log has no epoch, or only later ones: the leader's end alone counts
         return min(leader_end_offset, held.log_end_offset)
     if own_epoch != leader_epoch:
-        # The leader's epoch isn't known here: what is below it may diverge, too, and the next round will tell.
+        # This log doesn't have the leader's epoch: earlier epochs may diverge, too, which the next round shows.
         return min(own_end_offset, held.log_end_offset)
     return min(own_end_offset, leader_end_offset, held.log_end_offset)
 
 
 def _shortened(held: Held, offset: int, leader_start_offset: int) -> Decision:
-    """How to become a log that ends at `offset` (rule 4)."""
+    """The decision by which the log comes to end at `offset`, or starts anew (rule 4)."""
     return Truncate(offset) if offset >= held.compacted_to or held.electable else Restart(leader_start_offset)
 
 
 def out_of_range(held: Held, leader_start_offset: int, leader_end_offset: int) -> Decision:
-    """What to do after OFFSET_OUT_OF_RANGE, knowing what the leader holds."""
+    """The decision after OFFSET_OUT_OF_RANGE, by the leader's start and end offsets."""
     if leader_end_offset < held.log_end_offset:
         return _shortened(held, leader_end_offset, leader_start_offset)
     if leader_start_offset > held.log_end_offset:
         return Restart(leader_start_offset)
-    return Pause(ErrorCode.offset_out_of_range, False)  # the range moved meanwhile: the next fetch finds what it needs
+    return Pause(ErrorCode.offset_out_of_range, False)  # the range has moved meanwhile: the next fetch is in it
 
 
 def whole_batches(
     buffer: Buffer, leader_epoch: int, due_offset: int, count_max: int = sys.maxsize
 ) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of the whole batches at the start of a record set, `count_max` at most; what is cut off at its
-    end is left out. `due_offset` was asked for: the first batch ends there or later.
+    """(position, header) of the whole batches at the start of a record set, `count_max` at most; a batch that is cut
+    off at the set's end is left out. `due_offset` is the fetch offset: the first batch ends there or later.
 
-    So is what follows a batch of a later epoch than the one followed: the leader's file was truncated and written anew
-    while it was being sent. Raises CorruptBatch where a batch is no batch, or they don't ascend.
+    Batches from the first of a later epoch than `leader_epoch` on are left out, too: the leader's file was truncated
+    and written anew while it was sent. Raises CorruptBatch where bytes aren't a batch, a CRC is wrong, or offsets don't
+    ascend.
     """
     headers: list[tuple[int, BatchHeader]] = []
     next_offset = 0

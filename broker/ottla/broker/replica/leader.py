@@ -1,25 +1,27 @@
-"""What the leader of a partition knows of the other replicas, and what follows from it. Pure; times in seconds.
+"""A partition leader's knowledge of its followers, and the high watermark that follows from it. Pure; times in seconds.
 
 The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679):
 
 1. *Maximal ISR*: the committed ISR and every member of a proposal whose outcome isn't known. The high watermark is the
-   lowest end among its members, so that whichever of the two states the metadata holds, all its members have what is
-   committed. A replica that may join is proposed with the very fetch that shows it.
-2. The high watermark never falls under one leader. (That it stands still while too few are in sync, or others may be
-   elected, is for `Partition` to say.)
-3. A follower's fetch offset is its end: it fetches only what it has made room for by appending (and, after a change of
-   leader, by truncating to what both share, which the epoch of its request vouches for).
+   lowest end among its members, so that in whichever of the two ISRs the metadata holds, all members have all committed
+   records. A replica that may join is proposed at the fetch that shows it.
+2. The high watermark never falls under one leader. (`Partition` decides that it stands still while too few replicas are
+   in sync, or eligible replicas may be elected.)
+3. A follower's fetch offset is the end of its log: it has appended all records before the offset. After a change of
+   leader it has also truncated to the shared records, which the epoch in its request proves.
 4. A follower is caught up when it fetches at the leader's end as it is now, or as it was at its previous fetch.
 5. A follower joins when it has reached the high watermark and the start of the leader's epoch; it leaves when it wasn't
-   caught up for longer than `replica.lag.time.max.ms` and isn't at the end. Who isn't heard of any more doesn't join,
-   and who has just joined has that time: else the two rules would throw one that stands still in and out.
-6. A fetch sent under an older registration than one seen before counts for nothing: it is from before a restart. Nor
-   does one sent under none (−1), which may come from a second process that waits under the id of a living one. Under a
-   newer one another process fetches: when the earlier one was caught up says nothing about it.
+   caught up for longer than `replica.lag.time.max.ms` and isn't at the end. A follower that no longer fetches doesn't
+   join, and a follower that has just joined has that time: otherwise the two rules would add and remove a stalled
+   follower again and again.
+6. A fetch under an older registration than the newest one seen doesn't count: it is from before a restart. Nor does a
+   fetch without a registration (−1) count: it may come from a second process that waits for the id of a live one. A
+   fetch under a newer registration comes from another process, for which the time when the earlier one was caught up
+   doesn't count.
 7. The high watermark waits for the *candidates*, too: followers outside of the ISR that were caught up within
-   `replica.lag.time.max.ms` and may join by their registration (`ottla.broker.candidates` says who they are). A leader
-   that is alone in sync would else commit each record at once, and a follower that is one record behind would chase a
-   high watermark that it never reaches. Source: Kafka's `Partition.maybeIncrementLeaderHW`.
+   `replica.lag.time.max.ms` and may join by their registration (`ottla.broker.candidates` determines them). Otherwise a
+   leader that is the only in-sync replica would commit each record at once, and a follower that is one record behind
+   would never reach the high watermark. Source: Kafka's `Partition.maybeIncrementLeaderHW`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ NO_OFFSET = -1
 
 
 class Progress:
-    """How far one follower is. `end_offset` is −1 until it has fetched from this leader."""
+    """One follower's progress. `end_offset` is −1 until the follower has fetched from this leader."""
 
     __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "fetched_at", "leader_end_at_fetch", "log_start_offset")
 
@@ -45,7 +47,7 @@ class Progress:
         self.leader_end_at_fetch = NO_OFFSET
 
     def counts(self, broker_epoch: int) -> bool:
-        """Whether what is sent under that registration counts (rule 6)."""
+        """Whether a fetch under that registration counts (rule 6)."""
         return broker_epoch >= max(self.broker_epoch, 0)
 
 
@@ -66,17 +68,17 @@ class LeaderState:
         self._joining: frozenset[int] = frozenset()  # members of proposals whose outcome isn't known
         self.epoch_start = epoch_start
         self.isr = tuple(isr)
-        # Who is in sync has as long as anybody to show up; who isn't must first catch up.
+        # A member of the ISR has the full lag time for its first fetch; any other follower must first catch up.
         self.followers = {
             replica: Progress(now if replica in isr else float("-inf")) for replica in replicas if replica != broker_id
         }
         self.maximal_isr = frozenset(isr)
         self.candidates: frozenset[int] = frozenset()  # rule 7
 
-    # ---- what becomes known
+    # ---- events
 
     def committed(self, replicas: Iterable[int], isr: Sequence[int], now: float) -> None:
-        """The metadata holds this now; every proposal that was under way is decided by that."""
+        """Takes over the replicas and the ISR of the metadata, which decide every proposal that was under way."""
         wanted = [replica for replica in replicas if replica != self._broker_id]
         for replica in wanted:
             if replica not in self.followers:
@@ -91,19 +93,21 @@ class LeaderState:
         self.candidates = self.candidates.intersection(self.followers) - self.maximal_isr
 
     def proposed(self, isr: Iterable[int]) -> None:
-        """A proposal is under way; until `committed` or `refused` its members count beside those of the last one."""
+        """Notes a proposal: until `committed` or `refused`, its members count beside those of the committed ISR and of
+        earlier proposals."""
         self._joining |= frozenset(isr)
         self.maximal_isr = frozenset(self.isr) | self._joining
 
     def refused(self) -> None:
-        """Nothing that was proposed was written, nor will be."""
+        """Drops all proposals: none of them was written, nor will be."""
         self._joining = frozenset()
         self.maximal_isr = frozenset(self.isr)
 
     def fetched(
         self, replica: int, broker_epoch: int, offset: int, log_start_offset: int, leader_end: int, now: float
     ) -> bool:
-        """A follower asks for what comes from `offset` on: it has everything before. Whether that counts."""
+        """Notes a follower's fetch from `offset` on, which shows that it has all records before. Returns whether the
+        fetch counts."""
         progress = self.followers.get(replica)
         if progress is None or not progress.counts(broker_epoch):
             return False
@@ -121,12 +125,13 @@ class LeaderState:
         return True
 
     def was_caught_up(self, replica: int, broker_epoch: int, at: float) -> None:
-        """A follower had everything when it was last heard of, `at`: its fetches weren't counted one by one."""
+        """Notes that a follower had all records at its last fetch, `at`, because such fetches aren't noted one by
+        one."""
         progress = self.followers.get(replica)
         if progress is not None and progress.caught_up_at < at and progress.counts(broker_epoch):
             progress.caught_up_at = at
 
-    # ---- what follows
+    # ---- conclusions
 
     def advance(self, high_watermark: int, leader_end: int) -> int:
         """The high watermark, raised as far as rules 1, 2 and 7 allow."""
@@ -138,7 +143,7 @@ class LeaderState:
         return max(lowest, high_watermark)
 
     def in_sync_followers(self) -> list[Candidate]:
-        """Who else could serve consumers."""
+        """The followers in sync, which could serve consumers."""
         return [
             Candidate(replica, progress.log_start_offset, progress.end_offset)
             for replica in self.isr
@@ -146,26 +151,26 @@ class LeaderState:
         ]
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Below it no replica in sync has anything; `log_start_offset` is the leader's."""
+        """The lowest log start offset of the replicas in sync; `log_start_offset` is the leader's."""
         known = [self.followers[replica].log_start_offset for replica in self.isr if replica in self.followers]
         return min([log_start_offset, *known])
 
     def has_committed(self, replica: int, high_watermark: int) -> bool:
-        """Whether the follower has what a member of the ISR must have."""
+        """Whether the follower has all records that a member of the ISR must have."""
         return self.followers[replica].end_offset >= max(high_watermark, self.epoch_start)
 
     def caught_up(self, replica: int, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Whether the follower has everything, or had it no longer than `lag_max_s` ago."""
+        """Whether the follower has all records, or had them within the last `lag_max_s`."""
         progress = self.followers[replica]
         return progress.end_offset == leader_end or now - progress.caught_up_at <= lag_max_s
 
     def present(self, replica: int, leader_end: int, now: float, lag_max_s: float) -> bool:
-        """Whether the follower asks for more, as far as there is more to ask for."""
+        """Whether the follower has fetched within the last `lag_max_s`, or has all records."""
         progress = self.followers[replica]
         return progress.end_offset == leader_end or now - progress.fetched_at <= lag_max_s
 
     def lagging(self, leader_end: int, now: float, lag_max_s: float) -> list[int]:
-        """The members of the ISR that have been behind for longer than `lag_max_s`."""
+        """The members of the ISR that haven't been caught up for longer than `lag_max_s`."""
         return [
             replica
             for replica in self.isr
@@ -173,13 +178,13 @@ class LeaderState:
         ]
 
     def candidates_last_for(self, leader_end: int, now: float, lag_max_s: float) -> float:
-        """How long all candidates stay caught up, if none of them is heard of any more. There are some."""
+        """For how many seconds all candidates stay caught up, if none of them fetches. There must be candidates."""
         waited_for = [self.followers[replica] for replica in self.candidates]
         since = min(now if progress.end_offset == leader_end else progress.caught_up_at for progress in waited_for)
         return since + lag_max_s - now
 
     def lag_of(self, replica: int, leader_end: int, now: float) -> str:
-        """For people: how far a follower is, and how long it hasn't been further."""
+        """A follower's lag as text for the log."""
         progress = self.followers[replica]
         if progress.end_offset == NO_OFFSET:
             return f"broker {replica} hasn't fetched in this epoch, for {now - progress.fetched_at:.1f} s"
@@ -191,7 +196,7 @@ class LeaderState:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else has to have a record for it to be committed."""
+        """Whether a record is committed as soon as the leader has it."""
         return self.maximal_isr == {self._broker_id} and not self.candidates
 
     @property

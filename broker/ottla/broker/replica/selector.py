@@ -1,4 +1,4 @@
-"""Which replica a consumer should read from: the nearest that has what it asks for (KIP-392). Pure.
+"""Selects the replica that a consumer should read from: a near one that has the offset (KIP-392). Pure.
 
 `replica.selector.class` names the rule by Kafka's class names: with none consumers read from the leader, with
 RackAwareReplicaSelector from a replica in their own rack.
@@ -14,7 +14,7 @@ NONE = -1
 
 
 class Candidate(NamedTuple):
-    """A replica in sync, with the offsets that the leader knows of it."""
+    """A replica in sync, with its offsets as the leader knows them."""
 
     broker_id: int
     log_start_offset: int
@@ -24,8 +24,8 @@ class Candidate(NamedTuple):
 def preferred_replica(
     rack: str, racks: Mapping[int, str | None], leader: int, offset: int, candidates: Iterable[Candidate]
 ) -> int:
-    """The replica in `rack` to read `offset` from: the leader if it is there, else the one that is furthest; NONE
-    where that would be the leader anyway. `racks` are those of the brokers that are alive."""
+    """The replica in `rack` from which to read `offset`: the one with the greatest end offset. NONE where the leader is
+    in `rack`, or where no replica in `rack` has the offset. `racks` are the racks of the live brokers."""
     if not rack or racks.get(leader) == rack:
         return NONE
     near = [
