@@ -1,10 +1,10 @@
-"""One classic consumer group: joins, syncs, heartbeats, commits and leaves in; effects out. Pure.
+"""One classic consumer group: turns joins, syncs, heartbeats, commits and leaves into effects. Pure.
 
-The tables of what is answered where are in `states`, the turning of generations and time in `ring`, the people in
-`roster`. The rule that it protects: a member gets an assignment only from the leader of its own generation, and only
-after that was committed.
+`states` has the tables of answers by state, `ring` the rebalances, generations and time-outs, and `roster` the members.
+The rule that it protects: a member gets an assignment only from the leader of its own generation, and only after the
+assignment is committed.
 
-Member metadata and assignments are opaque: the protocol type may be `consumer`, `connect`, `sr` or anything.
+Member metadata and assignments are opaque: the protocol type may be `consumer`, `connect`, `sr` or any other text.
 
 Source: Kafka's GroupMetadataManager; KIP-345, 389 (group.max.size), 394, 800 (reasons), 814.
 """
@@ -21,15 +21,15 @@ from .ring import Ring
 from .roster import Member
 from .states import APPEND_ERROR, COMMIT, COMMIT_RENEWS_SESSION, HEARTBEAT, REJOIN, Rejoin, State
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # a JoinGroup that nobody reads the answer of must not keep a seat for longer
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # a client that is gone must not stay a member for longer
 
 
 class ClassicGroup(Ring):
-    """A group with members, or one that only keeps offsets (Empty and without protocol type)."""
+    """A group with members, or a group that only keeps offsets (Empty and without protocol type)."""
 
     @classmethod
     def restored(cls, group_id: str, limits: Limits, value: GroupMetadata) -> ClassicGroup:
-        """The group that `value` describes; `loaded` starts its clocks."""
+        """The group that `value` describes; `loaded` begins its members' sessions."""
         group = cls(group_id, limits)
         group.generation = value.generation
         group.protocol = value.protocol
@@ -56,7 +56,8 @@ class ClassicGroup(Ring):
         return group
 
     def loaded(self, now: Now) -> Effects:
-        """This broker now looks after the group: sessions start anew; a group above group.max.size rebalances."""
+        """Begins all sessions anew, because this broker is the group's new coordinator. A group above group.max.size
+        rebalances."""
         effects = Effects()
         for member in self.roster:
             self._renew_session(member, now)
@@ -65,7 +66,7 @@ class ClassicGroup(Ring):
         return effects
 
     def join(self, join: Join, now: Now) -> Effects:
-        """Somebody wants to be a member, or a member comes back for the next generation."""
+        """A JoinGroup of a new member, or of a member for the next generation."""
         effects = Effects()
         if not self._accepts(join.member_id):
             self._drop(join.member_id, effects)
@@ -82,7 +83,8 @@ class ClassicGroup(Ring):
         return effects
 
     def sync(self, sync: Sync, now: Now) -> Effects:
-        """A member of the generation asks for its part; the leader brings everybody's."""
+        """A SyncGroup: a member of the generation asks for its assignment; the leader's request brings all members'
+        assignments."""
         effects = Effects()
         error = self._sync_error(sync)
         if error is not ErrorCode.none:
@@ -97,7 +99,7 @@ class ClassicGroup(Ring):
         return effects
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
-        """A member is alive. REBALANCE_IN_PROGRESS tells it to join again."""
+        """A Heartbeat, which renews the member's session. REBALANCE_IN_PROGRESS tells the member to join again."""
         if self.state is State.DEAD:
             return HEARTBEAT[self.state]
         error = self.roster.validate(member_id, instance_id)
@@ -109,8 +111,8 @@ class ClassicGroup(Ring):
         return HEARTBEAT[self.state]
 
     def commit(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
-        """Whether offsets may be committed: by a member of this generation, or by anyone (generation −1) while the
-        group is empty. It is a sign of life too."""
+        """NONE where offsets may be committed: by a member of this generation, or by any client (generation −1) while
+        the group is empty. A member's commit renews its session, too."""
         if self.state is State.DEAD:
             return COMMIT[self.state]
         if generation < 0 and self.state is State.EMPTY:
@@ -127,7 +129,7 @@ class ClassicGroup(Ring):
         return COMMIT[self.state]
 
     def leave(self, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
-        """Members go, or are put out; one answer for each."""
+        """A LeaveGroup: members leave, or an administrator removes them. Returns one answer for each."""
         effects = Effects()
         answers: list[Answer] = []
         gone: list[str] = []
@@ -143,7 +145,7 @@ class ClassicGroup(Ring):
         return answers, effects
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """What `store` asked for is committed, or (with an error) lost."""
+        """Goes on after a `store` was committed or, with an `error`, wasn't."""
         effects = Effects()
         code = APPEND_ERROR.get(error, error)
         match store.meaning:
@@ -158,7 +160,8 @@ class ClassicGroup(Ring):
         return effects
 
     def unload(self, error: ErrorCode) -> Effects:
-        """Another broker looks after the group now, or it was deleted: everyone who waits is told `error`."""
+        """Answers `error` to all waiting requests: this broker is no longer the coordinator, or the group was
+        deleted."""
         effects = Effects()
         self._die(error, effects)
         return effects
@@ -166,7 +169,8 @@ class ClassicGroup(Ring):
     # --- join ---
 
     def _accepts(self, member_id: str) -> bool:
-        """group.max.size: in a rebalance the first to join get the seats, otherwise the members keep theirs."""
+        """Whether a JoinGroup fits within group.max.size: in a rebalance the first members to join are accepted;
+        otherwise members have precedence over new clients."""
         size = self.limits.group_max_size
         if self.state in (State.EMPTY, State.DEAD):
             return True
@@ -187,7 +191,7 @@ class ClassicGroup(Ring):
 
     def _join_known(self, join: Join, now: Now, effects: Effects) -> None:
         if join.member_id in self.roster.pending:
-            if join.instance_id is not None:  # ids are handed out to dynamic members only
+            if join.instance_id is not None:  # pending ids belong to dynamic members only
                 effects.answer_join(join.ticket, ErrorCode.unknown_server_error, join.member_id)
             else:
                 self._add(join, join.member_id, now, effects)
@@ -202,7 +206,7 @@ class ClassicGroup(Ring):
             case Rejoin.UNKNOWN:
                 effects.answer_join(join.ticket, ErrorCode.unknown_member_id, join.member_id)
             case Rejoin.CURRENT:
-                # Only a leader that still owes the assignment needs to see the others.
+                # Only a leader that hasn't sent the assignment yet needs the other members.
                 effects.answers.append((join.ticket, self._generation_answer(member, with_members=leads)))
             case Rejoin.REBALANCE:
                 self.roster.update(member, join.protocols, join.rebalance_timeout_ms, join.session_timeout_ms)
@@ -225,7 +229,8 @@ class ClassicGroup(Ring):
         )
         self.roster.add(member, join.protocol_type)
         self._park_join(member, join, effects)
-        # It knows no member id yet, so it can't send heartbeats; and if its client has gone, nobody would notice.
+        # The client doesn't know its member id yet, so it can't send heartbeats, and its death would go unnoticed
+        # without this.
         member.session_deadline_ms = self._arm(now.steady_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(join.why(f"new member {member_id}"), now, effects)
 
@@ -235,7 +240,8 @@ class ClassicGroup(Ring):
         self.roster.park_join(member, join.ticket)
 
     def _replace_static(self, join: Join, old_id: str, now: Now, effects: Effects) -> None:
-        """KIP-345: a static member came back without its member id. Whoever still uses the old one is fenced."""
+        """A static member came back without its member id, and gets a new one (KIP-345). A client with the old id is
+        fenced."""
         old_leader = self.roster.leader
         old = self.roster.members[old_id]
         self._answer_parked(old, ErrorCode.fenced_instance_id, old_id, effects)
@@ -252,7 +258,7 @@ class ClassicGroup(Ring):
         if self.state is State.STABLE and self.roster.select_protocol() == self.protocol:
             effects.stores.append(Store(self.snapshot(), undo))
         elif self.state in (State.STABLE, State.COMPLETING_REBALANCE):
-            # In CompletingRebalance the leader may be assigning to the old id just now.
+            # In CompletingRebalance the leader may be computing an assignment for the old id.
             self._prepare_rebalance(why, now, effects)
         else:
             self._complete_join_if_all_came(now, effects)
@@ -261,7 +267,7 @@ class ClassicGroup(Ring):
         join = replaced.join
         member = self.roster.members.get(join.new_member_id)
         if member is None or member.join_ticket is not join.ticket or self.state is not State.STABLE:
-            return  # the ring has turned meanwhile: it was answered, or will be when the rebalance completes
+            return  # the state has changed: the member was answered, or will be when the rebalance completes
         if error is not ErrorCode.none:
             self.roster.unpark_join(member)
             self.roster.update(
@@ -275,7 +281,7 @@ class ClassicGroup(Ring):
             answer = self._generation_answer(member, with_members=leads and join.skips_assignment)
             answer["skip_assignment"] = leads and join.skips_assignment
             if not join.skips_assignment:
-                # Named as leader, it would compute an assignment that nobody asked for.
+                # A member that is named as leader would compute a needless assignment.
                 answer["leader"] = replaced.old_leader
             effects.answers.append((join.ticket, answer))
 
@@ -304,7 +310,7 @@ class ClassicGroup(Ring):
         member.sync_ticket = sync.ticket
         self._synced(sync.member_id)
         if self.roster.leader == sync.member_id and self._storing != self.generation:
-            self._storing = self.generation  # a leader that asks again can't bring another plan: one is being written
+            self._storing = self.generation  # a repeated request can't bring another plan: one is being written
             plan = {member.member_id: sync.assignments.get(member.member_id, b"") for member in self.roster}
             effects.stores.append(Store(self.snapshot(plan), Assigned(plan)))
 
@@ -312,7 +318,7 @@ class ClassicGroup(Ring):
         self, store: Store, assignments: dict[str, bytes], error: ErrorCode, now: Now, effects: Effects
     ) -> None:
         if self.state is not State.COMPLETING_REBALANCE or self.generation != store.value.generation:
-            return  # the ring has turned meanwhile; the members were told
+            return  # the state has changed; the members were answered
         self._storing = -1
         if error is not ErrorCode.none:
             self._fail_syncs(error, effects, now)
@@ -324,7 +330,7 @@ class ClassicGroup(Ring):
             if member.sync_ticket is not None:
                 effects.answers.append((member.sync_ticket, self._assignment_answer(member)))
                 member.sync_ticket = None
-                self._renew_session(member, now)  # waiting, it may have outlived its session
+                self._renew_session(member, now)  # its session may have passed while it waited
 
     def _leave_one(self, leaver: Leaver, effects: Effects) -> ErrorCode:
         if self.state is State.DEAD:

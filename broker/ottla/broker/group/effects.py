@@ -1,7 +1,8 @@
-"""What goes into a classic group and what comes out: commands, answers, things to store. Pure.
+"""The input and output of a classic group: commands, answers, metadata to store. Pure.
 
-A command is a request with the shell's ticket for whoever waits, or the passing of time. Its effects are performed in
-order: answers leave at once; a `Store` is written, and `ClassicGroup.stored` is told when it is committed or lost.
+A command is a request, with the shell's ticket for its answer, or the passing of time. The shell performs a command's
+effects in order: answers leave at once; a `Store` is appended, and `ClassicGroup.stored` is called when it is committed
+or has failed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Answer = Mapping[str, Any]  # a response body, or one element of it, under kio's
 
 
 class Now(NamedTuple):
-    """The time as two clocks tell it: `steady_ms` for deadlines, `wall_ms` (since 1970) for what is written down."""
+    """The time by two clocks: `steady_ms` for deadlines, `wall_ms` (since 1970) for records."""
 
     steady_ms: int
     wall_ms: int
@@ -41,7 +42,7 @@ class Limits:
 
 
 class Join(NamedTuple):
-    """A JoinGroup. `new_member_id` is the id to give to somebody who comes without one.
+    """A JoinGroup. `new_member_id` is the id for a client that has no member id.
 
     `requires_known_id` (version 4 on, KIP-394): an unknown dynamic member first gets an id and must come again with it.
     `skips_assignment` (version 9 on, KIP-814): a returning static leader can be told that no assignment is wanted.
@@ -62,7 +63,7 @@ class Join(NamedTuple):
     skips_assignment: bool = True
 
     def why(self, event: str) -> str:
-        """`event` with what the client said about it, for the log."""
+        """`event` with the client's reason, for the log."""
         return f"{event}; client reason: {self.reason or 'not provided'}"
 
 
@@ -89,12 +90,12 @@ class Leaver:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The group is new: until this is committed nobody may rely on it."""
+    """The group is new: if this record can't be committed, the group ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """The group has lost its last member. Nobody waits for it."""
+    """The group has lost its last member. No request waits for this record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A static member's new id; its JoinGroup answer waits. The rest is what to go back to if the write is lost."""
+    """A static member's new id; its JoinGroup's answer waits. The old values are restored if the write fails."""
 
     join: Join
     old_id: str
@@ -118,7 +119,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A group's metadata to write, and what it means."""
+    """A group's metadata to write, and the event that it records."""
 
     value: GroupMetadata
     meaning: Created | Emptied | Assigned | Replaced
@@ -126,16 +127,16 @@ class Store:
 
 @dataclass(slots=True)
 class Effects:
-    """What a command led to. `transitions` are for the log: (from, to, generation, why)."""
+    """The effects of a command. `transitions` are for the log: (from, to, generation, why)."""
 
     answers: list[tuple[Ticket, Answer]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     transitions: list[tuple[State, State, int, str]] = field(default_factory=list)
 
     def answer_join(self, ticket: Ticket, error: ErrorCode, member_id: str) -> None:
-        """A JoinGroup that failed."""
+        """Answers a JoinGroup that failed."""
         self.answers.append((ticket, {"error_code": error, "member_id": member_id}))
 
     def answer_sync(self, ticket: Ticket, error: ErrorCode) -> None:
-        """A SyncGroup that failed."""
+        """Answers a SyncGroup that failed."""
         self.answers.append((ticket, {"error_code": error}))

@@ -1,11 +1,12 @@
-"""Committed offsets of the groups of one shard. Pure.
+"""The committed offsets of the groups of one shard. Pure.
 
-Two views of one table. The *latest* has every record that was appended: what a commit, a deletion or an expiry decides
-on. The *committed* view has those below the high watermark: what OffsetFetch may show, for a consumer must not start
-from an offset that an election could still take back. Where both agree (nearly always) a value is held once.
+Two views of one table. The *latest* view has every appended record: commits, deletions and expiries decide by it. The
+*committed* view has the records below the high watermark: OffsetFetch shows these only, because a consumer must not
+start from an offset that an election could still revert. Where both views agree, as they nearly always do, a value is
+kept once.
 
-Offsets that a transaction brought (only Kafka writes those as yet, in a directory that we adopted) wait under their
-producer id until the marker decides.
+A transaction's offsets wait under their producer id until the transaction's marker decides. So far such offsets occur
+only in log directories that were adopted from Kafka.
 
 Source: Kafka's OffsetMetadataManager; KIP-211 and KIP-496 (expiry).
 """
@@ -29,8 +30,8 @@ class Offsets:
     def __init__(self) -> None:
         self._latest: dict[str, dict[str, Partitions]] = {}
         self._count = 0  # of values in `_latest`
-        # By group, where an appended value is not committed yet: what to show until it is, and how many writes are on
-        # the way.
+        # By group and key, for keys with uncommitted records: the value to show until then, and how many such records
+        # there are.
         self._shown: dict[str, dict[OffsetKey, tuple[Committed | None, int]]] = {}
         self._appended: deque[tuple[int, OffsetKey, Committed | None]] = deque()
         self._undecided: dict[int, dict[OffsetKey, Committed]] = {}
@@ -39,7 +40,8 @@ class Offsets:
         return self._count
 
     def appended(self, log_offset: int, key: OffsetKey, value: Committed | None) -> None:
-        """A record (None: tombstone) was written at `log_offset`; it shows once `committed` passes it."""
+        """Applies a record (None: tombstone) that was appended at `log_offset`; it is visible once `committed` passes
+        it."""
         by_key = self._shown.get(key.group)
         if by_key is None:
             by_key = self._shown[key.group] = {}
@@ -49,8 +51,8 @@ class Offsets:
         self._put(key, value)
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
-        """Records below `high_watermark` are committed and show from now on: all of them, or the `records_max` oldest
-        of those that don't show yet."""
+        """Makes the records below `high_watermark` visible: all of them, or the `records_max` oldest that aren't
+        visible yet."""
         appended = self._appended
         left = len(appended) if records_max is None else min(records_max, len(appended))
         while left and appended[0][0] < high_watermark:
@@ -67,42 +69,44 @@ class Offsets:
 
     @property
     def first_unshown(self) -> int | None:
-        """The log offset of the oldest record that was appended and doesn't show yet; None where all records show."""
+        """The log offset of the oldest record that was appended and isn't visible yet; None where all records are
+        visible."""
         return self._appended[0][0] if self._appended else None
 
     @property
     def unshown_count(self) -> int:
-        """How many records were appended and don't show yet."""
+        """How many records were appended and aren't visible yet."""
         return len(self._appended)
 
     def replayed(self, key: OffsetKey, value: Committed | None, producer_id: int = -1) -> None:
-        """A record was read back. With a producer id it belongs to a transaction that is not decided yet."""
+        """Applies a record that was read back. With a producer id it belongs to a transaction that is not decided
+        yet."""
         if value is not None and producer_id >= 0:
             self._undecided.setdefault(producer_id, {})[key] = value
             return
         self._put(key, value)
         for pending in self._undecided.values():
-            pending.pop(key, None)  # written before this: whatever is decided, this is newer
+            pending.pop(key, None)  # the pending offset is older than this record
 
     def decided(self, producer_id: int, commit: bool) -> None:
-        """A transaction's marker was read back."""
+        """Applies a transaction's marker that was read back."""
         pending = self._undecided.pop(producer_id, {})
         if commit:
             for key, value in pending.items():
                 self._put(key, value)
 
     def latest(self, key: OffsetKey) -> Committed | None:
-        """The last value written, committed or not."""
+        """The last appended value, committed or not."""
         return self._latest.get(key.group, {}).get(key.topic, {}).get(key.partition)
 
     def show(self, key: OffsetKey) -> Committed | None:
-        """The last committed value."""
+        """The last committed value that is visible."""
         by_key = self._shown.get(key.group)
         shown = None if by_key is None else by_key.get(key)
         return self.latest(key) if shown is None else shown[0]
 
     def undecided(self, key: OffsetKey) -> bool:
-        """Whether a transaction that isn't decided yet has an offset here."""
+        """Whether an undecided transaction has an offset for this key."""
         return any(key in pending for pending in self._undecided.values())
 
     def show_all(self, group: str) -> dict[str, Partitions]:
@@ -116,7 +120,7 @@ class Offsets:
         return {topic: partitions for topic, partitions in found.items() if partitions}
 
     def keys_of(self, group: str) -> Iterator[OffsetKey]:
-        """Whatever a group has an offset for, decided or not."""
+        """The keys of all offsets of a group, those of undecided transactions too."""
         for topic, partitions in self._latest.get(group, {}).items():
             for partition in partitions:
                 yield OffsetKey(group, topic, partition)
@@ -124,7 +128,7 @@ class Offsets:
             yield from (key for key in pending if key.group == group and self.latest(key) is None)
 
     def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[OffsetKey, Committed]]:
-        """Whatever any group has for these topics."""
+        """The offsets of all groups for these topics."""
         wanted = set(topics)
         for group, by_topic in self._latest.items():
             for topic in wanted & by_topic.keys():
@@ -136,7 +140,7 @@ class Offsets:
         return next(self.keys_of(group), None) is not None
 
     def expired(self, group: ClassicGroup, retention_ms: int, now_ms: int) -> list[OffsetKey]:
-        """The offsets of `group` that nobody will miss at `now_ms` (wall clock).
+        """The keys of the offsets of `group` that have expired at `now_ms` (wall clock).
 
         | group | counts from |
         |---|---|
@@ -145,7 +149,7 @@ class Offsets:
         | Stable consumer group, topics known | the commit, for topics that nobody subscribes to |
         | any other | never |
 
-        An offset with an expiry time of its own goes by that, but also only if its group is one of these.
+        An offset with an expiry time of its own expires then, but also only if its group is one of these.
         """
         simple = group.roster.protocol_type is None
         empty = group.state is State.EMPTY

@@ -1,9 +1,9 @@
 """The records of `__consumer_offsets`, in Kafka's format. Pure.
 
-A key starts with an int16 that says what it is: 0 and 1 a committed offset (group, topic, partition), 2 a classic
-group. Keys 3 to 8 belong to KIP-848 groups, 9 and up to share and streams groups: they are skipped. A value starts with
-an int16 version; a null value is a tombstone. Written are key 1 with value version 4 (1 where the client asked for a
-retention time of its own), and key 2 with value version 3; versions 0 to 4 are read.
+A key starts with an int16 that states its kind: 0 and 1 a committed offset (group, topic, partition), 2 a classic
+group. Kinds 3 to 8 belong to KIP-848 groups, 9 and up to share and streams groups: they are skipped. A value starts
+with an int16 version; a null value is a tombstone. Ottla writes kind 1 with value version 4 (1 where the client asked
+for a retention time of its own), and kind 2 with value version 3; it reads versions 0 to 4.
 
 Source: Kafka's OffsetCommitKey/Value.json, GroupMetadataKey/Value.json, GroupCoordinatorRecordHelpers.
 """
@@ -29,7 +29,7 @@ _TOPIC_ID_TAG = 0
 
 
 class OffsetKey(NamedTuple):
-    """Whose committed offset of which partition."""
+    """The key of a group's committed offset for a partition."""
 
     group: str
     topic: str
@@ -37,7 +37,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """Which group's metadata."""
+    """The key of a group's metadata."""
 
     group: str
 
@@ -55,7 +55,7 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """One member as it is written down."""
+    """One member as a record states it."""
 
     member_id: str
     instance_id: str | None
@@ -69,7 +69,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A classic group as it is written down: Stable if it has members, else Empty."""
+    """A classic group as a record states it: Stable if it has members, else Empty."""
 
     protocol_type: str = ""
     generation: int = 0
@@ -147,7 +147,7 @@ def _string(value: str | None) -> bytes:
 
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for kinds that are not ours. Raises ProtocolError at malformed bytes."""
+    """A record's decoded key; None for kinds that are skipped. Raises ProtocolError at malformed bytes."""
     reader = _Reader(data)
     kind = reader.int16()
     if kind in (0, OFFSET_KEY):
@@ -203,7 +203,8 @@ def read_group_value(data: bytes) -> GroupMetadata:
 
 
 class _Reader:
-    """Kafka's primitive types from the front of `data`; compact ones once a flexible version was read."""
+    """Reads Kafka's primitive types from `data`, one after the other; compact types once a flexible version was
+    read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,13 +1,13 @@
-"""How a classic group goes round its ring of states: rebalances, generations and time-outs. Pure.
+"""Moves a classic group through its ring of states: rebalances, generations and time-outs. Pure.
 
-What requests do to the group is in `classic`, the tables and the picture of the ring in `states`, the people in
-`roster`. Rules that it protects:
+`classic` has the requests' effects on the group, `states` the tables and the picture of the ring, `roster` the members.
+Rules that it protects:
 
 1. A generation only grows, and has one leader, one protocol and one set of members, fixed when it begins.
-2. Nobody waits forever: every parked request hangs on a deadline that is armed whenever it is parked.
+2. No request waits forever: whenever a request is parked, a deadline for it is set.
 
-`wake_ms` is a lower bound of the next deadline: the shell calls `time_passed` then. Heartbeats only push deadlines
-out, so they never touch a timer; a wake-up that finds nothing due just computes the next one.
+`wake_ms` is a lower bound of the next deadline, at which the shell calls `time_passed`. Heartbeats only postpone
+deadlines, so they never change a timer; a wake-up that finds no deadline due only computes the next one.
 
 Source: Kafka's GroupMetadataManager and ClassicGroup; KIP-62, 134 (the initial delay), 345.
 """
@@ -24,11 +24,12 @@ from .roster import Member, Roster
 from .states import NEXT, State
 from .subscription import CONSUMER, subscribed_topics
 
-SILENT_GROUP_RETRY_MS = 1_000  # floor of the rebalance time-out when only silent static members are left
+SILENT_GROUP_RETRY_MS = 1_000  # the least rebalance time-out when only silent static members are left
 
 
 class Ring:
-    """The part of a group that turns. Its methods are commands of `classic.ClassicGroup`, save the public ones."""
+    """The states of a group, and their changes. The private methods are steps of the commands of
+    `classic.ClassicGroup`."""
 
     def __init__(self, group_id: str, limits: Limits) -> None:
         self.group_id = group_id
@@ -38,17 +39,17 @@ class Ring:
         self.protocol: str | None = None
         self.roster = Roster()
         self.state_since_ms: int | None = None
-        self.topics: frozenset[str] | None = None  # what a `consumer` group subscribes to; None where not known
+        self.topics: frozenset[str] | None = None  # the subscribed topics of a `consumer` group; None where not known
         self.wake_ms = NEVER_MS
         self._join_deadline_ms: int | None = None
         self._sync_deadline_ms: int | None = None
-        self._initial_wait: tuple[int, int] | None = None  # (this delay, what may still be waited after it)
+        self._initial_wait: tuple[int, int] | None = None  # in ms: (this delay, the time that may remain after it)
         self._someone_new = False
         self._unsynced: set[str] = set()
         self._storing = -1  # the generation whose assignment is being written
 
     def snapshot(self, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
-        """What is written down about the group, with `assignments` in place of the current ones if given."""
+        """The group's metadata for a record, with `assignments` in place of the current ones if given."""
         return GroupMetadata(
             protocol_type=self.roster.protocol_type or "",
             generation=self.generation,
@@ -71,11 +72,11 @@ class Ring:
         )
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads `topic`; a consumer group whose subscriptions can't be read may read anything."""
+        """Whether a member subscribes to `topic`; True for a consumer group whose subscriptions can't be decoded."""
         return self.roster.protocol_type == CONSUMER if self.topics is None else topic in self.topics
 
     def time_passed(self, now: Now) -> Effects:
-        """Performs every deadline that is due, in order of time, and sets `wake_ms` to the next."""
+        """Handles every deadline that is due, in order of time, and sets `wake_ms` to the next."""
         effects = Effects()
         for at_ms, kind, member_id in sorted(self._deadlines()):
             if at_ms > now.steady_ms:
@@ -93,7 +94,7 @@ class Ring:
         self.wake_ms = min((at_ms for at_ms, _, _ in self._deadlines()), default=NEVER_MS)
         return effects
 
-    # --- turning ---
+    # --- rebalances ---
 
     def _rebalance_or_complete(self, why: str, now: Now, effects: Effects) -> None:
         if State.PREPARING_REBALANCE in NEXT[self.state] and (self.roster.members or self.state is not State.EMPTY):
@@ -123,13 +124,14 @@ class Ring:
             self._complete_join("all members joined", now, effects)
 
     def _complete_join(self, why: str, now: Now, effects: Effects) -> None:
-        """The next generation begins, of all who joined and of the static members, whether they joined or not."""
+        """Begins the next generation, of all members that joined and of all static members, whether they joined or
+        not."""
         self._join_deadline_ms = None
         for member in [member for member in self.roster if member.join_ticket is None and member.instance_id is None]:
             self.roster.remove(member.member_id)
         if self.roster.members and not self.roster.elect_joined_leader():
             wait_ms = max(self.roster.rebalance_timeout_ms, SILENT_GROUP_RETRY_MS)
-            self._join_deadline_ms = self._arm(now.steady_ms + wait_ms)  # their sessions will end before long
+            self._join_deadline_ms = self._arm(now.steady_ms + wait_ms)  # the silent members' sessions end soon
             return
         self._initial_wait = None
         self.generation += 1
@@ -153,10 +155,10 @@ class Ring:
             self._unsynced.add(member.member_id)
         self._sync_deadline_ms = self._arm(now.steady_ms + self.roster.rebalance_timeout_ms)
 
-    # --- what is due ---
+    # --- deadlines ---
 
     def _deadlines(self) -> list[tuple[int, str, str]]:
-        """Every deadline: (when, what, member id)."""
+        """Every deadline: (time in ms, kind, member id)."""
         found = [
             (member.session_deadline_ms, "session", member.member_id)
             for member in self.roster
@@ -186,7 +188,7 @@ class Ring:
     def _join_due(self, now: Now, effects: Effects) -> None:
         if self._initial_wait is not None and self._someone_new:
             delay_ms, remaining_ms = self._initial_wait
-            if remaining_ms > 0:  # somebody came during the wait: perhaps more will
+            if remaining_ms > 0:  # a member joined during the wait: others may follow
                 self._someone_new = False
                 next_ms = min(self.limits.group_initial_rebalance_delay_ms, remaining_ms)
                 self._initial_wait = (next_ms, max(remaining_ms - delay_ms, 0))

@@ -1,8 +1,8 @@
-"""Who is in a classic group, and what they can agree on. Pure.
+"""The members of a classic group, and the protocol on which they agree. Pure.
 
-Owns the members, the static ids that stand for them (KIP-345), the leader, the member ids that were handed out but not
-used yet (KIP-394), and the vote on a protocol. Keeps two rules: a static id names at most one member, and the leader is
-a member whenever there is one. Nothing here knows a generation or a state.
+Owns the members, their static ids (KIP-345), the leader, the member ids that were handed out but not used yet
+(KIP-394), and the vote on a protocol. Keeps two rules: a static id names at most one member, and the leader, if there
+is one, is a member. This module knows neither generations nor states.
 
 Source: Kafka's ClassicGroup and ClassicGroupMember.
 """
@@ -16,16 +16,17 @@ from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 
-Ticket = Any  # whom to answer: opaque here, chosen by the shell
+Ticket = Any  # the shell's handle for an answer, opaque here
 Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favourite first
 
 
 @dataclass(slots=True)
 class Member:
-    """One member. `join_ticket` and `sync_ticket` are the parked requests, None when nobody waits; the first is the
-    roster's to change, which counts them.
+    """One member. `join_ticket` and `sync_ticket` are the tickets of its parked requests, None without one. Only the
+    roster changes `join_ticket`, because it counts the parked JoinGroups.
 
-    `session_deadline_ms` is when it counts as dead unless heard of; None when nothing watches it.
+    `session_deadline_ms` is the time at which the member counts as dead unless it sends a request before; None where it
+    has no such deadline.
     """
 
     member_id: str
@@ -42,18 +43,19 @@ class Member:
     session_deadline_ms: int | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What the member said about itself under `protocol`; empty where it doesn't support it."""
+        """The member's metadata for `protocol`; empty where the member doesn't support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     @property
     def satisfied(self) -> bool:
-        """Whether it needs no heartbeat now: it waits for us. A new member is watched even while it waits."""
+        """Whether the member needs no heartbeat now, because it waits for an answer. A new member has its deadline even
+        while it waits."""
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
 
 @dataclass(slots=True)
 class Roster:
-    """The members in the order in which they came."""
+    """The members in the order in which they joined the group."""
 
     protocol_type: str | None = None
     leader: str | None = None
@@ -87,7 +89,8 @@ class Roster:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these protocols can sit with everyone who is here (anyone can with nobody)."""
+        """Whether a client with these protocols has one in common with all members. Without members, any client with a
+        protocol type and a protocol will do."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         return protocol_type == self.protocol_type and any(
@@ -95,7 +98,7 @@ class Roster:
         )
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """A member comes in; the first one settles the protocol type, and leads."""
+        """Adds a member. The first member determines the protocol type, and is the leader."""
         if member.instance_id is not None:
             assert member.instance_id not in self._static, "a static id names two members"
             self._static[member.instance_id] = member.member_id
@@ -109,7 +112,8 @@ class Roster:
         self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """A member, or a pending id, goes; the longest-standing of the others leads if it led."""
+        """Removes a member or a pending id. If the member was the leader, the member that joined first of the others
+        becomes it."""
         self.pending.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
@@ -122,7 +126,7 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old_id: str, new_id: str) -> Member:
-        """A static member came back: the same seat, leadership and assignment under a new member id."""
+        """Gives a static member that came back a new member id; it keeps its leadership and assignment."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None
         member.member_id = new_id
@@ -133,7 +137,7 @@ class Roster:
         return member
 
     def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
-        """A member said anew what it supports and how long it may be silent."""
+        """Takes over a member's new protocols and time-outs."""
         if protocols != member.protocols:
             self._withdraw(member)
             member.protocols = protocols
@@ -142,7 +146,8 @@ class Roster:
         member.session_timeout_ms = session_timeout_ms
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader is one who has joined again; False when nobody has, or nobody is there."""
+        """Makes sure that the leader is a member that has joined again. Returns False where no member has, or there is
+        none."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_ticket is not None:
@@ -153,27 +158,28 @@ class Roster:
         return joined is not None
 
     def park_join(self, member: Member, ticket: Ticket) -> None:
-        """A member's JoinGroup waits for the next generation."""
+        """Notes that a member's JoinGroup waits for the next generation."""
         self.joined_count += member.join_ticket is None
         member.join_ticket = ticket
 
     def unpark_join(self, member: Member) -> None:
-        """It doesn't wait any more."""
+        """Notes that the member's JoinGroup doesn't wait any more."""
         self.joined_count -= member.join_ticket is not None
         member.join_ticket = None
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is left to wait for: every member joined, and no handed-out id is unused."""
+        """Whether every member has joined, and no handed-out id is unused."""
         return not self.pending and self.joined_count == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks to be waited for."""
+        """The longest rebalance time-out of any member."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def select_protocol(self) -> str:
-        """Each member votes for its favourite among those that all know; most votes win, then the earliest voter's.
+        """The next generation's protocol. Each member votes for its first protocol among those that all members
+        support. Most votes win; a tie goes to the protocol that was voted for first.
 
         Kafka breaks ties by the order of a hash map.
         """

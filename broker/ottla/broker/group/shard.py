@@ -1,8 +1,9 @@
 """The groups of one partition of `__consumer_offsets`, and their offsets. Pure.
 
-What a request leads to is data: a command to a group gives `Effects`; anything that changes offsets or deletes groups
-gives a `Plan`, the records to append as one batch, with the response that may leave once they are committed. The state
-follows in `appended` (written) or `replayed` (read back): both roads end in the same place, so a restart is a replay.
+Requests are answered with data: a command to a group returns `Effects`; a request that changes offsets or deletes
+groups returns a `Plan`, the records to append as one batch, with the response that may leave once they are committed.
+The state changes in `appended` (for appended records) or `replayed` (for records read back). Both lead to the same
+state, so a restart is a replay.
 
 Source: Kafka's GroupCoordinatorShard.
 """
@@ -81,7 +82,7 @@ class GroupShard:
     # --- membership ---
 
     def join(self, group_id: str, join: Join, now: Now) -> Effects:
-        """A JoinGroup; it creates the group, unless the member claims an id from an earlier one."""
+        """A JoinGroup. It creates a missing group, unless the request has a member id, which then is unknown."""
         effects = Effects()
         limits = self.limits
         if not limits.group_min_session_timeout_ms <= join.session_timeout_ms <= limits.group_max_session_timeout_ms:
@@ -100,7 +101,7 @@ class GroupShard:
         if not group.roster.members and not group.roster.pending:
             return effects  # refused
         self.groups[group_id] = group
-        # Written first, so that an older record of the same group can't come back in a replay.
+        # The first record of the group, so that a replay doesn't restore an older record of a group of the same name.
         effects.stores.insert(0, Store(empty, Created()))
         return effects
 
@@ -136,7 +137,7 @@ class GroupShard:
         return list(unknown), Effects()
 
     def stored(self, group: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """What became of a group's store."""
+        """Tells a group that its store was committed or has failed."""
         effects = group.stored(store, error, now)
         if group.state is State.DEAD and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
@@ -157,7 +158,7 @@ class GroupShard:
         """An OffsetCommit; the response is an error code for each of `offsets`.
 
         `retention_ms` is −1 except for old clients that ask for an expiry of their own. Raises KafkaError where the
-        group takes no commit from this member; GROUP_ID_NOT_FOUND where a member claims a group that isn't there.
+        group refuses the commit; GROUP_ID_NOT_FOUND where a member names a group that doesn't exist.
         """
         group = self.groups.get(group_id)
         if group is None and generation >= 0:
@@ -213,7 +214,8 @@ class GroupShard:
         return plan
 
     def expire(self, group_id: str, now: Now) -> Plan:
-        """The tombstones of a group's expired offsets, and of the group when it is empty and has none left."""
+        """The tombstones of a group's expired offsets, and of the group itself if it is empty and has no offsets
+        left."""
         group = self.groups.get(group_id)
         if group is None:
             return Plan()
@@ -225,18 +227,19 @@ class GroupShard:
         return plan
 
     def topics_deleted(self, topics: Iterable[str], records_max: int) -> Iterator[Plan]:
-        """The tombstones of offsets whose topics are gone, `records_max` at a time. Which ones these are is settled by
-        the call, so that what is committed later for a topic of the same name stays."""
+        """The tombstones of the offsets of deleted topics, `records_max` in a plan. The call determines these offsets,
+        so that an offset that is committed later for a topic of the same name stays."""
         gone = list(self.offsets.of_topics(topics))
         return (
             Plan([(key, None) for key, value in gone[start : start + records_max] if self.offsets.latest(key) is value])
             for start in range(0, len(gone), records_max)
         )
 
-    # --- how the state follows ---
+    # --- changes of the state ---
 
     def appended(self, changes: Sequence[Change], base_offset: int) -> None:
-        """`changes` were written, one record each from `base_offset` on; they are not committed yet."""
+        """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed
+        yet."""
         for offset, (key, value) in enumerate(changes, base_offset):
             if isinstance(key, GroupKey):
                 if value is None:
@@ -250,7 +253,7 @@ class GroupShard:
     def replayed(
         self, key: bytes, value: bytes | None, producer_id: int = -1, uncommitted_at: int | None = None
     ) -> bool:
-        """One record was read back; False where it is of a kind that isn't ours.
+        """Applies one record that was read back. Returns False where it is of a kind that is skipped.
 
         `uncommitted_at` is its log offset where that is above the high watermark. Raises ProtocolError at malformed
         bytes.
@@ -274,16 +277,16 @@ class GroupShard:
         return True
 
     def decided(self, producer_id: int, committed: bool) -> None:
-        """A transaction's marker was read back: its offsets count, or don't."""
+        """Applies a transaction's marker that was read back: the transaction's offsets are kept or dropped."""
         self.offsets.decided(producer_id, committed)
 
     @property
     def unshown(self) -> Offsets:
-        """The offsets, which know what isn't committed yet."""
+        """The offsets, which keep the list of records that aren't visible yet."""
         return self.offsets
 
     def unload(self, error: ErrorCode) -> Effects:
-        """This broker no longer looks after the shard."""
+        """Answers `error` to all waiting requests and drops all groups: this broker no longer is the coordinator."""
         effects = Effects()
         for group in self.groups.values():
             effects.answers += group.unload(error).answers
@@ -293,7 +296,7 @@ class GroupShard:
     def _remove(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)
         if group is not None:
-            group.unload(ErrorCode.unknown_member_id)  # an empty group: nobody waits
+            group.unload(ErrorCode.unknown_member_id)  # the group is empty: no request waits
 
 
 def _java_length(text: str) -> int:

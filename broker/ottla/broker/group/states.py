@@ -1,11 +1,12 @@
 """The states of a classic group, as tables. Pure.
 
-A group goes round a ring. In PreparingRebalance it collects JoinGroup requests: who is still there, and with which
-protocols? When all members have come, or the rebalance time-out has thrown out who has not, the next generation
-begins: one protocol is chosen, everybody's JoinGroup is answered, and CompletingRebalance waits for the leader's
-SyncGroup, which brings the assignment. It is written to `__consumer_offsets`; once that is committed the group is
-Stable, and everybody's SyncGroup is answered. Whatever changes membership starts the next turn. Empty is the place
-outside the ring where a group without members keeps its offsets; Dead is a group that this broker has let go of.
+A group moves through a ring of states. In PreparingRebalance it collects the members' JoinGroup requests with their
+protocols. When all members have joined, or the rebalance time-out has removed the members that haven't, the next
+generation begins: one protocol is chosen, all JoinGroups are answered, and CompletingRebalance waits for the leader's
+SyncGroup, which brings the assignment. The assignment is written to `__consumer_offsets`; once it is committed, the
+group is Stable, and all SyncGroups are answered. Each change of the membership starts the next rebalance. Empty is the
+state outside the ring for a group without members, which keeps its offsets; Dead is a group that this broker no longer
+coordinates, or that was deleted.
 
         join                 all joined              assignment stored
 Empty ────────→ Preparing ────────────→ Completing ─────────────────────→ Stable
@@ -35,7 +36,7 @@ class State(Enum):
 
 
 class Rejoin(Enum):
-    """What becomes of a JoinGroup from somebody who is a member already."""
+    """The handling of a JoinGroup from a client that is a member already."""
 
     REBALANCE = "take the new protocols, park the request, rebalance"
     CURRENT = "answer at once with the current generation"
@@ -64,7 +65,7 @@ HEARTBEAT: Mapping[State, ErrorCode] = {
 
 COMMIT: Mapping[State, ErrorCode] = {
     _EMPTY: ErrorCode.none,
-    _PREPARING: ErrorCode.none,  # offsets of the generation that ends are what the next one starts from
+    _PREPARING: ErrorCode.none,  # the next generation starts from the offsets of the ending one
     _COMPLETING: ErrorCode.rebalance_in_progress,
     _STABLE: ErrorCode.none,
     _DEAD: ErrorCode.coordinator_not_available,
@@ -87,7 +88,7 @@ _ALWAYS = dict.fromkeys([(leader, same) for leader in (False, True) for same in 
 
 REJOIN: Mapping[State, Mapping[tuple[bool, bool], Rejoin]] = {
     _PREPARING: _ALWAYS,
-    # The same protocols again: the member missed its answer, the generation still stands.
+    # The same protocols again: the member missed its answer, and the generation is still valid.
     _COMPLETING: _ALWAYS | {(False, True): Rejoin.CURRENT, (True, True): Rejoin.CURRENT},
     # A leader rejoins because something outside its own subscription changed, such as a topic's partitions.
     _STABLE: _ALWAYS | {(False, True): Rejoin.CURRENT},
@@ -112,5 +113,5 @@ APPEND_ERROR: Mapping[ErrorCode, ErrorCode] = {
 
 
 def for_clients(error: KafkaError) -> KafkaError:
-    """What a client of a group hears of a write to `__consumer_offsets` that failed."""
+    """The error that a client of a group is answered for a failed write to `__consumer_offsets`."""
     return KafkaError(APPEND_ERROR.get(error.code, error.code), error.message)

@@ -1,4 +1,4 @@
-"""Which topics the members of a `consumer` group subscribe to, read from their metadata. Pure.
+"""Decodes the topics that the members of a `consumer` group subscribe to from the members' metadata. Pure.
 
 The broker needs this only to know which committed offsets are still of use. Version 0 of the consumer protocol's
 subscription (int16 version, array of topics, user data) is a prefix of every later one.
@@ -18,7 +18,7 @@ _int = struct.Struct(">i")
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The union of the topics, or None when one of them can't be read."""
+    """The union of the subscribed topics; None where a subscription can't be decoded."""
     topics: set[str] = set()
     try:
         for subscription in subscriptions:
