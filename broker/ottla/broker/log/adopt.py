@@ -1,8 +1,8 @@
-"""Takes over a log directory that Apache Kafka 4 wrote: its topics with their ids, its logs as they stand.
+"""Takes over a log directory that Apache Kafka 4 wrote: its topics with their ids, and its logs unchanged.
 
-`survey` looks, `claim` makes the directory this cluster's; in between somebody creates the topics with the ids found.
-No segment is touched: the formats are the same. Kafka's own metadata log isn't read, so partitions that lived on other
-brokers are missing, and topic settings must be given again.
+`survey` reads the directory, and `claim` writes this cluster's identity into it; in between, the caller creates the
+topics with the ids that `survey` found. No segment is changed, because the formats are the same. Kafka's own metadata
+log isn't read, so partitions of other brokers are missing, and topic settings must be set again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _KAFKA_PROPERTIES = "meta.properties.kafka"
 
 @dataclass(frozen=True, slots=True)
 class AdoptablePartition:
-    """One partition's directory. `high_watermark` as last checkpointed, −1 where it never was; `uncommitted` are the
-    transactions in it that a broker without transactions would show to everybody."""
+    """One partition's directory. `high_watermark` is the last checkpointed one, −1 without any. `uncommitted` are the
+    transactions in it whose records a broker without transactions would show to all consumers."""
 
     index: int
     directory: str
@@ -39,7 +39,7 @@ class AdoptablePartition:
 
 @dataclass(slots=True)
 class AdoptableTopic:
-    """A topic by its id, with the partitions that are here, by index."""
+    """A topic by its id, with its partitions in the log directory, by index."""
 
     name: str
     topic_id: UUID
@@ -51,13 +51,13 @@ class AdoptableTopic:
 
     @property
     def missing(self) -> list[int]:
-        """Indexes below the greatest that aren't here."""
+        """The indexes below the greatest one whose partitions aren't in the log directory."""
         return [index for index in range(max(self.partitions) + 1) if index not in self.partitions]
 
 
 @dataclass(slots=True)
 class Adoptable:
-    """What a log directory holds. `problems`: what can't be taken over, and why."""
+    """The content of a log directory. `problems` are sentences about data that can't be taken over, and why."""
 
     path: str
     cluster_id: str | None
@@ -68,7 +68,8 @@ class Adoptable:
 
 
 def survey(disk: Disk, path: str) -> Adoptable:
-    """What can be taken over. Changes nothing. Raises OSError; BlockingIOError while a broker uses the directory."""
+    """Reads which topics and partitions can be taken over; changes nothing. Raises OSError; BlockingIOError while a
+    broker uses the directory."""
     lock = f"{path}/{names.LOCK}"
     held = disk.lock(lock) if disk.exists(lock) else None
     properties = read_properties(disk, path)
@@ -111,7 +112,7 @@ def survey(disk: Disk, path: str) -> Adoptable:
 
 
 def _offsets(disk: Disk, found: Adoptable, name: str) -> Offsets:
-    """A checkpoint of the directory; a damaged one is a problem."""
+    """The offsets of a checkpoint of the directory; a damaged checkpoint is noted as a problem."""
     try:
         return read_offsets(disk, found.path, name)
     except ValueError as error:
@@ -120,7 +121,8 @@ def _offsets(disk: Disk, found: Adoptable, name: str) -> Offsets:
 
 
 def _note_namesakes(found: Adoptable) -> None:
-    """Two ids under one name: a topic was deleted and created again while a partition was away."""
+    """Notes names with several topic ids as problems: a topic was deleted and created again while a replica was
+    offline."""
     by_name: dict[str, list[AdoptableTopic]] = {}
     for topic in found.topics:
         by_name.setdefault(topic.name, []).append(topic)
@@ -131,9 +133,9 @@ def _note_namesakes(found: Adoptable) -> None:
 
 
 def claim(disk: Disk, path: str, cluster_id: str, node_id: int) -> None:
-    """Makes the directory belong to `node_id` of `cluster_id`; Kafka's identity is kept beside it.
+    """Makes the directory belong to `node_id` of `cluster_id`, and keeps a copy of Kafka's `meta.properties` beside it.
 
-    Doing it again changes nothing. Raises OSError; BlockingIOError while a broker uses the directory.
+    A second call changes nothing. Raises OSError; BlockingIOError while a broker uses the directory.
     """
     held = disk.lock(f"{path}/{names.LOCK}")
     properties = read_properties(disk, path)

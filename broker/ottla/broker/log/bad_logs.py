@@ -1,11 +1,11 @@
-"""Logs that can't be used although their log directory can, and what follows for its checkpoints and its marker.
+"""Logs that can't be used although their log directory can, and their effect on its checkpoints and its clean marker.
 
-There are three kinds: a log that couldn't be opened, one that holds records and doesn't say of which topic id, and one
-that turned out to be damaged after it was opened.
+There are three kinds: a log that couldn't be opened, a log with records whose topic id can't be read, and a log that
+turned out to be damaged after it was opened.
 
-Rules: what the checkpoints say about a log that couldn't be opened stays in them until that log is opened, or isn't
-there any more. A log directory isn't marked as cleanly stopped where a log of it was to be recovered and couldn't be
-(Kafka's KAFKA-15375), or where one was found to be damaged, which isn't closed then.
+Rules: the checkpoints keep their lines about a log that couldn't be opened until that log is opened or removed. A log
+directory isn't marked as cleanly stopped if a log in it needed recovery and couldn't be recovered (KAFKA-15375), or if
+a log was found to be damaged, because a damaged log isn't closed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .survey import FoundLog
 
 
 class BadLogs:
-    """`unclaimed`: the directories of those that don't say of which topic id they are, by topic and partition.
-    `damaged`: those that were open, by topic id and partition."""
+    """`unclaimed` are the directories whose topic id can't be read, by topic and partition. `damaged` are logs that
+    turned out to be damaged while they were open, by topic id and partition."""
 
     def __init__(self, offset_files: OffsetFiles) -> None:
         self.unclaimed: dict[tuple[str, int], str] = {}
@@ -34,30 +34,32 @@ class BadLogs:
         self._offset_files = offset_files
 
     def not_opened(self, home: Home, found: FoundLog) -> None:
-        """A log of that log directory couldn't be opened."""
+        """Notes that a log in log directory `home` couldn't be opened."""
         self._unopened[found.directory] = home, found
         self._offset_files.keep(home.path, (found.topic, found.partition))
 
     def unopened(self, topic_id: UUID, index: int) -> list[tuple[Home, FoundLog]]:
-        """What couldn't be opened of that partition, with its log directory."""
+        """The logs of that partition that couldn't be opened, each with its log directory."""
         found = self._unopened.values()
         return [(home, log) for home, log in found if (log.topic_id, log.partition) == (topic_id, index)]
 
     def known(self) -> Iterator[tuple[tuple[UUID, int], str, int]]:
-        """All that couldn't be opened or are damaged, by topic id and partition, with the topic and the partition."""
+        """All logs that couldn't be opened or are damaged: ((topic id, partition), topic, partition) of each."""
         for _, found in self._unopened.values():
             yield (found.topic_id, found.partition), found.topic, found.partition
         for key, log in self.damaged.items():
             yield key, log.topic, log.index
 
     def opened_or_gone(self, directory: str) -> None:
-        """The log in `directory`, if it couldn't be opened before, is open now, or isn't there any more."""
+        """Notes that the log in `directory`, which may have been one that couldn't be opened, is open now or
+        removed."""
         if (unopened := self._unopened.pop(directory, None)) is not None:
             home, found = unopened
             self._offset_files.forget(home.path, (found.topic, found.partition))
 
     def claim_refused(self, topic: str, index: int, topic_id: UUID) -> OSError:
-        """Why a partition isn't served: a directory of its name may hold its records; an empty log would hide them."""
+        """The error for a partition whose records may be in a directory of its name with an unreadable topic id. The
+        partition isn't served, because a new empty log would hide these records."""
         path = self.unclaimed[topic, index]
         return OSError(
             errno.EINVAL,
@@ -66,7 +68,7 @@ class BadLogs:
         )
 
     def topic_deleted(self, topic_id: UUID) -> None:
-        """What couldn't be opened of a topic isn't wanted any more."""
+        """Drops the logs of a deleted topic that couldn't be opened."""
         for directory in [path for path, (_, found) in self._unopened.items() if found.topic_id == topic_id]:
             self.opened_or_gone(directory)
 

@@ -1,7 +1,7 @@
 """The small files of a log directory: offset checkpoints, identity, the marker of a clean stop, topic ids.
 
-All are text, replaced atomically. Source: Kafka's OffsetCheckpointFile ("version, count, topic partition offset"
-lines), MetaProperties (version 1), CleanShutdownFileHandler, PartitionMetadataFile.
+All are text files and are replaced atomically. Source: Kafka's OffsetCheckpointFile ("version, count, topic partition
+offset" lines), MetaProperties (version 1), CleanShutdownFileHandler, PartitionMetadataFile.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Offsets = dict[tuple[str, int], int]  # (topic, partition) → offset
 
 
 def render_offsets(offsets: Iterable[tuple[str, int, int]]) -> bytes:
-    """A checkpoint of (topic, partition, offset)."""
+    """The bytes of a checkpoint with these (topic, partition, offset)."""
     lines = [f"{topic} {index} {offset}" for topic, index, offset in offsets]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
 def parse_offsets(text: bytes) -> Offsets:
-    """The offsets of a checkpoint. Raises ValueError where it isn't one."""
+    """The offsets in a checkpoint's bytes. Raises ValueError where `text` isn't a checkpoint."""
     if not text:
         return {}
     lines = text.decode().split("\n")
@@ -44,13 +44,14 @@ def parse_offsets(text: bytes) -> Offsets:
 
 
 def read_offsets(disk: Disk, directory: str, name: str) -> Offsets:
-    """A checkpoint of a log directory; empty where there is none. Raises ValueError where it is damaged."""
+    """The offsets of a checkpoint file of a log directory; empty without the file. Raises ValueError where it is
+    damaged."""
     path = f"{directory}/{name}"
     return parse_offsets(disk.read(path)) if disk.exists(path) else {}
 
 
 def read_properties(disk: Disk, directory: str) -> dict[str, str]:
-    """`meta.properties`; empty where there is none. Raises OSError, also where it isn't text."""
+    """The properties in `meta.properties`; empty without the file. Raises OSError, also where the file isn't text."""
     path = f"{directory}/{names.META_PROPERTIES}"
     if not disk.exists(path):
         return {}
@@ -73,7 +74,8 @@ def write_properties(disk: Disk, directory: str, properties: dict[str, str]) -> 
 
 
 def take_clean_marker(disk: Disk, directory: str) -> int | None:
-    """The broker epoch (−1: unknown) that ended with a clean stop, None where none did; the marker is consumed."""
+    """The broker epoch (−1: unknown) that ended with a clean stop; None without the marker of one. Removes the
+    marker."""
     path = f"{directory}/{names.CLEAN_SHUTDOWN}"
     if not disk.exists(path):
         return None
@@ -87,7 +89,7 @@ def take_clean_marker(disk: Disk, directory: str) -> int | None:
 
 
 def write_clean_marker(disk: Disk, directory: str, broker_epoch: int) -> None:
-    """Marks a clean stop: everything else in the directory is on the disk."""
+    """Marks a clean stop. The caller has synced everything else in the directory."""
     text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     disk.write_atomically(f"{directory}/{names.CLEAN_SHUTDOWN}", text.encode())
 
@@ -98,7 +100,7 @@ def encode_uuid(value: UUID) -> str:
 
 
 def decode_uuid(text: str) -> UUID:
-    """Raises ValueError where `text` isn't one."""
+    """The UUID of Kafka's text. Raises ValueError where `text` isn't one."""
     return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
@@ -114,10 +116,12 @@ def read_topic_id(disk: Disk, partition_directory: str) -> UUID | None:
 
 
 def write_topic_id_unsynced(disk: Disk, partition_directory: str, topic_id: UUID) -> File:
-    """Writes `partition.metadata` into a new directory; the caller syncs the file before it makes anything else there.
+    """Writes `partition.metadata` into a new directory; the caller syncs the file before it creates any other file
+    there.
 
-    Where a loss of power left half of it, nobody could claim the records. Its name needs no sync: the segments' names
-    come after it in the same directory, whose changes survive in order. One sync less for each of thousands of logs.
+    If a loss of power left half of the file, the records' topic id would be unknown. The file's name needs no sync of
+    its own: the segments' names are added later to the same directory, whose changes survive in order. That saves one
+    sync for each of thousands of logs.
     """
     file = disk.open(f"{partition_directory}/{names.PARTITION_METADATA}", create=True)
     file.pwrite(f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode(), 0)

@@ -1,4 +1,4 @@
-"""Closes many logs at a broker's end, each by itself. Blocks."""
+"""Closes many logs when a broker stops; an error of one log doesn't affect the others. Blocks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .log import Log
 
 logger = logging.getLogger(__name__)
 
-_CLOSED_AT_ONCE = 50  # logs: most have nothing to write, and cost less than a thread's errand
+_CLOSED_AT_ONCE = 50  # logs in one task of a thread: most have nothing to write, and cost less than the task itself
 
 
 def close_all(logs: Sequence[Log], pool: Executor) -> Iterator[tuple[Log, OSError]]:
-    """Closes the logs in the threads of `pool`. Those that couldn't be, and why."""
+    """Closes the logs in the threads of `pool`. Returns the logs that couldn't be closed, with their errors."""
     some = [logs[start : start + _CLOSED_AT_ONCE] for start in range(0, len(logs), _CLOSED_AT_ONCE)]
     return chain.from_iterable(pool.map(_close, some))
 
@@ -28,7 +28,7 @@ def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:
             log.close()
         except OSError as error:
             failed.append((log, error))
-        except Exception as error:  # of this log alone: the others are closed, and its directory is recovered
+        except Exception as error:  # concerns this log alone: the next start recovers its directory
             logger.exception("%r breaks a rule of ours at its end", log)
             failed.append((log, OSError(errno.EIO, str(error) or type(error).__name__)))
     return failed

@@ -1,20 +1,22 @@
-"""What stays of a batch when a log keeps only the last record of each key. Pure, on bytes.
+"""Removes superseded records from batches, so that a log keeps only the last record of each key. Pure, on bytes.
 
 A round reads the dirty part of a log into a map (key → offset of its last record), then filters every batch from the
 start of the log to the end of the map:
 
-- a record stays if nothing later in the map has its key; one without a key goes;
-- a tombstone (no value) stays too until its batch's *delete horizon*, which the first round that meets it stamps
-  (now + `delete.retention.ms`, in the base timestamp, attribute bit 6; KIP-534), so that slow readers still see it;
-- offsets never change. A batch without records left goes, except where it carries an active producer's last sequence,
-  or ends the round or a new segment: then its header stays, empty. So each segment still ends where the next begins,
-  and recovery can tell a hole from what compaction took (Kafka keeps those of the round only);
-- records of aborted transactions go at once, and never count as the last of their key; markers stay;
-- a batch that unpacks to more than fits in memory stays as it is, and its records take nothing away. Tombstones behind
-  it stay, too, because what one of them deletes may stand in that batch.
+- a record stays if the map has no later record of its key; a record without a key is removed;
+- a tombstone (no value) also stays until its batch's *delete horizon*, which the first round that reads the batch
+  stamps (now + `delete.retention.ms`, in the base timestamp, attribute bit 6; KIP-534), so that slow consumers still
+  see it;
+- offsets never change. A batch whose records are all removed is removed, too, unless it has an active producer's last
+  sequence, or is the last one of the round or of a new segment: then its header stays, without records. So each segment
+  still ends where the next begins, and recovery can tell a hole from a removal by compaction (Kafka keeps only the
+  round's last header);
+- records of aborted transactions are removed at once, and never count as the last of their key; markers stay;
+- a batch that unpacks to more than `unpacked_bytes_max` stays as it is, and its records supersede no others. Tombstones
+  behind it stay, too, because the record that a tombstone deletes may be in that batch.
 
-What stays of a record is its bytes; only where the base timestamp changes are records written anew. Source: Kafka's
-LogCleaner (Cleaner.cleanInto, buildOffsetMap) and MemoryRecords.filterTo.
+The bytes of a kept record stay the same, unless its batch's base timestamp changes: then records are written anew.
+Source: Kafka's LogCleaner (Cleaner.cleanInto, buildOffsetMap) and MemoryRecords.filterTo.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from ottla.protocol.varints import read_varint
 from .config import MAX_RELATIVE_OFFSET
 
 _LONGEST_PLAIN_KEY = 32
-_SEGMENTS_PER_GROUP = 20  # three or four renames each, in one turn of the broker's event loop
+_SEGMENTS_PER_GROUP = 20  # each takes three or four renames, all in one turn of the event loop
 _header = struct.Struct(">qiibIhiqqqhii")
 
 
@@ -61,9 +63,10 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class Cleaning:
-    """One pass over one log. `segment_ends`: where the new segments are to end. `producers`: of each active one, the
-    last data offset (−1 where only a marker is left) and the epoch. `unpacked_bytes_max`: what a batch may hold that is
-    looked into; `too_large`: how many others were met on the way from the log's start."""
+    """One pass over one log. `segment_ends` are the end offsets of the new segments. `producers` holds the last data
+    offset (−1 where only a marker is left) and the epoch of each active producer, by its id. `unpacked_bytes_max` is
+    the most bytes to which a batch may unpack that is filtered; `too_large` counts the batches beyond it since the
+    log's start."""
 
     now_ms: int
     delete_retention_ms: int
@@ -86,12 +89,12 @@ class _RawRecord(NamedTuple):
 
 
 def fingerprint(key: bytes) -> bytes:
-    """What stands for a key in the map: itself, or 16 bytes of a hash where it is long."""
+    """The map's entry for a key: the key itself, or a hash of 16 bytes for a long key."""
     return key if len(key) <= _LONGEST_PLAIN_KEY else hashlib.blake2b(key, digest_size=16).digest()
 
 
 def note_keys(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> None:
-    """Adds a dirty batch to the map, which now ends after it."""
+    """Adds the keys of a dirty batch to the map, which then ends after that batch."""
     cleaning.end_offset = header.last_offset + 1
     if header.is_control or _aborted(cleaning, header):
         return
@@ -105,7 +108,7 @@ def note_keys(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> None:
 
 
 def filtered(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> Buffer | None:
-    """What stays of a batch: itself, a smaller one, its empty header, or nothing."""
+    """The bytes that stay of a batch: the batch itself, a smaller one, its header alone, or None."""
     if header.base_offset >= cleaning.end_offset:
         return batch
     if header.is_control:
@@ -154,7 +157,8 @@ def _aborted(cleaning: Cleaning, header: BatchHeader) -> bool:
 
 
 def _stamped(cleaning: Cleaning, batch: Buffer, header: BatchHeader, offsets: set[int]) -> bytes:
-    """The kept records with the delete horizon for a base timestamp: timestamps are told from there now."""
+    """A batch of the kept records, with the delete horizon as its base timestamp, to which their timestamps are
+    relative."""
     horizon = cleaning.now_ms + cleaning.delete_retention_ms
     body = bytearray()
     greatest = -1
@@ -176,13 +180,13 @@ def _stamped(cleaning: Cleaning, batch: Buffer, header: BatchHeader, offsets: se
 
 
 def _empty(header: BatchHeader) -> bytes:
-    """The header alone, of the same offsets and sequences: what a producer's state is read from."""
+    """The header alone, with the same offsets and sequences, from which a producer's state is restored."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     return _assemble(header._replace(attributes=attributes, base_timestamp=header.max_timestamp, count=0), b"")
 
 
 def _assemble(header: BatchHeader, body: bytes) -> bytes:
-    """A batch with that header and those records, its length and CRC made right."""
+    """A batch with that header and those records, with the right length and CRC."""
     payload = compress(header.codec, body) if body else b""
     length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
     start = bytearray(_header.pack(*header._replace(length=length, crc=0)))
@@ -192,7 +196,7 @@ def _assemble(header: BatchHeader, body: bytes) -> bytes:
 
 
 def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes | None:
-    """The batch's records, uncompressed; None where they are more than that."""
+    """The batch's records, uncompressed; None where they are more than `max_bytes`."""
     if not header.count:
         return b""
     try:
@@ -205,7 +209,7 @@ def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes | None
 
 
 def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
-    """Where each record stands, and what decides about it. Raises KafkaError invalid_record."""
+    """The position of each record, and the fields that decide about it. Raises KafkaError INVALID_RECORD."""
     position, base_offset, base_timestamp = 0, header.base_offset, header.base_timestamp
     try:
         for _ in range(header.count):
@@ -227,11 +231,11 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
         raise KafkaError(ErrorCode.invalid_record, f"a record of the batch at {base_offset} can't be read") from error
 
 
-# ---- what to compact
+# ---- the choice of segments
 
 
 class SegmentSizes(NamedTuple):
-    """A sealed or active segment, for choosing and grouping."""
+    """A sealed or active segment, as the choice and the grouping see it."""
 
     base_offset: int
     end_offset: int
@@ -241,7 +245,7 @@ class SegmentSizes(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """What of a log may be compacted: the dirty offsets, and how much of it they are."""
+    """The dirty part of a log that may be compacted: its offsets, and its share of the log's bytes."""
 
     first_dirty: int
     end_offset: int
@@ -258,7 +262,8 @@ def cleanable(
     min_lag_ms: int,
     max_lag_ms: int,
 ) -> Cleanable:
-    """Segments before the active one, wholly below `stable_offset`, whose records are older than `min_lag_ms`.
+    """The part of a log that may be compacted: segments before the active one, wholly below `stable_offset`, whose
+    records are older than `min_lag_ms`.
 
     `overdue`: a dirty record is older than `max_lag_ms`. Source: Kafka's LogCleanerManager.cleanableOffsets.
     """
@@ -282,8 +287,8 @@ def cleanable(
 def grouped(
     segments: Sequence[SegmentSizes], *, segment_bytes: int, segment_index_bytes: int
 ) -> list[list[SegmentSizes]]:
-    """Neighbours that together fit into one segment, so that compaction doesn't leave crumbs behind. Of very many small
-    ones the next rounds make fewer still."""
+    """Groups of neighbouring segments that fit into one segment together, so that compaction doesn't leave many small
+    segments. Later rounds reduce a very great number further."""
     groups: list[list[SegmentSizes]] = []
     size = index_size = 0
     for segment in segments:
@@ -305,7 +310,7 @@ def grouped(
 
 
 class Throttle:
-    """How long to wait after so many bytes, at a rate; the clock is the caller's."""
+    """Computes pauses that keep reads and writes to a rate; the clock is the caller's."""
 
     __slots__ = ("_bytes_per_second", "_free_at")
 
@@ -314,6 +319,6 @@ class Throttle:
         self._free_at = 0.0
 
     def wait_seconds(self, count: int, now: float) -> float:
-        """Notes `count` bytes at `now`, seconds; how long to pause."""
+        """Notes `count` bytes at `now`, in seconds. Returns for how many seconds to pause."""
         self._free_at = max(self._free_at, now) + count / self._bytes_per_second
         return max(self._free_at - now - 0.1, 0.0)

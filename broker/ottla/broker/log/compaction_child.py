@@ -1,10 +1,10 @@
-"""The process that compacts one log: reads a job from standard input, writes `.cleaned` segments, says what it wrote.
+"""The process that compacts one log: reads a job from standard input, writes `.cleaned` segments, prints the result.
 
-Both are lines of JSON: first the job, or the result or what is damaged, then a job's producers, some in each line.
-There may be a hundred thousand of them, and the thread that writes them down shares the interpreter with the broker's
-event loop.
+Input and output are lines of JSON. The output is one line with the result or the damage. The input is one line with the
+job, then lines with some of the job's producers each: there may be a hundred thousand of them, and the thread that
+encodes them shares the interpreter with the broker's event loop.
 
-A process of its own, because it decompresses and copies for minutes. It touches nothing but its new files; the broker
+It is a process of its own, because it decompresses and copies for minutes. It changes only its new files; the broker
 swaps them in, or drops them if the log changed meanwhile. It keeps to a rate of bytes read and written, and ends when
 the broker does.
 """
@@ -30,13 +30,13 @@ from .config import LogConfig
 from .disk import Disk, RealDisk
 from .segment import OpenFiles, Segment
 
-DAMAGED_STATUS = 3  # of the process; with 1 and 2 Python ends by itself
+DAMAGED_STATUS = 3  # the process's exit status for damage; 1 and 2 are Python's own
 _PRODUCERS_A_LINE = 500
 _aborted = struct.Struct(">hqqqq")
 
 
 class Damaged(Exception):
-    """The log holds what can't be understood, from `offset` on: no other try will compact it."""
+    """The log is damaged at `offset`: no other try will compact it."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -45,7 +45,8 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One log to compact. Offsets from `first_dirty` to `end_offset` are dirty; `segments` are those below the end."""
+    """One log to compact. Offsets from `first_dirty` to `end_offset` are dirty; `segments` are the segments below the
+    end."""
 
     directory: str
     segments: list[list[int]]  # base offset, end offset, size, index size
@@ -63,7 +64,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """What took the place of the segments `old_bases`: sizes of the log, the offset index, the time index."""
+    """A segment that replaces the segments `old_bases`. `sizes` are those of its log, its offset index and its time
+    index."""
 
     old_bases: list[int]
     sizes: list[int]
@@ -82,7 +84,7 @@ class Result:
 
 
 def encode_job(job: Job) -> Iterator[bytes]:
-    """The lines of a job, each a fraction of a millisecond's work."""
+    """The lines of a job, each of which takes a fraction of a millisecond."""
     yield _line({field.name: getattr(job, field.name) for field in fields(job) if field.name != "producers"})
     producers = iter(job.producers)
     while some := list(islice(producers, _PRODUCERS_A_LINE)):
@@ -90,12 +92,12 @@ def encode_job(job: Job) -> Iterator[bytes]:
 
 
 def encode_damage(damage: Damaged) -> bytes:
-    """The line that takes a result's place where there is none."""
+    """The line that is printed instead of a result where the log is damaged."""
     return _line({"message": str(damage), "offset": damage.offset})
 
 
 def decode_damage(line: bytes) -> Damaged:
-    """What that line says."""
+    """The damage in a line of `encode_damage`."""
     return Damaged(**json.loads(line))
 
 
@@ -109,7 +111,7 @@ def _line(message: object) -> bytes:
 
 
 def decode_job(lines: bytes) -> Job:
-    """The job in its lines."""
+    """The job in the lines of `encode_job`."""
     first, *others = lines.splitlines()
     return Job(**json.loads(first), producers=[producer for line in others for producer in json.loads(line)])
 
@@ -122,7 +124,8 @@ def decode_result(line: bytes) -> Result:
 
 
 def compact(job: Job, disk: Disk, pause: Callable[[int], None]) -> Result:
-    """Does the job. `pause` is told of every count of bytes read or written, and waits as long as the rate demands.
+    """Does the job. `pause` is called with each count of bytes read or written, and waits for as long as the rate
+    demands.
 
     Raises Damaged, OSError; the `.cleaned` files are left for the broker to remove.
     """
@@ -138,7 +141,7 @@ class _Compaction:
         self.job = job
         self.disk = disk
         self.pause = pause
-        self.offset = job.first_dirty  # of the batch that is looked at
+        self.offset = job.first_dirty  # of the batch that is being read
         self.open_files = OpenFiles()
         self.config = LogConfig(
             segment_bytes=job.segment_bytes,
@@ -184,7 +187,7 @@ class _Compaction:
         segment.let_go()
 
     def _build_map(self) -> None:
-        """Reads the dirty batches; stops early when the map is full, and the rest waits for the next time."""
+        """Reads the keys of the dirty batches. When the map is full, the rest is left for a later round."""
         self.cleaning.end_offset = self.job.first_dirty
         for sizes in self.sizes:
             if sizes.end_offset <= self.job.first_dirty:
@@ -233,7 +236,7 @@ class _Compaction:
         return [AbortedTransaction(*entry[1:4]) for entry in _aborted.iter_unpack(whole)]
 
     def _keep_aborted(self, group: Sequence[SegmentSizes]) -> None:
-        """The new segment's transaction index is those of the old ones, one after the other."""
+        """Makes the new segment's transaction index from those of the old ones, one after the other."""
         parts = [self._aborted_path(sizes.base_offset) for sizes in group]
         data = b"".join(self.disk.read(path) for path in parts if self.disk.exists(path))
         if data:
@@ -241,8 +244,8 @@ class _Compaction:
 
 
 def main() -> int:
-    """Reads a job, does it, writes the result; another status where it can't be done, with what is damaged, or with a
-    sentence on standard error."""
+    """Reads a job, does it, and prints the result. Returns the exit status: DAMAGED_STATUS with the damage printed, or
+    1 with a sentence on standard error."""
     parent = os.getppid()
     job = decode_job(sys.stdin.buffer.read())
     throttle = Throttle(job.bytes_per_second)

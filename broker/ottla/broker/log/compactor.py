@@ -1,10 +1,10 @@
-"""Compacts logs one after the other: chooses the dirtiest, has a child process do it, swaps the result in.
+"""Compacts logs one after the other: chooses the dirtiest log, runs a child process for it, swaps the result in.
 
-Choosing and swapping happen on the event loop and take microseconds; reading and writing happen in the child, and what
-it has to know of the log's producers is written down in the thread that waits for it. A log
-that was truncated or lost segments meanwhile keeps what it has. A try that fails (no room, a file too large, a child
-that was killed) leaves no file behind and is made again, after a pause that doubles each time; only a log whose data is
-damaged is left as it is until the next start. Source: Kafka's LogCleaner and LogCleanerManager.
+The choice and the swaps happen on the event loop and take microseconds. The child reads and writes the segments; the
+thread that waits for the child encodes the log's producers for it. If the log was truncated or lost segments meanwhile,
+the new segments concerned are dropped. A try that fails (no room, a file too large, a killed child) leaves no file
+behind and is repeated, after a pause that doubles each time; only a log whose data is damaged isn't compacted until the
+next start. Source: Kafka's LogCleaner and LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from .producers import FrozenProducers
 
 logger = logging.getLogger(__name__)
 
-_BYTES_PER_KEY = 128  # of a child's memory
+_BYTES_PER_KEY = 128  # in a child's memory
 _LOGS_PER_TURN = 50
-_PRODUCERS_LIKE_A_LOG = 200  # to look at so many takes as long as the rest of a log
-_NICE = 5  # what a child's priority is below the broker's
-_DYING_S = 5.0  # how long the end waits for one that was killed
+_PRODUCERS_LIKE_A_LOG = 200  # a look at so many takes as long as one at the rest of a log
+_NICE = 5  # by how much a child's priority is lower than the broker's
+_DYING_S = 5.0  # how long the broker's stop waits for a killed child
 _DOUBLINGS_MAX = 6  # of the pause after a failure: a quarter of an hour with Kafka's back-off
 _DUTY = "compaction"
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionLimits:
-    """By Kafka's settings."""
+    """The limits of compaction, by Kafka's settings."""
 
     bytes_per_second: float = float("inf")  # log.cleaner.io.max.bytes.per.second
     dedupe_buffer_bytes: int = 128 << 20  # log.cleaner.dedupe.buffer.size
@@ -54,23 +54,23 @@ class CompactionLimits:
 
 
 class CompactionFailed(Exception):
-    """The child said why it couldn't compact a log; another try may."""
+    """The child couldn't compact a log, for the printed reason; another try may succeed."""
 
 
 class _Failures(NamedTuple):
-    """How often in a row a log couldn't be compacted, and when (by the loop's clock) it is tried again."""
+    """How many tries in a row have failed for a log, and the time (by the loop's clock) of the next one."""
 
     in_a_row: int
     again_at: float
 
 
 class Compactor:
-    """The compaction of one broker's logs. `run` until cancelled."""
+    """The compaction of one broker's logs. The owner runs `run` as a task."""
 
     def __init__(self, logs: LogDirectories, now_ms: Callable[[], int], limits: CompactionLimits) -> None:
         self.limits = limits
         self.compacted = 0  # logs, since the start
-        self.too_large = 0  # batches that a round left as they were, for their size; of all rounds
+        self.too_large = 0  # batches that all rounds so far left unchanged because of their size
         self._logs = logs
         self._now_ms = now_ms
         self._damaged: dict[Log, Damaged] = {}
@@ -78,7 +78,7 @@ class Compactor:
         self._executor = ThreadPoolExecutor(1, "compaction")
 
     async def run(self) -> None:
-        """Compacts what is dirty enough until cancelled, which ends a running child too."""
+        """Compacts the logs that are dirty enough, until cancelled, which also ends a running child."""
         while True:
             log, what = await self.choose()
             if log is None or what is None:
@@ -90,25 +90,25 @@ class Compactor:
                 if not log.retired:
                     self._damaged[log] = damage
                     logger.error("%r isn't compacted any more until the next start: %s", log, damage)
-            except Exception as error:  # also a rule of ours that this log breaks must not end the others' compaction
+            except Exception as error:  # an unexpected error of one log must not end the others' compaction
                 self._failed(log, error)
             else:
                 self._failures.pop(log, None)
                 self._logs.troubles.over(_DUTY, log)
 
     def uncleanable(self) -> list[Log]:
-        """The logs that are given up for damage, of those that the broker holds."""
+        """The broker's logs that aren't compacted any more because of damage."""
         return [log for log, _ in self.damaged()]
 
     def damaged(self) -> Iterator[tuple[Log, Damaged]]:
-        """As `uncleanable`, with what is wrong."""
+        """As `uncleanable`, each log with its damage."""
         if self._damaged:
             for log in self._logs.logs.values():
                 if (damage := self._damaged.get(log)) is not None:
                     yield log, damage
 
     def _failed(self, log: Log, error: Exception) -> None:
-        """A log couldn't be compacted, for a reason that may pass."""
+        """Notes a failed try whose reason may pass, and when the log is tried again."""
         if log.retired:
             return
         count = self._failures[log].in_a_row + 1 if log in self._failures else 1
@@ -152,7 +152,7 @@ class Compactor:
         return chosen
 
     def cleanable(self, log: Log) -> Cleanable:
-        """What of a log may be compacted now."""
+        """The part of a log that may be compacted now."""
         config = log.config
         unstable = log.producers.first_unstable_offset()
         high_watermark = self._logs.owner.high_watermark_of(log)
@@ -166,7 +166,7 @@ class Compactor:
         )
 
     async def compact(self, log: Log, what: Cleanable) -> None:
-        """Compacts one log. Raises CompactionFailed, Damaged, OSError; no new file is left then."""
+        """Compacts one log. Raises CompactionFailed, Damaged or OSError, and then leaves no new file."""
         job = self._job(log, what)
         try:
             await self._compact(log, job)
@@ -179,19 +179,19 @@ class Compactor:
         result = await self._in_child(job)
         whole = True
         for segment in result.segments:
-            await asyncio.sleep(0)  # many files are renamed for each
+            await asyncio.sleep(0)  # many files are renamed for each segment
             bases = {segment.base_offset for segment in log.segments}
             unchanged = log.generation == generation and log is self._current(log)
             if unchanged and bases.issuperset(segment.old_bases):
                 log_size, index_size, time_index_size = segment.sizes
                 try:
                     log.swap_in(segment.old_bases, (log_size, index_size, time_index_size))
-                except OSError as error:  # files may have other names by now than the log believes
+                except OSError as error:  # some files may have been renamed, which the log doesn't know
                     log.directory_failed(error)
                     raise
             else:
                 self._drop(log, segment.old_bases[0])
-                # Retention took the first ones of several: the others are as they were, and need another round.
+                # If retention removed only the first old segments, the others are still dirty and need another round.
                 whole = whole and set(segment.old_bases).isdisjoint(bases)
         if log.generation != generation or log is not self._current(log):
             return
@@ -216,7 +216,7 @@ class Compactor:
             )  # fmt: skip
         try:
             await asyncio.to_thread(self._logs.offset_files.write, self._logs.compacted_checkpoint(log))
-        except OSError as error:  # the others' duty writes it again; a start without it compacts the same again
+        except OSError as error:  # later checkpoints include it; a start without it compacts the same part again
             log.directory_failed(error)
 
     def _current(self, log: Log) -> Log | None:
@@ -263,18 +263,18 @@ class Compactor:
             self._logs.disk.remove(f"{log.directory}/{names.offset_name(base_offset, suffix)}{names.CLEANED}")
 
     def _drop_all(self, directory: str) -> None:
-        """Removes what a try that failed has written. Blocks."""
+        """Removes the files that a failed try has written. Blocks."""
         disk = self._logs.disk
-        with contextlib.suppress(OSError):  # the log is gone meanwhile, or its disk fails: a start removes them, too
+        with contextlib.suppress(OSError):  # the log was removed, or its disk fails: a start removes the files, too
             for entry in disk.list(directory):
                 if entry.name.endswith((names.CLEANED, names.CLEANED + ".tmp")):
                     disk.remove(f"{directory}/{entry.name}")
 
 
 class _Child:
-    """The process that compacts, started and waited for in a thread: uvloop forks on the event loop, and holds it for
-    6 ms with the memory of a small broker. Here it is held for some tenths of one, in which vfork has the interpreter's
-    lock."""
+    """The child process. A thread starts it and waits for it, because uvloop would fork on the event loop and hold the
+    loop for 6 ms even with a small broker's memory. A start in a thread holds it for some tenths of a millisecond,
+    while vfork has the interpreter's lock."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
@@ -282,7 +282,8 @@ class _Child:
         self._given_up = False
 
     def run(self, lines: Iterable[bytes]) -> tuple[int, bytes, bytes]:
-        """Its status, output and complaints. Blocks. Raises OSError, CompactionFailed where it was given up before."""
+        """The child's exit status, standard output and standard error. Blocks. Raises OSError; CompactionFailed where
+        the child was given up before it began."""
         told = b"".join(takewhile(lambda _: not self._given_up, lines))
         with self._starting:
             if self._given_up:
@@ -290,7 +291,7 @@ class _Child:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
-                    "-P",  # nothing is imported from where the broker was started
+                    "-P",  # nothing is imported from the broker's working directory
                     "-m",
                     "ottla.broker.log.compaction_child",
                 ],
@@ -300,13 +301,14 @@ class _Child:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         with self._process as process:
-            with contextlib.suppress(OSError):  # where it isn't allowed: then it compacts at the broker's own
+            with contextlib.suppress(OSError):  # where that isn't allowed, the child has the broker's priority
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
             output, errors = process.communicate(told)
         return process.returncode, output, errors
 
     def give_up(self) -> None:
-        """Ends it if it runs; else it never will. Waits for a start that is under way, so that none is left alone."""
+        """Kills the child if it runs; otherwise it will never start. Waits for a start that is under way, so that no
+        child is left running."""
         with self._starting:
             self._given_up = True
             if self._process is not None:
@@ -314,18 +316,19 @@ class _Child:
 
 
 def _last_writes(producers: FrozenProducers) -> Iterator[tuple[int, int, int]]:
-    """(id, last data offset, epoch) of each producer, looked up by whoever asks, in any thread."""
+    """(id, last data offset, epoch) of each producer, read lazily, in the thread of the caller."""
     for producer_id, entry in producers.items():
         yield producer_id, entry.last_offset, entry.epoch
 
 
 def _ending(status: int) -> str:
-    """What is known of a process that said nothing."""
+    """The sentence for a process that ended without a message."""
     return f"the process was ended by signal {-status}" if status < 0 else f"the process ended with status {status}"
 
 
 def _sizes(log: Log, *, timestamps: bool) -> list[SegmentSizes]:
-    """A log's segments as the choice sees them; timestamps may have to be read from disk, so only where they matter."""
+    """The sizes of a log's segments. Timestamps may have to be read from disk, so they are included only with
+    `timestamps`."""
     ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
     return [
         SegmentSizes(

@@ -1,7 +1,8 @@
-"""What a log must know of its topic's settings. Pure.
+"""The settings of a topic that its logs use. Pure.
 
-Names and defaults are Kafka's (`segment.bytes` → `segment_bytes`); −1 means unlimited where Kafka says so. The settings
-table turns a topic's resolved configuration into one of these; logs share it, since most topics set nothing.
+Names and defaults are Kafka's (`segment.bytes` → `segment_bytes`); −1 means unlimited where Kafka says so.
+`ottla.broker.topic_rules` makes a LogConfig from a topic's resolved configuration. Logs share it, since most topics
+have no settings of their own.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MAX_LONG = (1 << 63) - 1
-MAX_RELATIVE_OFFSET = (1 << 31) - 1  # to a segment's base: what its indexes can express
+MAX_RELATIVE_OFFSET = (1 << 31) - 1  # to a segment's base offset: the most that its indexes can express
 DELETE = "delete"
 COMPACT = "compact"
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Times in ms, sizes in bytes."""
+    """The settings of a log; times in ms, sizes in bytes."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 86_400_000
@@ -34,10 +35,10 @@ class LogConfig:
     max_compaction_lag_ms: int = MAX_LONG
     delete_retention_ms: int = 86_400_000
     producer_id_expiration_ms: int = 86_400_000
-    roll_ms: int = field(init=False)  # when a segment is rolled
+    roll_ms: int = field(init=False)  # the age at which a segment is rolled
 
     def __post_init__(self) -> None:
-        # Earlier on a compacted topic with a maximum lag, since the active segment isn't compacted.
+        # A compacted topic with a maximum lag rolls segments earlier, since the active segment isn't compacted.
         wanted = min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
         object.__setattr__(self, "roll_ms", wanted - min(self.segment_jitter_ms, wanted))
 

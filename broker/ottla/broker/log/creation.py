@@ -1,8 +1,8 @@
-"""New logs: a directory each, with whose it is and an empty segment.
+"""Creates new logs: for each a directory with its topic id and an empty segment.
 
-Whose it is (`partition.metadata`) is on the disk before anything else is made. Many are made by one thread, which does
-all but the syncs: those run side by side, which takes the disk a fifth of the time, and what else there is to do would
-in many threads take turn after turn from the event loop.
+The topic id (`partition.metadata`) is synced to disk before any other file is created. One thread creates many logs,
+except for the syncs, which run in parallel: that takes the disk a fifth of the time. The remaining work is done in a
+single thread, because many threads would compete with the event loop for the interpreter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class NewLog(NamedTuple):
-    """A partition that is to have a log here."""
+    """A partition for which this broker is to create a log."""
 
     topic: str
     partition: int
@@ -35,7 +35,8 @@ class NewLog(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A directory with nothing in it but whose it is; `sync` returns when that is on the disk, or raises OSError."""
+    """A directory that has only `partition.metadata`; `sync` returns when that file is on the disk, or raises
+    OSError."""
 
     services: DirectoryServices
     directory: str
@@ -44,7 +45,7 @@ class _Begun(NamedTuple):
 
 
 def create(services: DirectoryServices, directory: str, new: NewLog) -> Log:
-    """A log in a directory that doesn't exist yet, and doesn't afterwards where it couldn't be made. Blocks.
+    """Creates a log in a directory that doesn't exist yet; after a failure the directory doesn't exist either. Blocks.
 
     Raises OSError.
     """
@@ -55,10 +56,10 @@ def create(services: DirectoryServices, directory: str, new: NewLog) -> Log:
 def create_all(
     wanted: Iterable[tuple[DirectoryServices, str, NewLog]], pool: Executor, syncs: int
 ) -> list[tuple[NewLog, Log]]:
-    """Logs in their directories, with `syncs` syncs at a time in `pool`; after the first that can't be begun, no more
-    are. Blocks.
+    """Creates logs in their directories, with `syncs` syncs at a time in `pool`, until one can't be begun. Returns the
+    logs that were created. Blocks.
 
-    A directory that exists is left as it is: what that is has to be found out first.
+    A directory that exists is skipped: the caller has to find out first what it is.
     """
     created: list[tuple[NewLog, Log]] = []
     failed: list[tuple[str, OSError]] = []
@@ -99,7 +100,8 @@ def _begin(disk: Disk, directory: str, new: NewLog) -> File:
 
 
 def _syncing(file: File, pool: Executor) -> Callable[[], object]:
-    """Waits for the sync that this begins; syncs itself where the system gives no thread for it."""
+    """Begins a sync in `pool`. The returned function waits for it, or does the sync itself where the system gives no
+    thread."""
     try:
         return pool.submit(file.fsync).result
     except RuntimeError:

@@ -1,7 +1,8 @@
-"""What the opening of logs cut off, kept for those who ask the broker afterwards. Pure.
+"""The data that the opening of logs cut off, kept for the broker's reports. Pure.
 
-A log that was cut may be whole again soon, by its leader; what a partition of one replica lost stays lost. Either way
-somebody has to be told who doesn't read the broker's own log. The totals are of all logs, the cuts of the first ones.
+A log that was cut may soon be complete again, by copies from its leader; a partition with one replica has lost its
+records. Either way the loss is to be reported to persons who don't read the broker's own log. The totals cover all
+logs, the list of cuts the first KEPT_MAX.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ KEPT_MAX = 200
 
 
 class Cut(NamedTuple):
-    """A log that ends at `offset` now: so many bytes and later segments were dropped behind it. `missing` are committed
-    records that this replica lacks since then, by the high watermark that was checkpointed last."""
+    """A log that ends at `offset` since bytes and whole segments behind it were dropped. `missing` is how many
+    committed records this replica lacks, by the high watermark that was checkpointed last."""
 
     topic: str
     partition: int
@@ -27,14 +28,14 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class Cuts:
-    """All of one start."""
+    """All cuts of one start."""
 
     logs: int = 0
     bytes_dropped: int = 0
     kept: list[Cut] = field(default_factory=list)
 
     def add(self, cut: Cut) -> None:
-        """One more log was cut, or lacks committed records."""
+        """Adds a log that was cut, or lacks committed records."""
         self.logs += 1
         self.bytes_dropped += cut.bytes_dropped
         if len(self.kept) < KEPT_MAX:

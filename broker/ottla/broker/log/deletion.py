@@ -1,6 +1,6 @@
-"""Files that wait for their removal: reads that began before may still use them (`file.delete.delay.ms`).
+"""Files whose removal is delayed, because reads that began before may still use them (`file.delete.delay.ms`).
 
-They have been renamed already, so that a restart in between finds and removes them.
+The files have been renamed already, so that a restart in between finds and removes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Deletions:
         heapq.heappush(self._due, (due_ms, path))
 
     def due(self, now_ms: int, count_max: int | None = None) -> list[str]:
-        """Takes out what is due, the longest due first. The caller removes it (`remove`), in a thread."""
+        """Takes out the paths that are due, the longest due first, `count_max` at most. The caller removes them
+        (`remove`), in a thread."""
         paths: list[str] = []
         while self._due and self._due[0][0] <= now_ms and len(paths) != count_max:
             paths.append(heapq.heappop(self._due)[1])
@@ -34,7 +35,8 @@ class Deletions:
 
 
 def remove(disk: Disk, paths: list[str]) -> dict[str, OSError]:
-    """Removes files, and directories with all in them; those that are left, and what stood in the way. Blocks."""
+    """Removes files, and directories with their content. Returns the paths that couldn't be removed, with their errors.
+    Blocks."""
     errors: dict[str, OSError] = {}
     for path in paths:
         try:

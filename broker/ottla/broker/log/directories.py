@@ -1,14 +1,14 @@
 """The log directories of a broker, and the logs in them.
 
-Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name; it is deleted
-only when somebody says so by that id, and one that isn't wanted is set aside under a name of its own, never removed. A
-directory that fails takes its logs offline and leaves the others alone; a full one is no failed one. A log that can't
-be opened although its disk answers, or that turns out to be damaged where it has to be changed, is offline alone. A log
-that may lie in a failed directory is lost for now: no empty one takes its place elsewhere.
+Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name. It is deleted
+only by a call with that id; an unknown one is set aside under another name, never removed. A log directory that fails
+takes its logs offline and no others; a full log directory hasn't failed. A log that can't be opened although its disk
+works, or that is found damaged when it has to be changed, is offline alone. A log that may lie in a failed log
+directory is lost for now: no empty log is created for it elsewhere.
 
-Everything but `open` and `close` runs on the event loop, which leaves the making of new logs to a thread
-(`create_ahead`) and makes only what that couldn't.
-Source: Kafka's LogManager, for which an unforeseen error in one log ends the start of the broker.
+All methods but `open` and `close` run on the event loop. A thread creates new logs (`create_ahead`); the event loop
+creates only logs that the thread couldn't create. Source: Kafka's LogManager, for which an unforeseen error in one log
+ends the start of the broker.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class LogDirectories:
         self.disk: Disk = disk or RealDisk()
         self.logs: dict[LogKey, Log] = {}
         self.lost: dict[LogKey, OSError] = {}
-        self._without_room = WithoutRoom()  # lost until there is some
+        self._without_room = WithoutRoom()  # logs that are lost until the disk has room
         self.failed: dict[str, OSError] = {}
         self.full: dict[str, OSError] = {}
-        self.cordoned: frozenset[str] = frozenset()  # paths that get no new logs, as long as there is another one
+        self.cordoned: frozenset[str] = frozenset()  # paths that get no new logs while another path can
         self.cuts = Cuts()
         self.offset_files = OffsetFiles(self.disk)
         self._bad = BadLogs(self.offset_files)
@@ -94,7 +94,7 @@ class LogDirectories:
         self.stopped_epoch = UNKNOWN_EPOCH
         self._now_ms = now_ms
         self._lack_told_ms = -_TOLD_AGAIN_MS
-        self._opened = False  # until then whatever can't be read counts as lost
+        self._opened = False  # until then any failure to read counts as a loss
         self._recovery_threads = recovery_threads
         self._threads = threads
         self._homes: dict[str, Home] = {}
@@ -144,7 +144,7 @@ class LogDirectories:
     # ---- opening
 
     def open(self, cluster_id: str, node_id: int, config_of: Callable[[str], LogConfig]) -> None:
-        """Opens every log, recovering where the last stop wasn't clean; blocks, for a thread.
+        """Opens every log, and recovers the logs of directories whose last stop wasn't clean. Blocks: runs in a thread.
 
         Raises ForeignDirectory where a directory is another broker's, OSError where all directories have failed.
         """
@@ -166,8 +166,8 @@ class LogDirectories:
         self._opened = True
 
     async def open_again(self, config_of: Callable[[str], LogConfig], tried: Callable[[UUID, int], None]) -> None:
-        """Opens what couldn't be opened for want of room, where there is room now. `tried` is called for each, as
-        soon as it is open or couldn't be opened again, and whatever became of it meanwhile, on the event loop."""
+        """Opens logs that couldn't be opened on a full disk, where there is room now. `tried` is called for each, on
+        the event loop, whether it could be opened or not."""
         await self._without_room.open_each(
             lambda key, home: key not in self.logs and home.path not in self.full and home.path not in self.failed,
             lambda home, item: partial(self._open_log, home, item, config_of(item.topic)),
@@ -182,14 +182,14 @@ class LogDirectories:
             return
         del self._without_room.logs[key]
         if isinstance(result, OSError):
-            self._not_opened(home, item, result)  # which puts it back where the room wasn't enough
+            self._not_opened(home, item, result)  # which adds it again where the room wasn't enough
             return
         self.logs[key] = self._told(result)
         del self.lost[key]
         self._bad.opened_or_gone(item.directory)
 
     def _survey(self, home: Home) -> Iterable[FoundLog]:
-        """Reads the small files, and finds the partitions."""
+        """Reads the checkpoints and the marker, and finds the partitions."""
         home.take_marker()
         home.recovery_points = self.offset_files.read(home.path, names.RECOVERY_POINTS)
         home.log_starts = self.offset_files.read(home.path, names.LOG_STARTS)
@@ -229,7 +229,7 @@ class LogDirectories:
         self._drop_offline()
 
     def _not_opened(self, home: Home, item: FoundLog, error: OSError) -> None:
-        """The log is offline: alone, if that isn't its log directory's doing."""
+        """Notes a log as offline: alone, unless its log directory has failed."""
         self.lost[item.topic_id, item.partition] = error
         self._bad.not_opened(home, item)
         if isinstance(error, BadLog):
@@ -241,7 +241,7 @@ class LogDirectories:
         self.directory_failed(home.path, error)
 
     def _told(self, opened: Opened) -> Log:
-        """The log, once what it lost is said and kept for those who ask."""
+        """The opened log, after its losses are logged and kept for reports."""
         log = opened.take_over()
         high_watermark = self.high_watermarks.get((log.topic, log.index), 0)
         opened.tell(high_watermark)
@@ -266,7 +266,7 @@ class LogDirectories:
     def _hold(self, item: FoundLog, log: Log) -> None:
         key = item.topic_id, item.partition
         other = self.logs.get(key)
-        if other is not None:  # a stop in the last step of a move; the longer one has everything
+        if other is not None:  # the broker stopped in the last step of a move; the longer log is complete
             log, other = (log, other) if log.log_end_offset > other.log_end_offset else (other, log)
             logger.warning("%s and %s hold the same partition; the first is kept", log.directory, other.directory)
             self._set_aside(other.directory, other.topic, other.index)
@@ -275,18 +275,18 @@ class LogDirectories:
     # ---- partitions
 
     def get(self, topic_id: UUID, index: int) -> Log | None:
-        """A partition's log, if it is here and online."""
+        """A partition's log, if this broker has it online."""
         return self.logs.get((topic_id, index))
 
     def expect(self, wanted: Iterable[LogKey]) -> None:
-        """After `open`: what the broker holds by the metadata. A log that isn't here may lie in a failed directory."""
+        """Takes, after `open`, the broker's replicas by the metadata: a missing one may lie in a failed directory."""
         for path, error in self.failed.items():
             for key in wanted:
                 if key not in self.logs and self.lost.setdefault(key, error) is error:
                     logger.warning("partition %d of topic %s may lie in %s, which has failed", key[1], key[0], path)
 
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:
-        """The log of a partition, new and empty where there is none. Raises OSError: BeingOpened, too."""
+        """The log of a partition; a new one where there is none. Raises OSError, of which BeingOpened is one."""
         log = self.logs.get((topic_id, index))
         if log is not None:
             log.config = config
@@ -308,9 +308,9 @@ class LogDirectories:
         return log
 
     async def create_ahead(self, new_logs: Iterable[NewLog]) -> None:
-        """Creates logs in a thread, so that `open_or_create` finds them. What doesn't work is left for that to meet.
+        """Creates logs in a thread, so that `open_or_create` finds them. Errors are left for `open_or_create` to meet.
 
-        Meanwhile nobody else may ask for them.
+        Until it returns, no other task may open or create these logs.
         """
         new = [
             item
@@ -345,7 +345,7 @@ class LogDirectories:
             return create_all(places, pool, _THREADS)
 
     def _emptiest(self, count: int) -> list[Home]:
-        """Where `count` new partitions go: each to the log directory that has the fewest by then."""
+        """The log directories for `count` new partitions, each the one with the fewest partitions by then."""
         online = self._online()
         if not online:
             raise OSError(errno.EIO, "every log directory has failed")
@@ -353,7 +353,7 @@ class LogDirectories:
         return emptiest(open_ones or online, count, map(self.directory_of, self.logs.values()))
 
     def _make_room(self, directory: str, topic: str, index: int) -> None:
-        """A directory of that name that belongs to another topic id, or to none, is set aside. Raises BeingOpened."""
+        """Sets a directory of that name aside, which belongs to another topic id or to none. Raises BeingOpened."""
         self._without_room.check_not_opened(directory)
         if self.disk.exists(directory):
             target = self._set_aside(directory, topic, index)
@@ -365,13 +365,13 @@ class LogDirectories:
                         log.retire(target)
 
     def directory_of(self, log: Log) -> str:
-        """The log directory that a log lies in."""
+        """The path of a log's log directory."""
         return log.directory.rpartition("/")[0]
 
     # ---- moves to another log directory
 
     def relocate(self, log: Log, copy: str, target: str, recovery_point: int) -> None:
-        """Gives `copy`, a directory in log directory `target` with all that `log` has, to the log. Raises OSError."""
+        """Makes `log` use `copy`, a complete copy of it in log directory `target`. Raises OSError."""
         directory = f"{target}/{names.partition_name(log.topic, log.index)}"
         self._make_room(directory, log.topic, log.index)
         self.offset_files.write_all(self._outdated([(self._homes[target], log.topic, log.index)]))
@@ -381,7 +381,7 @@ class LogDirectories:
         self._doom(source, log)
 
     def delete_topic(self, topic_id: UUID) -> None:
-        """Deletes all partitions of a topic: renamed at once, removed after `file.delete.delay.ms`."""
+        """Deletes all partitions of a topic: renames them at once, and removes them after `file.delete.delay.ms`."""
         for key in [key for key in chain(self.logs, self._bad.damaged) if key[0] == topic_id]:
             self.delete(*key)
         for key in [key for key in self.lost if key[0] == topic_id]:
@@ -390,7 +390,7 @@ class LogDirectories:
         self._bad.topic_deleted(topic_id)
 
     def delete(self, topic_id: UUID, index: int) -> None:
-        """Deletes one partition; one whose log directory has failed is set aside when that is opened again."""
+        """Deletes one partition; if its log directory has failed, a later start sets it aside."""
         key = topic_id, index
         log = self.logs.pop(key, None)
         if log is None and (log := self._bad.damaged.pop(key, None)) is not None:
@@ -400,8 +400,8 @@ class LogDirectories:
             log.retire(self._doom(log.directory, log))
 
     def moved_to_others(self, topic_id: UUID, index: int) -> None:
-        """The partition isn't this broker's any more. A log of it that couldn't be opened is set aside, so that a new
-        one takes its place when the partition comes back; what a failed log directory may hold stays lost."""
+        """Sets logs of a partition that couldn't be opened aside, because other brokers have the partition now: a new
+        log can be created if it comes back. A log that may lie in a failed log directory stays lost."""
         if (topic_id, index) not in self.lost:
             return
         for home, found in self._bad.unopened(topic_id, index):
@@ -416,7 +416,7 @@ class LogDirectories:
             self.lost.pop((topic_id, index), None)
 
     def _doom(self, directory: str, log: Log) -> str:
-        """Renames a log's directory for its removal; its new path."""
+        """Renames a log's directory for its removal. Returns the new path."""
         home = directory.rpartition("/")[0]
         target = f"{home}/{names.renamed_partition_name(log.topic, log.index, names.DELETE_DIRECTORY, uuid4())}"
         try:
@@ -428,8 +428,8 @@ class LogDirectories:
         return target
 
     def set_aside_unknown(self, wanted: Callable[[UUID, int], bool], among: Iterable[LogKey] = ()) -> list[str]:
-        """Sets aside the partitions (those of `among`, else all) that the metadata doesn't know or has given to others;
-        their new directories."""
+        """Sets aside the partitions (of `among`, else all) that the metadata doesn't know or has given to other
+        brokers. Returns their new directories."""
         moved = []
         for key in list(among or self.logs):
             log = self.logs.get(key)
@@ -456,12 +456,12 @@ class LogDirectories:
     # ---- failures
 
     def damaged(self) -> Iterator[tuple[str, int, OSError]]:
-        """The logs that are offline alone, by topic and partition, and why."""
+        """(topic, partition, error) of the logs that are offline alone."""
         known = ((topic, index, self.lost.get(key)) for key, topic, index in self._bad.known())
         return ((topic, index, error) for topic, index, error in known if isinstance(error, (BadLog, DamagedSegment)))
 
     def _log_failed(self, log: Log, error: OSError) -> None:
-        """Hears of an OSError of a log's files."""
+        """Decides what an OSError of a log's files means."""
         if not isinstance(error, DamagedSegment):
             self.directory_failed(self.directory_of(log), error)
             return
@@ -474,8 +474,8 @@ class LogDirectories:
             self.owner.went_offline([log])
 
     def directory_failed(self, path: str, error: OSError) -> None:
-        """Hears of an OSError. A full directory serves reads and waits for room; what the process lacks passes; what is
-        wrong with one log is its own; any other error ends the directory's use."""
+        """Judges an OSError. A full directory serves reads and waits for room. A lack of the process's resources
+        passes. Damage concerns one log only. Any other error ends the directory's use."""
         if isinstance(error, BeingOpened):
             return
         of_one_log = isinstance(error, (BadLog, DamagedSegment))
@@ -526,12 +526,12 @@ class LogDirectories:
     # ---- checkpoints and the end
 
     def recovery_points(self) -> list[OffsetFile]:
-        """The checkpoints that a start needs: recovery points, log starts, what is compacted."""
+        """The checkpoints that a start needs: recovery points, log starts, compacted offsets."""
         files = self.offset_files
         return [file for home in self._online() for file in files.recovery_points(home.path, self._logs_in(home.path))]
 
     def compacted_checkpoint(self, log: Log) -> OffsetFile:
-        """How far the logs are compacted in the log directory that `log` lies in."""
+        """The checkpoint of compacted offsets of the log directory of `log`."""
         path = self.directory_of(log)
         return self.offset_files.compacted(path, self._logs_in(path))
 
@@ -543,14 +543,14 @@ class LogDirectories:
         return self.offset_files.high_watermarks(path, self._logs_in(path), self.owner.high_watermark_of)
 
     def _outdated(self, wanted: Iterable[tuple[Home, str, int]]) -> list[OffsetFile]:
-        """The checkpoints to be written before these logs are made, because they have lines about earlier ones."""
+        """The checkpoints to write before these logs are created, because they have lines about earlier ones."""
         files = self.offset_files
         paths = {home.path for home, topic, index in wanted if files.may_name(home.path, topic, index)}
         points = [file for path in paths for file in files.recovery_points(path, self._logs_in(path))]
         return points + [self._high_watermarks(path) for path in paths]
 
     def _logs_in(self, path: str) -> list[Log]:
-        """Those of which the checkpoints tell: the damaged ones, too, which begin at the next start where they did."""
+        """The logs that the checkpoints list: damaged ones, too, so that they keep their lines for the next start."""
         start = f"{path}/"
         held = chain(self.logs.values(), self._bad.damaged.values())
         return [log for log in held if log.directory.startswith(start)]
@@ -558,7 +558,7 @@ class LogDirectories:
     def close(self, broker_epoch: int = UNKNOWN_EPOCH) -> None:
         """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks.
 
-        What wasn't opened stays as it was found, and as whole where the broker never registered (epoch −1)."""
+        A directory that wasn't opened stays as it was. Without a registration (epoch −1), the old epoch is kept."""
         if not self._opened:
             self._release()
             return
@@ -581,7 +581,7 @@ class LogDirectories:
         self._release()
 
     def _at_the_end(self, home: str, write: Callable[[], None]) -> None:
-        """A log directory where something couldn't be written isn't marked clean."""
+        """Calls `write`; if it fails, the log directory isn't marked as cleanly stopped."""
         try:
             write()
         except OSError as error:
@@ -589,7 +589,7 @@ class LogDirectories:
             self.failed.setdefault(home, error)
 
     def _release(self) -> None:
-        """Gives up the locks: another process may have the directories."""
+        """Releases the locks: another process may use the directories."""
         for home in self._homes.values():
             home.lock = None
 

@@ -1,4 +1,4 @@
-"""What a log directory does for its logs: its disk, the files they have open or delete later, and whom they tell."""
+"""The services that the logs of one log directory share: the disk, open files, delayed deletions and callbacks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 
 class DirectoryServices:
-    """What the logs of one log directory share. `now_ms` is the wall clock; `wants_flush` is told of a log that has
-    something to sync (a sealed segment); `failed` hears of every OSError, and of which log, and decides what it
-    means."""
+    """The services of one log directory. `now_ms` is the wall clock. `wants_flush` is called with a log that has a
+    sealed segment to sync. `failed` is called with a log and each OSError of its files, and decides what it means."""
 
     __slots__ = ("deletions", "disk", "failed", "flushes", "now_ms", "open_files", "wants_flush")
 
