@@ -498,10 +498,10 @@ class LogEnd(NamedTuple):
 
 
 UNREADABLE = LogEnd(-1, -1, -1)
-"""The log can't be read for now, because its directory has failed. It may be longer than every other replica's log."""
+"""The log can't be read for now: its directory has failed. It may hold more than any other one."""
 
 MISSING = LogEnd(-1, -2, -1)
-"""The log is in none of the broker's directories, all of which could be read."""
+"""Every directory could be read, and the log is in none of them."""
 
 
 @dataclass(frozen=True, slots=True)
