@@ -1,4 +1,4 @@
-"""How amounts and lists are put into words for people. Pure."""
+"""Puts amounts and lists into words, for people. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """A number with its noun: `1 record`, `2 records`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def size_text(size_bytes: int) -> str:
-    """A number of bytes for the eye: 1536 is 1.5 KiB."""
+    """A number of bytes with a fitting unit: 1536 is 1.5 KiB."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024 or unit == "TiB":

@@ -1,10 +1,10 @@
-"""The smallest set of moves that balances replicas and leaders over brokers. Pure.
+"""The smallest set of moves that balances the numbers of replicas and leaders over brokers. Pure.
 
-The plan keeps what it can: a replica moves only if its broker is to have none, if two replicas of its partition share a
-rack although another rack is free, or if its broker has at least two more than the one that it goes to. Each move takes
-from the fullest to the emptiest for which a partition can be found, so no replica moves twice and, where racks don't
-forbid it, no plan with fewer moves balances as well. Then leaders are balanced by the order of replicas alone, which
-costs no copying.
+A replica moves only in three cases: its broker is to have no replicas; two replicas of its partition share a rack
+although another rack is free; or its broker has at least two replicas more than the broker to which it moves. Each move
+goes from the fullest broker to the emptiest one between which a replica can move. So no replica moves twice, and,
+unless racks forbid it, no plan with fewer moves balances as well. Then leaders are balanced by the order of replicas
+alone, which copies nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Target(NamedTuple):
 def balanced(
     assignments: Mapping[PartitionName, Replicas], targets: Iterable[Target], movable: Collection[str] | None = None
 ) -> dict[PartitionName, Replicas]:
-    """New replicas, preferred leader first, of those partitions that are to change.
+    """The new replicas, preferred leader first, of the partitions that are to change.
 
-    Brokers outside `targets` lose their replicas, as far as there are targets. `movable` are the topics that may be
-    touched (None: all); the others count as load.
+    Brokers outside `targets` lose their replicas, as far as there are free targets. `movable` are the topics whose
+    replicas may move (None: all); other topics only count as load.
     """
     plan = _Plan(assignments, targets, movable)
     plan.evacuate()
@@ -53,7 +53,7 @@ class _Plan:
         self.names = sorted(name for name in assignments if movable is None or name[0] in movable)
         self.load = Counter(dict.fromkeys(self.rack_of, 0))
         self.leads = Counter(dict.fromkeys(self.rack_of, 0))
-        # Dictionaries for sets: the same input is to give the same plan in each process.
+        # Dictionaries take the place of sets, so that the same input gives the same plan in each process.
         self.held: dict[int, dict[PartitionName, None]] = {broker: {} for broker in self.rack_of}
         self.led: dict[int, dict[PartitionName, None]] = {broker: {} for broker in self.rack_of}
         for replicas in assignments.values():
@@ -63,19 +63,20 @@ class _Plan:
             for broker in assignments[name]:
                 self.held.setdefault(broker, {})[name] = None
             self.led.setdefault(assignments[name][0], {})[name] = None
-        self.changes = Counter[int]()  # of what a broker holds
-        self.futile: dict[tuple[int, int], tuple[int, int]] = {}  # pairs between which nothing moves, at which changes
+        self.changes = Counter[int]()  # how often the replicas of each broker have changed
+        # Pairs of brokers between which no replica could move, with both brokers' `changes` at that time.
+        self.futile: dict[tuple[int, int], tuple[int, int]] = {}
         self.of_topic = Counter((name[0], broker) for name in self.names for broker in assignments[name])
 
     def evacuate(self) -> None:
-        """Takes every replica away from brokers that are to have none."""
+        """Moves every replica away from the brokers that are to have none."""
         for name in self.names:
             for broker in self.replicas[name]:
                 if broker not in self.rack_of and (goal := self._best_goal(name, broker)) is not None:
                     self._move(name, broker, goal)
 
     def spread_over_racks(self) -> None:
-        """Takes replicas that share a rack apart, where that adds a rack to the partition's."""
+        """Moves a replica to another rack if its partition is on more racks then."""
         for name in self.names if self.racked else ():
             for broker in reversed(self.replicas[name]):
                 goal = self._best_goal(name, broker)
@@ -83,14 +84,15 @@ class _Plan:
                     self._move(name, broker, goal)
 
     def level_replicas(self) -> None:
-        """Moves replicas until no broker has two more than another that could take one of them."""
+        """Moves replicas until no broker has two more than another broker that could take one of them."""
         while self._level_one():
             pass
 
     def level_leaders(self) -> None:
-        """Changes orders until no broker is first two times more often than another that could be in its place.
+        """Changes the order of replicas until no broker leads two partitions more than another that could lead in its
+        place.
 
-        What is changed for one broker may open a way for one that had none before, so all are looked at again.
+        A change for one broker may make a change possible for another one, so all brokers are looked at again.
         """
         changed = True
         while changed:
@@ -108,7 +110,10 @@ class _Plan:
             self.replicas[name] = (broker, *replicas[1:place], replicas[0], *replicas[place + 1 :])
 
     def _level_one(self) -> bool:
-        """Moves some replicas from the fullest to the emptiest broker between which any can be moved."""
+        """Moves some replicas between the fullest and the emptiest broker between which any can move.
+
+        Returns False if no replica can move.
+        """
         fullest = sorted(self.rack_of, key=lambda broker: (-self.load[broker], broker))
         whole = sum(self.load[broker] for broker in fullest)
         least, most = whole // len(fullest), -(-whole // len(fullest))
@@ -129,7 +134,10 @@ class _Plan:
         return False
 
     def _move_some(self, giver: int, taker: int, wanted: int) -> int:
-        """Moves up to so many: of the topics that are most lopsided between the two, followers before leaders."""
+        """Moves up to `wanted` replicas, and returns how many moved.
+
+        Topics of which `giver` has the most replicas more than `taker` come first, and followers before leaders.
+        """
         queue = [self._rank(name, giver, taker) for name in self.held[giver] if taker not in self.replicas[name]]
         heapify(queue)
         moved = 0
@@ -137,7 +145,7 @@ class _Plan:
             rank = heappop(queue)
             name = rank[2]
             if (newer := self._rank(name, giver, taker)) != rank:
-                heappush(queue, newer)  # others of its topic have moved
+                heappush(queue, newer)  # its rank has changed, because replicas of its topic have moved
             elif self._racks(name, giver, taker) >= self._racks(name):
                 self._move(name, giver, taker)
                 moved += 1
@@ -148,7 +156,7 @@ class _Plan:
         return -lopsided, self.replicas[name][0] == giver, name
 
     def _best_goal(self, name: PartitionName, broker: int) -> int | None:
-        """Where that replica would best be: on a new rack, on a broker with little."""
+        """The best broker for that replica: one on a rack that is new to the partition, with the fewest replicas."""
         free = [goal for goal in self.rack_of if goal not in self.replicas[name]]
 
         def rank(goal: int) -> tuple[int, int, int, int]:
@@ -157,7 +165,7 @@ class _Plan:
         return min(free, key=rank, default=None)
 
     def _racks(self, name: PartitionName, giver: int | None = None, taker: int | None = None) -> int:
-        """On how many racks the partition is, or would be after a move."""
+        """The number of racks on which the partition is, or would be after a move from `giver` to `taker`."""
         if not self.racked:
             return 1
         brokers = [taker if broker == giver else broker for broker in self.replicas[name]]
@@ -183,8 +191,11 @@ class _Plan:
         self.led[taker][name] = None
 
     def _path_to_fewer(self, giver: int) -> list[tuple[PartitionName, int]]:
-        """Partitions whose first replica is to change, and to which broker, so that `giver` leads one less in the end
-        and a broker that leads at least two less than it one more; the shortest such row, empty if there is none."""
+        """The shortest row of changes of first replicas, each as (partition, new first broker); empty if there is none.
+
+        After them `giver` leads one partition less, and a broker that leads at least two fewer than `giver` leads one
+        more.
+        """
         came: dict[int, tuple[int, PartitionName]] = {}
         queue = deque([giver])
         while queue:

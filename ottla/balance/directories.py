@@ -1,7 +1,7 @@
-"""Moves between the log directories of one broker after which its volumes are as full as each other. Pure.
+"""Moves between the log directories of one broker, after which its volumes are about equally full. Pure.
 
-As for brokers (`loads.py`), a directory outside the band around its part of all bytes is brought to the band's edge, by
-the largest replicas that fit, so that few bytes are copied in few moves.
+Each directory has a fair part of all bytes, and a band around it. As for brokers (`loads.py`), a directory above its
+band is brought to the band's edge, by the largest replicas that fit, so that few bytes are copied in few moves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.placement import PartitionName
 
 
 class Placed(NamedTuple):
-    """A replica in a directory."""
+    """The directory and the size of a replica."""
 
     directory: str
     size_bytes: float
@@ -27,12 +27,12 @@ def levelled_directories(
     movable: Collection[PartitionName] | None = None,
     slack_bytes: float = 0.0,
 ) -> dict[PartitionName, str]:
-    """The directories that replicas of one broker are to move to.
+    """The new directories of the replicas that are to move, by partition.
 
-    `replicas` are all that the broker has, `movable` those that may be touched (None: all). `capacities` are the bytes
-    that the volume of each directory has for logs; where one isn't known (None), all directories are to hold the same.
-    No directory is filled beyond `FULLEST` of its capacity. Half of a band's width is `tolerance` of a directory's
-    part, and at least `slack_bytes`.
+    `replicas` are all replicas of the broker, `movable` the ones that may move (None: all). `capacities` are the bytes
+    that the volume of each directory has for logs; if one of them isn't known (None), all directories have the same
+    fair part. No directory is filled beyond `FULLEST` of its capacity. Half of a band's width is `tolerance` of the
+    directory's fair part, and at least `slack_bytes`.
     """
     load = dict.fromkeys(capacities, 0.0)
     held: dict[str, list[PartitionName]] = {path: [] for path in capacities}

@@ -1,14 +1,14 @@
-"""Moves after which brokers bear alike what was measured: bytes on disk, work, replicas and leaders. Pure.
+"""Moves that balance the measured loads over brokers: bytes on disk, work, replicas and leaders. Pure.
 
-Each goal is a band around the average (for bytes on disk: around the broker's part of all capacity), and brokers that
-are outside it are brought to its edge, not to its middle: that is what keeps the copied bytes few. Goals have an order.
-A move for one of them never takes a broker out of the band of an earlier one, and none ever puts a partition on fewer
-racks, nor fills a broker beyond `FULLEST` of its capacity. What only needs another leader is done by the order of
-replicas, which copies nothing, before any replica moves.
+Each goal is a band around the average load (for bytes on disk: around the broker's share by capacity). A broker outside
+the band is brought to the band's edge, not to its middle, so that few bytes are copied. Goals have an order. A move for
+one goal never takes a broker out of the band of an earlier goal. No move puts a partition on fewer racks, or fills a
+broker beyond `FULLEST` of its capacity. If another leader is enough, the order of replicas is changed, which copies
+nothing, before any replica moves.
 
-As Cruise Control's goals (`ResourceDistributionGoal`, `LeaderReplicaDistributionGoal`), with one difference: the bytes
-a second that brokers handle stand for CPU and network together. A broker's CPU time goes where those bytes go, so that
-a partition's share of them is the best measure there is of the CPU time that it costs.
+The goals are like Cruise Control's (`ResourceDistributionGoal`, `LeaderReplicaDistributionGoal`), with one difference:
+the bytes a second that brokers handle stand for CPU and network together. A broker spends its CPU time on these bytes,
+so a partition's share of the bytes is the best available measure of the CPU time that the partition costs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 from ottla.placement import PartitionName, Replicas
 
-FULLEST = 0.9  # of a broker's capacity: beyond it no move puts anything
+FULLEST = 0.9  # the part of a broker's capacity beyond which no move fills it
 TOLERANCE = 0.1  # half of a band's width, as a part of the average
-_TAKERS_TRIED = 12  # of the emptiest, for each replica
-_EXCHANGES_TRIED = 200  # replicas of a broker for which another one's smaller ones are looked at
+_TAKERS_TRIED = 12  # for each replica, so many of the emptiest brokers are tried
+_EXCHANGES_TRIED = 200  # for so many replicas of a broker, an exchange with another broker's smaller ones is tried
 _ROUNDS = 4
 
 
 class Goal(StrEnum):
-    """What brokers are to bear alike, in the order in which it matters."""
+    """The loads that are balanced over brokers, the most important one first."""
 
     racks = "racks"
     replicas = "replicas"
@@ -43,7 +43,7 @@ _BY_LEADING = (Goal.cpu, Goal.leaders)
 
 
 class BrokerLoad(NamedTuple):
-    """A broker that may have replicas; `capacity_bytes` of all its volumes together, None where nobody knows it."""
+    """A broker that may have replicas. `capacity_bytes` is that of all its volumes together, None if it is unknown."""
 
     id: int
     rack: str | None = None
@@ -51,9 +51,9 @@ class BrokerLoad(NamedTuple):
 
 
 class PartitionLoad(NamedTuple):
-    """What a partition costs those that have it.
+    """A partition's replicas, and the loads that it puts on their brokers.
 
-    `leading` and `following` are bytes a second that its leader and each of its followers handle.
+    `leading` are the bytes a second that its leader handles, `following` those that each of its followers handles.
     """
 
     replicas: Replicas
@@ -63,7 +63,7 @@ class PartitionLoad(NamedTuple):
 
 
 class Band(NamedTuple):
-    """How much of something a broker is to bear at least and at most, and how much it bears."""
+    """The lower and the upper bound of a broker's load for one goal, and its load."""
 
     low: float
     high: float
@@ -71,12 +71,12 @@ class Band(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it bears neither less nor more."""
+        """Whether the load is within the bounds."""
         return self.low <= self.load <= self.high
 
 
 class LoadPlan(NamedTuple):
-    """New replicas, preferred leader first, of those partitions that are to change, and what comes of them."""
+    """The new replicas, preferred leader first, of the partitions that are to change, and the effect of the changes."""
 
     targets: dict[PartitionName, Replicas]
     bytes_to_copy: float
@@ -95,11 +95,11 @@ def levelled(
 ) -> LoadPlan:
     """The moves that bring all brokers into the bands of `goals`, as far as there are such moves.
 
-    Brokers that aren't among `brokers` lose their replicas. `movable` are the topics that may be touched (None: all);
-    the others count as load. Half of a band's width is `tolerance` of the average, and at least the goal's `slack`.
-    Brokers are brought to the band's edge once they are `patience` times as far from the average as the band is wide,
-    and left alone before; the bands that are returned are those of that patience. Raises ValueError where there is no
-    broker.
+    Brokers that aren't among `brokers` lose their replicas. `movable` are the topics whose replicas may move (None:
+    all); other topics only count as load. Half of a band's width is `tolerance` of the average, and at least the goal's
+    `slack`. A broker is left alone until its distance from the average exceeds `patience` times that half; then it is
+    brought to the band's edge. The returned bands are the wider ones, with `patience` applied. Raises ValueError if
+    there is no broker.
     """
     wanted = [goal for goal in Goal if goal in goals]
     planner = _Planner(partitions, brokers, wanted, movable, _Width(tolerance, slack, patience))
@@ -114,7 +114,7 @@ def levelled(
 
 
 class _Width(NamedTuple):
-    """How wide bands are."""
+    """The parameters of the bands' width."""
 
     tolerance: float
     slack: Mapping[Goal, float]
@@ -140,7 +140,7 @@ class _Planner:
         self.replicas = {name: partition.replicas for name, partition in partitions.items()}
         self.names = sorted(name for name in partitions if movable is None or name[0] in movable)
         self.load = {goal: dict.fromkeys(self.brokers, 0.0) for goal in _LEVELLED}
-        # Dictionaries for sets: the same input is to give the same plan in each process.
+        # Dictionaries take the place of sets, so that the same input gives the same plan in each process.
         self.held: dict[int, dict[PartitionName, None]] = {broker: {} for broker in self.brokers}
         for partition in partitions.values():
             for broker in partition.replicas:
@@ -150,10 +150,13 @@ class _Planner:
             for broker in self.replicas[name]:
                 self.held.setdefault(broker, {})[name] = None
         self.low, self.high = self._limits(width, 1.0)
-        self.too_low, self.too_high = self._limits(width, width.patience)  # from there on something is done about it
+        self.too_low, self.too_high = self._limits(width, width.patience)  # beyond these, a broker's load is changed
 
     def run(self) -> None:
-        """All goals in their order, again while later ones opened a way for earlier ones."""
+        """Plans for all goals in their order, and again, as moves for later goals may allow moves for earlier ones.
+
+        It ends when nothing moves any more, or after `_ROUNDS` rounds.
+        """
         self._evacuate()
         if self.racked:
             self._spread_over_racks()
@@ -162,7 +165,7 @@ class _Planner:
                 return
 
     def bands(self) -> dict[Goal, dict[int, Band]]:
-        """What each broker bears, and is to bear."""
+        """Each broker's load and its bounds, by goal."""
         return {
             goal: {
                 broker: Band(self.too_low[goal][broker], self.too_high[goal][broker], self.load[goal][broker])
@@ -171,7 +174,7 @@ class _Planner:
             for goal in self.goals
         }
 
-    # ---- what brokers are to bear
+    # ---- the bounds of brokers' loads
 
     def _limits(self, width: _Width, times: float) -> tuple[dict[Goal, dict[int, float]], dict[Goal, dict[int, float]]]:
         low: dict[Goal, dict[int, float]] = {}
@@ -189,7 +192,7 @@ class _Planner:
         return low, high
 
     def _totals(self) -> dict[Goal, float]:
-        """Of everything there is, whoever has it now."""
+        """The whole load of all partitions, for each goal."""
         each = self.partitions.values()
         return {
             Goal.disk: sum(len(one.replicas) * one.size_bytes for one in each),
@@ -199,7 +202,11 @@ class _Planner:
         }
 
     def _parts(self, goal: Goal) -> dict[int, float]:
-        """Each broker's fair part: of bytes on disk by its capacity where all capacities are known, else the same."""
+        """Each broker's fair part of a goal's load, as a fraction.
+
+        For bytes on disk it follows from the brokers' capacities, if all of them are known. Otherwise it is the same
+        for all brokers.
+        """
         capacities = {broker.id: broker.capacity_bytes or 0.0 for broker in self.brokers.values()}
         if goal is Goal.disk and all(capacities.values()):
             whole = sum(capacities.values())
@@ -236,7 +243,7 @@ class _Planner:
                         break
 
     def _level(self, goal: Goal) -> int:
-        """Brings brokers into a goal's band; returns how many replicas and leaders moved."""
+        """Brings brokers into a goal's band. Returns how many replicas and leaders moved."""
         moved = 0
         load, high, low = self.load[goal], self.too_high[goal], self.too_low[goal]
         for giver in sorted(self.brokers, key=lambda broker: (high[broker] - load[broker], broker)):
@@ -248,7 +255,10 @@ class _Planner:
         return moved
 
     def _give(self, goal: Goal, giver: int) -> int:
-        """Takes from a broker until it is in the band; leaders first, for they cost nothing."""
+        """Takes load from a broker until it is in the band: leaders first, because that copies nothing.
+
+        Returns how many replicas and leaders moved.
+        """
         moved = 0
         if goal in _BY_LEADING:
             for name in self._by_effect(goal, self._led_by(giver)):
@@ -269,9 +279,10 @@ class _Planner:
         return moved
 
     def _exchange(self, goal: Goal, giver: int, taker: int) -> int:
-        """Exchanges replicas that cost much for replicas that cost little, which leaves both brokers as many as before.
+        """Exchanges replicas of `giver` with much load for replicas of `taker` with little load.
 
-        Ends once `giver` isn't above its band and `taker` isn't below its own. Returns how many replicas moved.
+        Both brokers have as many replicas as before. It ends once `giver` isn't above its band and `taker` isn't below
+        its own. Returns how many replicas moved.
         """
         exchanged = 0
         load, high, low = self.load[goal], self.high[goal], self.low[goal]
@@ -283,7 +294,10 @@ class _Planner:
         return exchanged
 
     def _give_one(self, goal: Goal, name: PartitionName, giver: int, takers: Sequence[int]) -> bool:
-        """Moves a replica to the first that may take it of those that are emptiest on racks that it may go to."""
+        """Moves a replica to the emptiest broker that may take it. Returns whether it moved.
+
+        Only racks to which the replica may move are tried.
+        """
         closed = self._closed_racks(name, giver)
         tried = 0
         for taker in takers:
@@ -297,12 +311,15 @@ class _Planner:
         return False
 
     def _closed_racks(self, name: PartitionName, giver: int) -> Collection[str | None]:
-        """The racks to which the replica on `giver` can't move, because the partition would be on fewer racks then."""
+        """The racks to which the replica on `giver` can't move, because its partition would then be on fewer racks."""
         others = [self.rack_of[broker] for broker in self.replicas[name] if broker != giver and broker in self.rack_of]
         return () if self.rack_of.get(giver) in others else others
 
     def _take(self, goal: Goal, taker: int) -> int:
-        """Gives to a broker until it is in the band, from those that have most."""
+        """Gives load to a broker until it is in the band, from the brokers with the greatest load.
+
+        Returns how many replicas and leaders moved.
+        """
         moved = 0
         load, low = self.load[goal], self.low[goal]
         for giver in self._takers(goal)[::-1]:
@@ -335,11 +352,12 @@ class _Planner:
         giver: int | None = None,
         smallest: bool = False,
     ) -> list[PartitionName]:
-        """Partitions in the order in which their replicas on `giver` are to move; without a giver, their leaderships.
+        """Partitions in the order in which their replicas on `giver` should move; without a giver, their leaders.
 
-        For disk the largest stand first (the same bytes in fewer moves), for CPU those with most work for each byte
-        that is copied, for counts the smallest. Left out is what bears nothing of the goal's load, or (of bytes and
-        work) more than `most`. With `smallest` the least load stands first, and nothing is left out.
+        For disk the largest come first (the same bytes in fewer moves), for CPU those with the most work for each
+        copied byte, for numbers of replicas and leaders the smallest. A partition is left out if it has no load of the
+        goal, or, for disk and CPU, more than `most`. With `smallest` the least load comes first, and no partition is
+        left out.
         """
         partitions = self.partitions
         if smallest:
@@ -356,7 +374,10 @@ class _Planner:
         return sorted(fitting, key=lambda name: (partitions[name].size_bytes, name))
 
     def _effect(self, goal: Goal, name: PartitionName, broker: int | None) -> float:
-        """By how much a goal's load on `broker` falls when its replica leaves; None: when only the leader changes."""
+        """By how much a goal's load on `broker` falls when the replica there moves away.
+
+        With `broker` None, it is the effect on the leader's broker of a change of the leader alone.
+        """
         partition = self.partitions[name]
         if broker is None:
             return {Goal.cpu: partition.leading - partition.following, Goal.leaders: 1.0}.get(goal, 0.0)
@@ -368,7 +389,7 @@ class _Planner:
         return 1.0 if goal is Goal.replicas else float(leads)
 
     def _takers(self, goal: Goal) -> list[int]:
-        """The brokers, those with most room first."""
+        """The brokers, the one with the lowest load in proportion to its upper bound first."""
         load, high = self.load[goal], self.high[goal]
         return sorted(self.brokers, key=lambda broker: (load[broker] / high[broker] if high[broker] else 0.0, broker))
 
@@ -377,7 +398,7 @@ class _Planner:
     def _try_move(self, goal: Goal, name: PartitionName, giver: int, taker: int) -> bool:
         """Moves a replica if the goals and the room on `taker` allow it. Returns whether it moved.
 
-        The caller has seen that `taker` has no replica of the partition and that no rack is lost.
+        The caller has checked that `taker` has no replica of the partition, and that the partition loses no rack.
         """
         effect = {each: self._effect(each, name, giver) for each in self.goals}
         if not self._has_room(taker, name) or not self._allowed(goal, effect, giver, taker):
@@ -426,7 +447,7 @@ class _Planner:
         return capacity is None or self.load[Goal.disk][broker] + self.partitions[name].size_bytes <= FULLEST * capacity
 
     def _racks(self, name: PartitionName, giver: int | None = None, taker: int | None = None) -> int:
-        """On how many racks the partition is, or would be after a move."""
+        """The number of racks on which the partition is, or would be after a move from `giver` to `taker`."""
         racks = self.rack_of
         brokers = [taker if broker == giver else broker for broker in self.replicas[name]]
         return len({racks[broker] for broker in brokers if broker in racks})

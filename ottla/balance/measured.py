@@ -1,8 +1,8 @@
-"""What brokers bear, out of what they answer: loads of brokers and partitions at one moment. Pure.
+"""Derives the loads of brokers and partitions at one moment from brokers' answers. Pure.
 
-A broker tells what it has worked since its start (`ottla.load` in DescribeConfigs), numbers that only grow; what grew
-between two answers is its load. DescribeLogDirs tells sizes and room. Apache Kafka's brokers tell no work, and a broker
-that doesn't answer is measured as one that did nothing.
+A broker reports its work since its start (`ottla.load` in DescribeConfigs), as numbers that only grow. Their growth
+between two answers, divided by the time, is its load. DescribeLogDirs reports sizes and free room. Apache Kafka's
+brokers report no work. A broker that doesn't answer counts as one without work.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from ottla.balance.directories import Placed
 from ottla.balance.loads import BrokerLoad, Goal, PartitionLoad
 from ottla.placement import PartitionName, Replicas
 
-CPU_SLACK = 0.02  # of a core: brokers that differ by less work alike
+CPU_SLACK = 0.02  # cores: brokers that differ by less count as equally loaded
 DISK_SLACK_BYTES = 64 << 20
 
 
 class Worked(NamedTuple):
-    """What a broker has worked since its start: CPU time, and by partition (bytes in, bytes out); `at` in seconds."""
+    """A broker's work since its start: its CPU time, and (bytes in, bytes out) by partition.
+
+    `at` is the moment of the answer, in seconds.
+    """
 
     at: float
     cpu_seconds: float
@@ -29,14 +32,14 @@ class Worked(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What a broker works: cores, and by partition (bytes in a second, bytes out a second)."""
+    """A broker's load: the cores that it uses, and (bytes in, bytes out) a second by partition."""
 
     cores: float
     traffic: dict[PartitionName, tuple[float, float]]
 
 
 class Directory(NamedTuple):
-    """A log directory: the bytes that its volume has left (−1: nobody knows), and the sizes of the replicas in it."""
+    """A log directory: the free bytes of its volume (−1: unknown), and the sizes of the replicas in it."""
 
     broker: int
     path: str
@@ -46,7 +49,7 @@ class Directory(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """The loads of a cluster. `cores` has the brokers that tell what they work."""
+    """The loads of a cluster. `cores` has only the brokers that report their work."""
 
     brokers: dict[int, BrokerLoad]
     partitions: dict[PartitionName, PartitionLoad]
@@ -56,14 +59,14 @@ class Measured:
 
     @property
     def slack(self) -> dict[Goal, float]:
-        """By how much brokers may differ whatever their average is."""
+        """The differences between brokers that are allowed in any case, by goal."""
         work = sum(each.leading + (len(each.replicas) - 1) * each.following for each in self.partitions.values())
         cores = sum(self.cores.values())
         return {Goal.disk: DISK_SLACK_BYTES, Goal.cpu: CPU_SLACK * work / cores if cores else work}
 
 
 def read_worked(at: float, value: str) -> Worked:
-    """What a broker told at a moment."""
+    """The work in a broker's answer, `value`, that came at the moment `at`."""
     told = json.loads(value)
     traffic = {
         (topic, int(index)): (bytes_in, bytes_out)
@@ -74,7 +77,7 @@ def read_worked(at: float, value: str) -> Worked:
 
 
 def rates(before: Worked, after: Worked) -> Rates:
-    """What was worked a second between two looks; a counter that began anew counts from 0."""
+    """The load between two answers. A counter that has fallen began anew in between, and counts from 0."""
     seconds = max(after.at - before.at, 1e-3)
 
     def grown(earlier: float, later: float) -> float:
@@ -93,15 +96,16 @@ def loads(
     speeds: Mapping[int, Rates],
     directories: Iterable[Directory],
 ) -> Measured:
-    """One picture of what the answers say.
+    """The loads of a cluster, joined from its brokers' answers.
 
-    A leader handles what comes in, what consumers read, and a copy for each follower; a follower what comes in. A
-    partition's size is that of its largest replica: the others grow to it.
+    A leader handles the bytes that come in, the bytes that consumers read, and a copy of the former for each follower.
+    A follower handles the bytes that come in. A partition's size is that of its largest replica, because the other
+    replicas will grow to that size.
     """
     capacities: dict[int, dict[str, float | None]] = {}
     placed: dict[int, dict[PartitionName, Placed]] = {}
     for directory in directories:
-        # What others have on the volume is no capacity of this broker's.
+        # Bytes on the volume that aren't this broker's logs don't count as its capacity.
         usable = directory.usable_bytes
         capacity = usable + float(sum(directory.sizes.values())) if usable >= 0 else None
         capacities.setdefault(directory.broker, {})[directory.path] = capacity

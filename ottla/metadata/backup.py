@@ -1,21 +1,22 @@
-"""A backup of the metadata store as a file, and what a store must hold after it is restored from one.
+"""A backup of the metadata store as a file, and the restore of a store from such a file.
 
-The file is lines of JSON: a head, one line for each key, and a tail with a checksum, so that half a file is never
-taken for a whole one. What is attached to leases isn't in it: who is alive is for the living to say.
+The file consists of lines of JSON: a head, one line for each key, and a tail with a checksum, so that half a file is
+never taken for a whole one. Keys that are attached to leases aren't in the file: whether a process is alive is for that
+process alone to say.
 
-A backup is old when it is restored: leaders, ISRs and epochs have moved on, records that it doesn't know of have been
-acknowledged. So a restore begins a new *generation*, under a random id (`lineage.py` says what for). It keeps nothing
-of the backup that would be believed wrongly:
+A backup is outdated when it is restored: leaders, ISRs and epochs have changed since, and records have been
+acknowledged that the backup can't know of. So a restore begins a new *generation*, under a random id (`lineage.py` says
+why). Nothing is taken from the backup that may have become false:
 
-1. No restored partition has a leader. One is elected only by what the logs hold, when all awaited brokers have
-   reported that (`ottla.controller.recovery`). Epochs of registrations are removed: the revisions of another store
-   mean nothing.
-2. Producer ids begin far above all that can have been handed out since: by the clock, a thousand million a second. A
-   backup that holds higher ones was made after a restore whose clock was ahead: then that far above those.
-3. Wishes that were under way (elections, reassignments) are dropped, and so are the words of the lineage: a new one
-   begins.
-4. Topics come after the states of their partitions, and the cluster is `restoring` until everything is written:
-   brokers don't start on half a store, and no controller completes it by what it sees.
+1. No restored partition has a leader. A leader is elected only by the ends of the replicas' logs, once all awaited
+   brokers have reported them (`ottla.controller.recovery`). Epochs of registrations are removed, because they are
+   revisions of another store.
+2. Producer ids go on far above all ids that can have been handed out since the backup. The first one follows from the
+   clock, at 2^30 ids a second. If the backup or the store has an id more than a minute's worth above that, an earlier
+   restore's clock was ahead; then the next ids begin 2^40 above the highest known one.
+3. Elections and reassignments that were asked for are dropped. So are the words of the lineage: a new lineage begins.
+4. Topics are written after the states of their partitions, and the cluster is `restoring` until everything is written.
+   Until then brokers don't start on half a store, and no controller changes it by the half that it sees.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from .store import (
 FILE_FORMAT = 1
 _MAGIC = "ottla-metadata-backup"
 _PRODUCER_IDS_PER_SECOND = 1 << 30
-_PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, by 3,000 a second
-_CLOCK_ERROR_S_MAX = 60  # between machines; and a restore may follow another one at once
-_PRODUCER_IDS_SINCE_S = 1_577_836_800  # 2020; an id has 63 bits, enough until 2292
+_PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, at 3,000 a second
+_CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first at once
+_PRODUCER_IDS_SINCE_S = 1_577_836_800  # the beginning of 2020; an id has 63 bits, which last until 2292
 _ONLY_LIVING = frozenset({Kind.BROKER, Kind.CONTROLLER, Kind.REPORT})
 _DROPPED = frozenset({Kind.ELECTION, Kind.REASSIGNMENT, Kind.LINEAGE, Kind.LINEAGE_WORD})
 _RESTORE_ID_BYTES = 6  # of randomness; its text is URL-safe base64, which has no @ as ids of earlier versions have
-_LAST = {Kind.TOPIC: 1}  # all others before
+_LAST = {Kind.TOPIC: 1}  # the order of writing: keys of all other kinds come before topics
 
 
 class NotABackup(Exception):
@@ -63,12 +64,12 @@ class NotABackup(Exception):
 
 
 class RestoreRefused(Exception):
-    """The store isn't one that this backup may be restored to, as it is now."""
+    """The backup may not be restored to this store in the store's present state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup holds. `brokers` were registered when it was made."""
+    """The content of a backup. `brokers` are the ids of the brokers that were registered when it was made."""
 
     cluster: Cluster
     revision: int
@@ -77,7 +78,7 @@ class Backup:
 
 
 def lines_of(snapshot: Snapshot) -> Iterator[str]:
-    """The lines of a backup of a whole store. Raises NotABackup where there is no cluster in it, or half of one."""
+    """The lines of a backup of a whole store. Raises NotABackup if the store is empty or only half restored."""
     found = {entry.key: entry for entry in snapshot.entries}
     if keys.CLUSTER not in found:
         raise NotABackup("the metadata store is empty")
@@ -97,7 +98,7 @@ def lines_of(snapshot: Snapshot) -> Iterator[str]:
 
 
 def read_backup(lines: Sequence[str]) -> Backup:
-    """What the lines of a file hold. Raises NotABackup, UnsupportedFormat."""
+    """The backup in the lines of a file. Raises NotABackup, UnsupportedFormat."""
     try:
         head, *documents, tail = map(json.loads, lines)
         file_format = head[_MAGIC]
@@ -114,9 +115,10 @@ def read_backup(lines: Sequence[str]) -> Backup:
 
 
 def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[int] = ()) -> tuple[Cluster, list[Put]]:
-    """(the cluster under its new generation, all else that the store must hold in the order of writing).
+    """(the cluster under its new generation, the writes of all other keys in their order).
 
-    No producer id below `producer_ids` is handed out; brokers that are `gone` aren't awaited. Raises UnsupportedFormat.
+    No producer id below `producer_ids` will be handed out. The brokers in `gone` aren't awaited. Raises
+    UnsupportedFormat.
     """
     awaited = set(backup.brokers)
     puts = []
@@ -139,10 +141,11 @@ def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[
 
 
 async def restore(store: Store, backup: Backup, *, replace_all: bool = False, gone: Iterable[int] = ()) -> Cluster:
-    """Makes the store hold what `restored` says; with `replace_all` whatever is there now goes.
+    """Replaces the content of the store by what `restored` makes of the backup, and returns the store's new cluster.
 
-    May be run again after it broke off, with the same backup or another one. Raises RestoreRefused, UnsupportedFormat,
-    StoreUnavailable, UnknownOutcome.
+    A store that isn't empty is refused without `replace_all`, unless an earlier restore into it broke off. After a
+    restore broke off, it may be run again with the same backup or another one. Raises RestoreRefused,
+    UnsupportedFormat, StoreUnavailable, UnknownOutcome.
     """
     snapshot = await store.read()
     before = {entry.key: entry for entry in snapshot.entries}
@@ -154,7 +157,7 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
     earlier = [each for each in (backup.cluster, present) if each is not None]
     cluster = replace(
         cluster,
-        # No earlier one, as versions that know no ids go by it.
+        # This time must be later than those of earlier restores: versions of Ottla that know no ids compare it.
         restored_ms=max(int(time.time() * 1000), 1 + max(each.restored_ms for each in earlier)),
         restore=(restore_id := new_restore_id(generation, secrets.token_urlsafe(_RESTORE_ID_BYTES))),
         past=ids_of((past for each in earlier for past in (*each.past, each.restore_id)), restore_id),
@@ -163,7 +166,7 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
     revision = await _write(store, 0 if present is None else present.revision, [Put(keys.CLUSTER, begun)])
     wanted = {put.key for put in puts}
     deletes = [Delete(key) for key in before if key not in wanted and key != keys.CLUSTER]
-    # Topics go first where they are to go, so that none of them is without its states.
+    # Deletions of topics come first, so that no topic is ever without the states of its partitions.
     deletes.sort(key=lambda delete: -_LAST.get(keys.kind_of(delete.key), 0))
     for batch in _batches([*deletes, *puts]):
         await _write(store, revision, batch)
@@ -172,8 +175,11 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
 
 
 def _handed_out(entries: Iterable[Entry]) -> int:
-    """A producer id above all that were handed out: by the clock, or, where that was ahead once, far above what is
-    known. Raises RestoreRefused where the clock is wrong beyond doubt."""
+    """A producer id above all that were handed out.
+
+    It follows from the clock. If the clock of an earlier restore was ahead, it is far above the highest known id.
+    Raises RestoreRefused if the clock is wrong beyond doubt.
+    """
     by_clock = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
     if by_clock < 0:
         raise RestoreRefused(
@@ -221,7 +227,7 @@ def _batches(writes: Iterable[Write]) -> Iterator[list[Write]]:
 
 
 def _without_beliefs(state: Partition) -> Partition:
-    """The state without what only held when the backup was made."""
+    """The state without the leader, epochs and eligible replicas, which held only when the backup was made."""
     return replace(
         state,
         leader=NO_LEADER,

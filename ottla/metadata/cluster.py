@@ -1,9 +1,10 @@
-"""Which cluster a store holds, and whether it is the one that a broker's data belongs to.
+"""Finds the cluster that a store belongs to, and checks that a broker's data belongs to the same cluster.
 
-An empty store, another cluster's, or half of one must never cost data: a broker whose log directories belong to a
-cluster that the store doesn't hold refuses to start, and deletes nothing.
+An empty store, the store of another cluster, or a half-restored one must never cost data. So if a broker's log
+directories belong to a cluster that isn't the store's, the broker refuses to start, and deletes nothing.
 
-A new cluster keeps eligible leader replicas (KIP-966), as Apache Kafka's do since 4.1; older ones go on without.
+A new cluster keeps eligible leader replicas (KIP-966), as Apache Kafka's clusters do since 4.1. A cluster that was made
+before Ottla kept them goes on without them.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ async def find_cluster(store: Store) -> Cluster | None:
 async def join_cluster(
     store: Store, known_id: str | None, wanted_id: str | None = None, *, may_begin: bool = True
 ) -> Cluster:
-    """The cluster of the store, which is begun if the store is empty.
+    """The cluster of the store. If the store is empty, a new cluster is written to it.
 
-    `known_id` is what the data directories say (None: they are new), `wanted_id` the id of a cluster to begin (None: a
-    random one); `may_begin` is False where data directories can't be read, which may belong to a cluster. Raises
-    ForeignStore, StoreUnavailable.
+    `known_id` is the id that the data directories have (None: they are new). `wanted_id` is the id for a new cluster
+    (None: a random one). `may_begin` must be False if some data directory can't be read, because it may belong to a
+    cluster; then no new cluster is begun. Raises ForeignStore, StoreUnavailable.
     """
     while True:
         cluster = await find_cluster(store)

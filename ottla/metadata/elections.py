@@ -1,21 +1,22 @@
-"""Who leads a partition and who is in its ISR, given who is alive. Pure.
+"""The rule of elections: a partition's leader and its ISR, given the brokers that are alive. Pure.
 
-The controller decides by it, and a broker foretells by it what would break if brokers stopped.
+The controller decides by this rule, and a broker foretells by it what would break if brokers stopped.
 
 The rules are those of Kafka's PartitionChangeBuilder and the design's fencing rule:
 
-1. A member of the ISR whose broker isn't registered, or registered anew since it was admitted (another epoch), is dead.
-   It leaves the ISR if another member survives; the last members never leave, since only they hold all records.
-2. The leader stays if it survives. Else the first survivor in assignment order that may be elected leads, and the
-   leader epoch grows. A broker that drains hands over what it leads and leaves the ISR, if another member can take
-   over; it isn't elected. A *drained* one (a wish of an administrator) hands over too, but stays in the ISR, and
-   leads what nobody else can.
-3. If all members are dead, the first of them to run again with its log whole leads, under its new epoch, alone in the
-   ISR; then an eligible replica (KIP-966, `ottla.metadata.eligibility`). If all of these have come back, none with its
-   log whole for certain, the one whose log holds most leads, when all have said what theirs hold: what any of them
-   still has isn't lost. Until then, and while one of them can't read its log, there is no leader. Without the feature,
-   no difference is made between whole logs and others.
-4. Only with unclean elections allowed may another replica lead, at the price of records.
+1. A member of the ISR is dead if its broker isn't registered, or has registered anew (under another epoch) since the
+   member was admitted. A dead member leaves the ISR if another member survives. The last members never leave, because
+   only they have all records.
+2. The leader stays if it survives. Otherwise the first survivor in assignment order that may be elected leads, and the
+   leader epoch grows. A broker that is draining hands its partitions over and leaves the ISR if another member can
+   take over; it isn't elected. A broker that an administrator has *drained* hands over too, but stays in the ISR, and
+   leads only where no other broker can.
+3. If all members are dead, the first member that runs again with its log whole leads, under its new epoch, alone in the
+   ISR. Failing that, an eligible replica leads (KIP-966, `ottla.metadata.eligibility`). Suppose that all these replicas
+   have come back, and none has certainly kept its log whole. Then the replica with the longest log leads, once all of
+   them have reported the ends of their logs, so that no record is lost that any of them still has. Until then, and
+   while one of them can't read its log, there is no leader. Without the feature, a log counts as whole in any case.
+4. Another replica may lead only if unclean elections are allowed, at the price of records.
 """
 
 from __future__ import annotations
@@ -32,56 +33,60 @@ _NOBODY: Collection[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """What an election depends on, beside the partition's own state."""
+    """Everything that an election depends on beside the partition's own state."""
 
     brokers: Mapping[int, Broker]
     drained: Collection[int] = field(default=_NOBODY)
-    min_isr: int = NO_ELR  # the topic's, where eligible leader replicas are kept
-    unclean: bool = False  # whether a replica may lead that isn't known to have all records
+    min_isr: int = NO_ELR  # the topic's minimal ISR if eligible leader replicas are kept, else NO_ELR
+    unclean: bool = False  # whether a replica may lead although it isn't known to have all records
     preferred: bool = False  # whether the first replica is to lead, if it can
-    ends: Mapping[int, LogEnd] = field(default_factory=dict)  # reported by those of ISR and ELR who have
+    ends: Mapping[int, LogEnd] = field(default_factory=dict)  # the log ends that members of ISR and ELR have reported
 
     def alive(self, replica: int, epoch: int) -> bool:
-        """Whether the broker is registered under that epoch still."""
+        """Whether the replica's broker is still registered under that epoch."""
         broker = self.brokers.get(replica)
         return broker is not None and broker.epoch == epoch
 
     def electable(self, replica: int) -> bool:
-        """Whether the broker may lead and be in an ISR."""
+        """Whether the replica's broker may lead and may join an ISR."""
         broker = self.brokers.get(replica)
         return broker is not None and broker.electable
 
     def epochs(self, members: Iterable[int]) -> tuple[int, ...]:
-        """The members' present epochs; all must be registered."""
+        """The present registration epochs of the members, all of which must be registered."""
         return tuple(self.brokers[member].epoch for member in members)
 
     def undrained_first(self, replicas: Iterable[int]) -> list[int]:
-        """The same, those that are wished not to lead at the end."""
+        """The same replicas, with those of drained brokers at the end."""
         return sorted(replicas, key=lambda replica: replica in self.drained)
 
 
 class Outcome(NamedTuple):
-    """What an election of a partition's leader comes to: the leader (or NO_LEADER), and the members of the ISR."""
+    """The result of an election: the partition's leader (or NO_LEADER), and the members of the ISR."""
 
     leader: int
     isr: tuple[int, ...]
-    unclean: bool = False  # the leader isn't known to have all records
+    unclean: bool = False  # whether the leader isn't known to have all records
 
 
 def led(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition with the right leader and ISR; epochs and ELR are left to `stamped` and `with_eligible`."""
+    """The partition with the leader and the ISR of its election.
+
+    `stamped` and `with_eligible` then set the leader epoch, the partition epoch and the ELR.
+    """
     outcome = election(partition, electorate)
     after = _with(partition, outcome.leader, outcome.isr, electorate)
     return replace(after, recovering=True) if outcome.unclean else after
 
 
 def election(partition: Partition, electorate: Electorate) -> Outcome:
-    """Who is to lead and to be in the ISR, by the rules above."""
+    """The partition's leader and ISR by the rules above."""
     survivors = surviving(partition, electorate)
     able = tuple(filter(electorate.electable, survivors))
     if able:
         return Outcome(_leader(partition, able, electorate), able)
-    if survivors:  # they drain: one that leads goes on, the others aren't elected, and the dead leave all the same
+    # If all survivors are draining, none is elected. A survivor that leads already stays leader. Dead members leave.
+    if survivors:
         return Outcome(partition.leader if partition.leader in survivors else NO_LEADER, survivors)
     revived = _revived(partition, electorate)
     if revived != NO_LEADER:
@@ -101,10 +106,10 @@ def surviving(partition: Partition, electorate: Electorate) -> tuple[int, ...]:
 
 
 def stamped(before: Partition, after: Partition) -> Partition:
-    """`after` with the epochs that follow those of `before`; `before` itself where nothing differs.
+    """`after` with the epochs that follow those of `before`; `before` itself if the two are equal.
 
-    Every change makes a new partition epoch; another leader, the same one under a new registration, or the loss of a
-    replica makes a new leader epoch.
+    Every change makes a new partition epoch. A new leader epoch is made if the leader is another one, if it is the same
+    one under a new registration, or if a replica is removed.
     """
     if after == before:
         return before
@@ -117,7 +122,7 @@ def stamped(before: Partition, after: Partition) -> Partition:
 
 
 def first_state(partition: Partition, electorate: Electorate) -> Partition:
-    """The first state of a partition: all replicas that run are in sync (there is nothing to have yet)."""
+    """The first state of a partition. It has no records yet, so all replicas on running brokers are in sync."""
     members = tuple(filter(electorate.electable, partition.replicas))
     if not members:
         epochs = (NO_EPOCH,) * len(partition.replicas)
@@ -136,7 +141,7 @@ def _leader(partition: Partition, able: tuple[int, ...], electorate: Electorate)
 
 
 def _revived(partition: Partition, electorate: Electorate) -> int:
-    """Who of the dead has come back and may lead, or NO_LEADER."""
+    """The dead member of the ISR or the ELR that has come back and may lead, or NO_LEADER."""
     members = _in_order(partition, partition.isr, electorate)
     running = [member for member in members if electorate.electable(member)]
     if electorate.min_isr == NO_ELR:
@@ -146,7 +151,8 @@ def _revived(partition: Partition, electorate: Electorate) -> int:
             broker = electorate.brokers.get(replica)
             if broker is not None and broker.electable and broker.holds_all_since(epoch_of(partition, replica)):
                 return replica
-    # One that isn't back yet, or is back whole and still starting, is waited for: it may have what the others lost.
+    # A replica that isn't back yet, or is back with its log whole and still starting, is waited for: it may have
+    # records that the others have lost.
     hopeful = [replica for replica in members if _may_be_whole(replica, _isr_epoch(partition, replica), electorate)]
     hopeful += [
         replica for replica in partition.elr if _may_be_whole(replica, _elr_epoch(partition, replica), electorate)
@@ -155,7 +161,10 @@ def _revived(partition: Partition, electorate: Electorate) -> int:
 
 
 def _with_most(partition: Partition, electorate: Electorate) -> int:
-    """Who of the contenders holds most, all of whom have come back; NO_LEADER until all could say what they hold."""
+    """The contender with the longest log, after all contenders have come back.
+
+    It is NO_LEADER until all contenders have reported the ends of their logs, and could read them.
+    """
     everybody = [
         *_in_order(partition, partition.isr, electorate),
         *_in_order(partition, partition.elr, electorate),
@@ -164,7 +173,7 @@ def _with_most(partition: Partition, electorate: Electorate) -> int:
     if len(everybody) > 1:
         if any(replica not in ends for replica in everybody):
             return NO_LEADER
-        # A log whose directory has failed may hold what the others lost, and be readable after the next start.
+        # A log whose directory has failed may have records that the others lost, and be readable after the next start.
         if not electorate.unclean and any(ends[replica] == UNREADABLE for replica in everybody):
             return NO_LEADER
         everybody.sort(key=lambda replica: (ends[replica].last_epoch, ends[replica].end_offset), reverse=True)
@@ -187,12 +196,15 @@ def _elr_epoch(partition: Partition, replica: int) -> int:
 
 
 def _in_order(partition: Partition, members: Collection[int], electorate: Electorate) -> list[int]:
-    """The members in assignment order, drained ones last."""
+    """The members in assignment order, those on drained brokers last."""
     return electorate.undrained_first(replica for replica in partition.replicas if replica in members)
 
 
 def _with(partition: Partition, leader: int, isr: tuple[int, ...], electorate: Electorate) -> Partition:
-    """Without a leader, members keep the epochs that they were admitted under."""
+    """The partition with that leader and ISR. The members' epochs are their present ones.
+
+    Without a leader, members keep the epochs under which they were admitted.
+    """
     epochs = tuple(map(partition.epoch_in_isr, isr)) if leader == NO_LEADER else electorate.epochs(isr)
     if (leader, isr, epochs) == (partition.leader, partition.isr, partition.isr_epochs):
         return partition

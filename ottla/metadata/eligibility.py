@@ -1,14 +1,14 @@
-"""Eligible leader replicas (KIP-966): who may still lead after the ISR has fallen below its minimum. Pure.
+"""Eligible leader replicas (ELR, KIP-966): the replicas outside an ISR below its minimum that may lead, too. Pure.
 
-While the ISR of a partition is smaller than its minimum, the high watermark stands still. So whoever leaves the ISR
-then goes on having every committed record, and stays *eligible* as long as its broker doesn't come back from an unclean
-stop, which may have cost it the unsynced tail of its log. Every writer of the ISR (controller and leader) keeps the ELR
-by `with_eligible`, in the same transaction, and a leader leaves its high watermark alone while the state names an ELR:
-then a minimum that is lowered and raised again makes no stale ELR valid.
+While the ISR of a partition is smaller than its minimum, the high watermark stands still. So a replica that leaves the
+ISR then goes on having every committed record. It stays *eligible* as long as its broker doesn't come back from an
+unclean stop, which may have cost it the unsynced tail of its log. Every writer of the ISR (controller and leader)
+updates the ELR by `with_eligible`, in the same transaction. A leader doesn't advance its high watermark while the state
+names an ELR. Otherwise a minimum that is lowered and raised again could make an outdated ELR count as valid.
 
-Source: Apache Kafka's PartitionChangeBuilder. Different here: the last member never leaves an ISR, so an ISR whose
-members are all dead stands for Kafka's empty one; and each eligible replica carries the registration epoch under which
-it was known to be whole, so that a restart that nobody saw can't be taken for none.
+Source: Apache Kafka's PartitionChangeBuilder. Two things differ here. The last member never leaves an ISR, so an ISR
+whose members are all dead stands for Kafka's empty one. And each eligible replica carries the registration epoch under
+which its log was last known to be whole, so that a restart which no process observed is noticed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .model import Broker, Partition
 
 FEATURE = "eligible.leader.replicas.version"
 MIN_ISR = "min.insync.replicas"
-NO_ELR = 0  # in place of a minimum, where the feature is off
+NO_ELR = 0  # given as the minimal ISR if the feature is off
 
 
 def is_enabled(image: Image) -> bool:
@@ -31,18 +31,19 @@ def is_enabled(image: Image) -> bool:
 
 
 def elr_min_isr(image: Image, topic: str, default: str) -> int:
-    """The topic's min.insync.replicas, or NO_ELR; `default` holds where no dynamic setting overrides it."""
+    """The topic's min.insync.replicas, or NO_ELR without the feature; `default` is used without a dynamic setting."""
     if not is_enabled(image):
         return NO_ELR
     return int(image.config("topic", topic).get(MIN_ISR) or image.config("broker", "").get(MIN_ISR) or default)
 
 
 def with_eligible(before: Partition, after: Partition, brokers: Mapping[int, Broker], min_isr: int) -> Partition:
-    """`after` with the ELR that follows from what it was `before`; the same object where nothing differs.
+    """`after` with the ELR that follows from the state `before`; the same object if its ELR is right already.
 
-    Whoever left the ISR or was eligible already is eligible now, unless the ISR is large enough, an unclean election
-    made another log the truth, or its broker came back from an unclean stop (then it is in `last_known_elr`). `min_isr`
-    is the topic's (`elr_min_isr`); more than the replicas there are, it means all of them.
+    A replica that left the ISR, or was eligible already, is eligible now. There are three exceptions: the ISR is large
+    enough; an unclean election made another replica's log the valid one; or the replica's broker came back from an
+    unclean stop, in which case the replica goes to `last_known_elr`. `min_isr` is the topic's (`elr_min_isr`); if it
+    exceeds the number of replicas, it counts as that number.
     """
     unclean = after.recovering and after.leader != before.leader
     if unclean or len(after.isr) >= min(min_isr, len(after.target)):

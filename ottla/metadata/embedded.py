@@ -1,22 +1,24 @@
-"""The metadata store of one machine: a SQLite file that its processes share. No etcd needed.
+"""The metadata store of one machine, without etcd: a SQLite file that the machine's processes share.
 
-One worker thread per process does everything that blocks (`tables.py`); the event loop only exchanges messages with
-it. Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards and its
-own revision. Watches learn of this process's own changes at once; of the others' by asking SQLite's data version,
-which costs a few microseconds, every `poll_interval_s` (while there are others).
+One worker thread per process makes all calls that block (`tables.py`); the event loop only exchanges messages with
+the thread. Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards
+and its own revision. Watches get this process's own changes at once. To notice other processes' changes, the worker
+asks for SQLite's data version every `poll_interval_s`, which costs a few microseconds, and less often while there is
+no other process.
 
-A file that was removed, or replaced by another one of its name, is noticed before the next transaction, and by a watch
-at once: what is written to a file without a name nobody else reads. The store refuses everything from then on.
+If the file was removed or replaced by another one of its name, that is noticed before the next transaction, and by a
+watch at once. No other process would read what is written to a file without a name, so the store refuses everything
+from then on.
 
-A call that its caller gave up before the worker began it is dropped: what was reported as not done isn't done later.
-Only a call that the worker had begun has an unknown outcome.
+If a caller gives up a call before the worker has begun it, the call is dropped, and isn't carried out later. Only a
+call that the worker had begun has an unknown outcome.
 
-A process that is stopped (SIGSTOP) in the middle of a write holds the file, and the others can't write until it goes
-on or dies: a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
+A process that is stopped (SIGSTOP) in the middle of a write keeps the file locked, and other processes can't write
+until it goes on or dies. That is a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
 
-Numbered argument that a watch misses nothing and doubles nothing: (1) the worker alone reads changes, always from
+Numbered argument that a watch yields every revision exactly once: (1) the worker alone reads changes, always from
 `_delivered` on, in revision order, and moves `_delivered` as it posts them to the loop; (2) a new watch's backlog is
-read up to `_delivered` by the worker too, and posted in the same order; (3) the loop runs what is posted in that
+read up to `_delivered` by the worker too, and posted in the same order; (3) the loop runs posted callbacks in that
 order.
 """
 
@@ -65,16 +67,19 @@ _LEASE_CHECK_S = 0.25
 
 @dataclass(slots=True)
 class _Job:
-    """Work for the worker. `transactional` jobs run inside a shared transaction."""
+    """One call that the worker is to make. `transactional` jobs run inside a transaction that jobs share."""
 
     run: Callable[[], Any]
-    future: asyncio.Future[Any] | concurrent.futures.Future[Any]  # of the event loop, or of another thread
+    future: asyncio.Future[Any] | concurrent.futures.Future[Any]  # for a caller on the event loop or in another thread
     transactional: bool = False
     durable: bool = True
     taken: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> bool:
-        """Whether the caller comes first: the worker, who begins the job then, or who asked for it, who drops it."""
+        """Takes the job, and returns whether it is taken for the first time.
+
+        The worker takes a job to begin it. The one that asked for the job takes it to drop it.
+        """
         return self.taken.acquire(blocking=False)
 
 
@@ -85,11 +90,11 @@ class _Watch:
     queue: asyncio.Queue[Revision | None] = field(default_factory=lambda: asyncio.Queue(_WATCH_QUEUE_MAX))
     compacted: bool = False
     foreign: ForeignStore | None = None
-    ended: bool = False  # nobody reads it any more
+    ended: bool = False  # the watch has no reader any more
 
 
 class EmbeddedStore:
-    """A `Store` over the SQLite file at `path`. Made by `open`; belongs to the event loop that opened it."""
+    """A `Store` over a SQLite file. `open` makes it; it belongs to the event loop that opened it."""
 
     def __init__(self, tables: Tables, poll_interval_s: float, timeout_s: float) -> None:
         self._tables = tables
@@ -100,10 +105,10 @@ class EmbeddedStore:
         self._watches: set[_Watch] = set()
         self._watched = False  # whether the worker has to look for changes; set by the worker itself
         self._closed = False
-        # Owned by the worker:
+        # The worker alone uses these:
         self._delivered = tables.revision()
         self._data_version = -1
-        self._wrote = False  # and hasn't told the watches yet
+        self._wrote = False  # whether the worker has written, and hasn't told the watches yet
         self._leases_checked_at = 0.0
         self._alone = False
         self._worker = threading.Thread(target=self._run, name="metadata", daemon=True)
@@ -123,7 +128,7 @@ class EmbeddedStore:
     async def watch(
         self, prefix: str, after_revision: int, attached: Attached | None = None
     ) -> AsyncGenerator[Revision, None]:
-        """See `Store.watch`. A watcher that falls 100,000 revisions behind gets Compacted."""
+        """See `Store.watch`. A reader that falls 100,000 revisions behind gets Compacted."""
         watch = _Watch(prefix, after_revision)
         try:
             await self._ask(lambda: self._subscribe(watch))
@@ -177,7 +182,7 @@ class EmbeddedStore:
         await self._ask(lambda: self._tables.compact(revision), transactional=True)
 
     async def close(self) -> None:
-        """See `Store.close`. The leases of this process end as soon as another one looks."""
+        """See `Store.close`. This process's leases end as soon as another process checks their owners."""
         if self._closed:
             return
         self._closed = True
@@ -207,7 +212,7 @@ class EmbeddedStore:
             async with asyncio.timeout(self._timeout_s):
                 return await future
         except TimeoutError:
-            if not future.cancelled():  # the answer was there, and the loop had no time for it until now
+            if not future.cancelled():  # the answer had come, but the event loop had no time for it until now
                 return future.result()
             if job.take():
                 raise StoreUnavailable(
@@ -215,9 +220,9 @@ class EmbeddedStore:
                 ) from None
             raise late(f"the metadata file didn't answer within {self._timeout_s:g} s") from None
         finally:
-            job.take()  # whoever was cancelled wants nothing done any more
+            job.take()  # if the caller was cancelled, its job is dropped
 
-    # What follows runs in the worker.
+    # The methods below run in the worker's thread.
 
     def _run(self) -> None:
         trouble = ""
@@ -246,7 +251,7 @@ class EmbeddedStore:
             self._refuse_pending()
 
     def _next_jobs(self) -> list[_Job] | None:
-        """What waits (maybe nothing, after the poll interval); None when the store closes."""
+        """The jobs that wait, or none after the poll interval. None when the store closes."""
         jobs: list[_Job] = []
         try:
             polling = self._watched and not self._alone
@@ -289,9 +294,9 @@ class EmbeddedStore:
                         continue
                     result, error = _attempt(job.run)
                     if error is not None and not isinstance(error, LeaseExpired):
-                        raise error  # it may have written half: nothing of the group is committed
+                        raise error  # the job may have made half of its writes, so the group isn't committed
                     outcomes.append((job, result, error))
-        except Exception as error:  # whatever it is, the callers hear of it
+        except Exception as error:  # every caller of the group gets the error, whichever it is
             outcomes = [(job, None, error) for job in jobs]
         self._settle(outcomes)
         self._wrote = True
@@ -301,7 +306,7 @@ class EmbeddedStore:
         for outcome in outcomes:
             if isinstance(outcome[0].future, asyncio.Future):
                 of_loop.append(outcome)
-            else:  # whose thread is answered even while the event loop stands still
+            else:  # a caller in another thread gets its answer even while the event loop stands still
                 _set(*outcome)
 
         def on_loop() -> None:
@@ -325,7 +330,7 @@ class EmbeddedStore:
         self._watched = True
 
         def on_loop() -> None:
-            if watch.ended:  # its reader didn't wait so long
+            if watch.ended:  # the reader gave up meanwhile
                 return
             self._watches.add(watch)
             for revision in backlog:
@@ -334,7 +339,7 @@ class EmbeddedStore:
         self._post(on_loop)
 
     def _deliver_changes(self) -> None:
-        """Passes on what this process or others changed; what fails is tried again."""
+        """Posts the changes of this process and of others to the watches. After an error it is called again."""
         if not self._watched:
             return
         version = self._tables.data_version()
@@ -392,7 +397,7 @@ class EmbeddedStore:
 
 
 class _LeaseLine:
-    """A `LeaseLine` to the store's worker, which doesn't need the event loop."""
+    """A `LeaseLine` to the store's worker. It works without the event loop."""
 
     def __init__(self, jobs: queue.Queue[_Job | None], tables: Tables) -> None:
         self._jobs = jobs
@@ -428,12 +433,12 @@ def _set(job: _Job, result: Any, error: Exception | None) -> None:
 def _attempt(run: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return run(), None
-    except Exception as error:  # the caller's business, not the worker's
+    except Exception as error:  # it is passed to the caller, and mustn't end the worker
         return None, error
 
 
 def _offer(watch: _Watch, revision: Revision | None) -> None:
-    """Queues what of `revision` the watch is about; a watch whose queue is full is told to start anew."""
+    """Queues the changes of `revision` under the watch's prefix. If the queue is full, the reader gets Compacted."""
     if watch.queue.full():
         watch.compacted = True
         return

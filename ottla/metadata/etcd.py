@@ -1,15 +1,19 @@
-"""The metadata store on etcd, 3.5 or newer, which any number of clusters may share: each has a prefix of its own.
+"""The metadata store on etcd, 3.5 or newer. Any number of clusters may share one etcd: each has a prefix of its own.
 
-Revisions are etcd's, so a cluster sees gaps where others wrote. Transactions compare mod revisions and leases. A
-snapshot is read in pages at the revision of the first. A watch that is cut resumes behind the last revision that it has
-yielded, at another endpoint if need be; only when that fails for `timeout_s` does its reader hear of it. A member whose
-watch has brought nothing for a while is asked for a sign of life. At each new stream the reader may look whether it is
-still the same store, before anything of the stream is yielded.
+Revisions are etcd's, so a cluster sees gaps where other clusters wrote. Transactions compare mod revisions and leases.
+A snapshot is read in pages, all at the revision of the first page. A watch that is cut resumes behind the last revision
+that it has yielded, at another endpoint if need be. Its reader gets an error only if that fails for `timeout_s`. A
+member whose watch has brought nothing for a while is asked for a sign of life. At each new stream, before anything of
+the stream is yielded, the reader may check that the store is still the same one (`attached`).
 
-Numbered argument that a watch misses nothing and doubles nothing: (1) a revision is yielded only when it is whole, and
-the position moves only then, or when etcd says that a watch which is up to date has nothing below some revision; (2) a
-new stream asks for all that came after the position; (3) what it brings up to the position is dropped; (4) if etcd has
-forgotten, or is itself behind the position (it was restored from a backup), the reader is told to start anew.
+Numbered argument that a watch yields every revision exactly once:
+
+1. A revision is yielded only when it is whole. The position moves only then, or when etcd says that an up-to-date watch
+   has nothing up to some revision.
+2. A new stream asks for all revisions after the position.
+3. Revisions up to the position that a stream brings once more are dropped.
+4. If etcd has forgotten the revisions after the position, or is itself behind the position because it was restored from
+   a backup, the reader gets Compacted and must start anew.
 """
 
 from __future__ import annotations
@@ -52,11 +56,14 @@ logger = logging.getLogger(__name__)
 _PAGE_ENTRIES = 1_000
 _SNAPSHOT_ATTEMPTS = 5
 _RESUME_S = 0.1
-_SILENCE_S = 5.0  # of a watch, until its member is asked whether it is there
+_SILENCE_S = 5.0  # a member whose watch has brought nothing for so long is asked for a sign of life
 
 
 class EtcdStore:
-    """A `Store` in an etcd cluster, under `prefix`. Belongs to the event loop that made it; connects when asked."""
+    """A `Store` in an etcd cluster, under `prefix`. It belongs to the event loop that made it.
+
+    It connects at the first call.
+    """
 
     def __init__(
         self, address: EtcdAddress, prefix: str, timeout_s: float = 5.0, *, page_entries: int = _PAGE_ENTRIES
@@ -72,7 +79,7 @@ class EtcdStore:
     async def read(self, prefix: str = "") -> Snapshot:
         """See `Store.read`."""
         for _ in range(_SNAPSHOT_ATTEMPTS):
-            # Compacted between two pages: the next attempt is at a newer revision.
+            # If etcd is compacted between two pages, the next attempt reads at a newer revision.
             with suppress(Compacted):
                 return await self._snapshot(prefix)
         raise StoreUnavailable("etcd is compacted faster than a snapshot can be read")
@@ -111,13 +118,13 @@ class EtcdStore:
             return Rejected(self._keys.failed(guards, response))
         if changed_anything(response):
             return Committed(response.header.revision)
-        # Nothing was changed, and the header's revision may be another cluster's, which our watches never reach.
+        # Nothing was changed. Another cluster may have made the header's revision, which our watches never reach then.
         return Committed(max((guard.mod_revision for guard in guards), default=0))
 
     async def grant(self, ttl_s: float) -> LeaseId:
-        """See `Store.grant`. etcd counts whole seconds, and has a minimum: about twice its election time-out."""
+        """See `Store.grant`. etcd counts whole seconds. Its shortest lease takes about twice its election time-out."""
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
-        # A grant whose answer was lost ends by itself; another one does no harm.
+        # A lease whose grant's answer was lost ends by itself, so it does no harm to ask for another one.
         response = await self._connection.call(lambda member: member.lease.LeaseGrant, request, idempotent=True)
         lease = LeaseId(response.ID)
         self._ttls_s[lease] = response.TTL
@@ -125,7 +132,7 @@ class EtcdStore:
 
     async def keep_alive(self, lease: LeaseId) -> None:
         """See `Store.keep_alive`."""
-        # A third of its time, so that a member which doesn't answer leaves time for another attempt.
+        # A third of the lease's time, so that after a member that doesn't answer there is time for another attempt.
         timeout_s = min(self._timeout_s, self._ttls_s.get(lease, self._timeout_s) / 3)
         request = rpc.LeaseKeepAliveRequest(ID=lease)
         response = await self._connection.call(
@@ -136,12 +143,12 @@ class EtcdStore:
             raise LeaseExpired("the lease has ended")
 
     async def lease_left(self, lease: LeaseId) -> LeaseLeft:
-        """See `Store.lease_left`. etcd tells whole seconds, towards zero; each new leader begins anew."""
+        """See `Store.lease_left`. etcd rounds to whole seconds, towards zero. Each new leader restarts all leases."""
         request = rpc.LeaseTimeToLiveRequest(ID=lease)
         response = await self._connection.call(lambda member: member.lease.LeaseTimeToLive, request, idempotent=True)
         if response.TTL == -1 and response.grantedTTL == 0:
             raise LeaseExpired("the lease has ended")
-        at_least_s = response.TTL - (response.TTL <= 0)  # below zero: etcd hasn't come to end it yet
+        at_least_s = response.TTL - (response.TTL <= 0)  # below zero if the lease is due to end and etcd is late
         return LeaseLeft(at_least_s, response.TTL + 1, response.header.raft_term)
 
     def lease_line(self) -> EtcdLeaseLine:
@@ -153,7 +160,7 @@ class EtcdStore:
         self._ttls_s.pop(lease, None)
         request = rpc.LeaseRevokeRequest(ID=lease)
         try:
-            # Repeated where the answer was lost; only if that fails too is the outcome unknown.
+            # If the answer is lost, the call is repeated. The outcome is unknown only if the repetition fails, too.
             await self._connection.call(lambda member: member.lease.LeaseRevoke, request, idempotent=True)
         except LeaseExpired:
             return
@@ -188,7 +195,7 @@ class EtcdStore:
     async def _stream(
         self, prefix: str, assembly: Assembly, attached: Attached | None
     ) -> AsyncGenerator[Revision, None]:
-        """What one stream brings until it ends: with _Cut, StoreUnavailable or Compacted."""
+        """The revisions that one stream brings. The stream ends with _Cut, StoreUnavailable or Compacted."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
         member = await self._connection.member(deadline)
         fresh = member.token is None
@@ -196,13 +203,13 @@ class EtcdStore:
         began = False
         reading: asyncio.Task[Any] | None = None
         try:
-            with suppress(grpc.aio.AioRpcError):  # the read says why
+            with suppress(grpc.aio.AioRpcError):  # the read below fails with the same reason
                 await stream.write(self._keys.watch(prefix, assembly.position))
             async with asyncio.timeout(self._timeout_s):
                 response = await stream.read()
             while response is not grpc.aio.EOF:
                 if response.canceled and not response.compact_revision and not fresh:
-                    # A watch whose token etcd has forgotten is told "permission denied": once more, with a new one.
+                    # If etcd has forgotten a watch's token, it answers "permission denied": retry with a new token.
                     member.token = None
                     raise _Cut(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}", began)
                 await self._check(response, member, assembly.position)
@@ -235,8 +242,10 @@ class EtcdStore:
                 _let_go(reading)
 
     async def _wait_for(self, reading: asyncio.Task[Any], member: Member) -> None:
-        """Returns when `reading` has ended. Raises TimeoutError where the member gives no sign of life. What it says by
-        the watch is one as well, and waits for no answer to a question."""
+        """Returns when `reading` has ended. Raises TimeoutError if the member gives no sign of life.
+
+        An answer on the watch is a sign of life as well: then the answer to `_hear_from` isn't waited for.
+        """
         while not (await asyncio.wait([reading], timeout=_SILENCE_S))[0]:
             asking = asyncio.ensure_future(self._hear_from(member))
             try:
@@ -247,9 +256,11 @@ class EtcdStore:
                 _let_go(asking)
 
     async def _hear_from(self, member: Member) -> None:
-        """Raises TimeoutError where a member doesn't answer whose connection stands: its machine hangs or is paused,
-        and gRPC's own pings don't tell (measured: after 40 s it still took the channel for ready). Whatever it answers
-        is a sign of life."""
+        """Raises TimeoutError if a member doesn't answer although its connection stands. Any answer is a sign of life.
+
+        The member's machine hangs or is paused then. gRPC's own pings don't notice that: after 40 s gRPC still took the
+        channel for ready (measured).
+        """
         metadata = (("token", member.token),) if member.token else ()
         request = rpc.RangeRequest(key=self._keys.base, count_only=True, serializable=True)
         try:
@@ -259,13 +270,13 @@ class EtcdStore:
                 raise TimeoutError from error
 
     async def _check(self, response: Any, member: Member, position: int) -> None:
-        """Raises Compacted or StoreUnavailable where the watch can't go on."""
+        """Raises Compacted or StoreUnavailable if the watch can't go on."""
         if response.compact_revision:
             raise Compacted(f"etcd has forgotten what came before revision {response.compact_revision}")
         if response.canceled:
             raise StoreUnavailable(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}")
         if response.created and response.header.revision < position:
-            # This member may only be slow. A read goes through the cluster's leader.
+            # The member may only lag behind. A read goes through etcd's leader and so shows etcd's newest revision.
             request = rpc.RangeRequest(key=self._keys.base, count_only=True)
             latest = await self._connection.call(lambda member: member.kv.Range, request, idempotent=True)
             if latest.header.revision < position:
@@ -273,13 +284,13 @@ class EtcdStore:
 
 
 def _let_go(task: asyncio.Task[Any]) -> None:
-    """Ends a task. An error that it has ended with, or yet ends with, is nobody's."""
+    """Cancels a task. Any error of the task is ignored."""
     task.cancel()
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 class _Cut(Exception):
-    """A watch's stream ended early. `began`: it had worked before."""
+    """A watch's stream ended early. `began` says whether the stream had brought an answer before."""
 
     def __init__(self, reason: str, began: bool) -> None:
         super().__init__(reason)

@@ -1,19 +1,19 @@
-"""Calls to an etcd cluster: endpoints, TLS, authentication, time-outs, and what an error says about a write.
+"""Calls to an etcd cluster: endpoints, TLS, authentication, time-outs, and what an error means for a write.
 
 aetcd brings etcd's messages and stubs. Its client is not used: it knows one endpoint and no TLS, and its watch neither
 resumes nor shows where a revision ends.
 
-One channel per endpoint; the one that worked last is used until it fails. Each reconnects by itself, with a backoff of
-at most a second, and is pinged so that a machine that is gone is noticed within ten seconds. But a channel asks for its
-name's address at most twice a minute, and every other minute once the name was unknown for a while: a member whose
-address changes when it comes back, as a pod's does, would be found only after the leases in it have ended. A new
-channel asks at once, so one that isn't ready for some seconds is replaced.
+There is one channel per endpoint; the endpoint that worked last is used until it fails. A channel reconnects by itself,
+with a backoff of at most a second, and is pinged so that a lost machine is noticed within ten seconds. But a channel
+resolves its endpoint's name at most twice a minute, and only every other minute once the name was unknown for a while.
+A member whose address changes when it comes back, as a pod's does, would be found only after the leases in etcd have
+ended. A new channel resolves the name at once, so a channel that isn't ready for some seconds is replaced.
 
-Calls carry `hasleader`: a member that was cut off from the others refuses at once, instead of answering from the past
-or keeping a watch waiting.
+Calls carry `hasleader`: a member that is cut off from the other members refuses them at once, instead of answering with
+outdated data or keeping a watch waiting.
 
-A write that was sent is unknown unless etcd says that it refused it: a broken connection and etcd's own time-outs
-("request timed out", "leader changed") come after the proposal.
+The outcome of a write that was sent is unknown unless etcd says that it refused the write. A broken connection and
+etcd's own time-outs ("request timed out", "leader changed") may come after the write was proposed to etcd's members.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# What goes wrong reaches us as exceptions; by itself grpc would write lines of its own between the broker's.
+# Errors reach the caller as exceptions. By default grpc would also write its own lines into the broker's log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _CONNECT_POLL_S = 0.02
 _RETRY_S = 0.05
 _ATTEMPT_S_MIN = 1.0
-REPLACED_S = 2.0  # a channel that isn't ready; well below the shortest session, above the time that connecting takes
+REPLACED_S = 2.0  # for an unready channel: well below the shortest session, above the time that connecting takes
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -57,7 +57,7 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
-# What etcd answers before it proposes anything, or instead of applying it.
+# etcd gives these answers before it proposes a write to its members, or instead of applying the write.
 _REFUSED = (
     "etcdserver: no leader",
     "etcdserver: too many requests",
@@ -66,7 +66,7 @@ _REFUSED = (
     "etcdserver: corrupt cluster",
 )
 _NOT_SENT = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
-_NOT_LET_IN = (  # of an authentication: no trouble on the way, or of a moment
+_NOT_LET_IN = (  # an authentication's errors that neither the network nor a passing condition of etcd causes
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -81,7 +81,10 @@ Failure = Any  # grpc.aio.AioRpcError, or what a blocking call raises: both have
 
 @dataclass(frozen=True, slots=True)
 class EtcdAddress:
-    """Where etcd is and how to be let in. Files are read at start, but the password at each authentication."""
+    """etcd's endpoints and the credentials for them.
+
+    The files are read at start, except for the password file, which is read at each authentication.
+    """
 
     endpoints: tuple[str, ...]  # host:port
     user: str = ""
@@ -95,12 +98,12 @@ class EtcdAddress:
         return ",".join(self.endpoints)
 
     def password(self) -> str:
-        """The user's, as its file has it now; empty where there is no file. Raises OSError."""
+        """The user's password, read from its file now; empty if there is no file. Raises OSError."""
         return self.password_file.read_text().rstrip("\r\n") if self.password_file else ""
 
 
 class Member:
-    """One endpoint: its channel, its stubs, and the token it gave us."""
+    """One endpoint: its channel, its stubs, and the token by which this client is logged in there."""
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.endpoint = endpoint
@@ -121,12 +124,12 @@ class Member:
 
     @property
     def connected(self) -> bool:
-        """Whether it can take calls now; begins to connect where it can't."""
+        """Whether the channel can take calls now. If it can't, it begins to connect."""
         if self.channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
             self._ready_at = time.monotonic()
             return True
         if time.monotonic() - self._ready_at > REPLACED_S:
-            self._open()  # the channel before ends with the last call over it
+            self._open()  # the old channel is closed when its last call has ended
         return False
 
 
@@ -134,13 +137,13 @@ class EtcdConnection:
     """Connections to the members of one etcd cluster, for one event loop."""
 
     def __init__(self, address: EtcdAddress, timeout_s: float) -> None:
-        """Connects later. Raises OSError for a file that can't be read."""
+        """Connects at the first call. Raises OSError for a file that can't be read."""
         self.closed = False
         self.timeout_s = timeout_s
         self._address = address
         credentials = credentials_of(address) if address.tls else None
         self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
-        # So that not all processes load the first one.
+        # The first endpoint is chosen at random, so that not all processes use the same one.
         self._current = random.randrange(len(self._members))
 
     async def call(
@@ -173,7 +176,7 @@ class EtcdConnection:
             await asyncio.sleep(_RETRY_S)
 
     async def member(self, deadline: float) -> Member:
-        """An endpoint that is connected, the last one that worked if possible. Raises StoreUnavailable."""
+        """A connected endpoint, if possible the one that worked last. Raises StoreUnavailable."""
         while True:
             if self.closed:
                 raise StoreUnavailable("the metadata store is closed")
@@ -192,7 +195,7 @@ class EtcdConnection:
             self._current = (self._current + 1) % len(self._members)
 
     async def metadata(self, member: Member, deadline: float) -> tuple[tuple[str, str], ...]:
-        """What each call to `member` carries. Raises AccessRefused where the user isn't let in, StoreUnavailable."""
+        """The gRPC metadata of each call to `member`. Raises AccessRefused for a refused login, StoreUnavailable."""
         wanted = (("hasleader", "true"),)
         if not self._address.user:
             return wanted
@@ -202,14 +205,14 @@ class EtcdConnection:
                 answer = member.auth.Authenticate(request, timeout=max(deadline - _now(), _CONNECT_POLL_S))
                 member.token = (await self._unless_closed(answer)).token
             except grpc.aio.AioRpcError as error:
-                # Nothing of the caller's has been sent, so this is never an unknown outcome.
+                # The caller's request hasn't been sent yet, so its outcome is never unknown here.
                 reason = f"etcd at {member.endpoint} doesn't let in {self._address.user}: {error.details()}"
                 raise (AccessRefused if error.code() in _NOT_LET_IN else StoreUnavailable)(reason) from error
         assert member.token is not None
         return (*wanted, ("token", member.token))
 
     def explain(self, error: grpc.aio.AioRpcError, member: Member) -> None:
-        """Raises what the error means, unless it is about this member or this moment only."""
+        """Raises the exception that fits the error, unless another member or a later attempt may succeed."""
         explain(error, member.endpoint, self._address.user)
 
     async def close(self) -> None:
@@ -219,7 +222,7 @@ class EtcdConnection:
             await member.channel.close()
 
     async def _trouble(self) -> str:
-        """Why the preferred endpoint isn't connected: only a call that fails says so."""
+        """The reason why the preferred endpoint isn't connected. Only a failing call tells it, so one is made."""
         try:
             await self._unless_closed(
                 self._members[self._current].auth.AuthStatus(rpc.AuthStatusRequest(), timeout=0.1)
@@ -238,10 +241,13 @@ class EtcdConnection:
 
 
 async def keep_alive_once(member: Member, request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109
-    """One keep-alive as a call of its own: etcd only offers a stream of them. Its arguments are a stub's."""
+    """Makes one keep-alive as a single call: etcd only offers a stream of keep-alives.
+
+    The arguments are those of a stub's method.
+    """
     call = member.lease.LeaseKeepAlive(timeout=timeout, metadata=metadata)
     try:
-        with suppress(grpc.aio.AioRpcError):  # the read says why
+        with suppress(grpc.aio.AioRpcError):  # the read below fails with the same reason
             await call.write(request)
         answer = await call.read()
     finally:
@@ -252,7 +258,7 @@ async def keep_alive_once(member: Member, request: Any, *, timeout: float, metad
 
 
 def explain(error: Failure, endpoint: str, user: str) -> None:
-    """Raises what the error of a call means, unless it is about this member or this moment only."""
+    """Raises the exception that fits the error of a call, unless another member or a later attempt may succeed."""
     code, details = error.code(), error.details() or ""
     if code == grpc.StatusCode.NOT_FOUND and "lease not found" in details:
         raise LeaseExpired("the lease has ended") from error
@@ -267,7 +273,7 @@ def explain(error: Failure, endpoint: str, user: str) -> None:
 
 
 def stale_token(error: Failure) -> bool:
-    """Whether a new authentication would help."""
+    """Whether etcd refused the token, so that the call may succeed after a new authentication."""
     return (error.details() or "").startswith(_STALE_TOKEN)
 
 

@@ -1,8 +1,8 @@
-"""Keep-alives of a lease in etcd from a thread, over connections of its own.
+"""Keeps a lease in etcd alive from a thread, over connections of the thread's own.
 
-grpc's asyncio calls belong to an event loop, and wait with it while it stands still; its blocking calls don't. So this
-is a second, smaller client: one kind of call, whose repetition does no harm. Endpoints, TLS, authentication and what an
-error means are those of `etcd_connection`.
+grpc's asyncio calls belong to an event loop, and stand still while the loop does; grpc's blocking calls don't. So this
+is a second, smaller client, with one kind of call, which may be repeated without harm. Endpoints, TLS, authentication
+and the meaning of errors are as in `etcd_connection`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EtcdLeaseLine:
     """A `LeaseLine` to the members of one etcd cluster. For one thread."""
 
     def __init__(self, address: EtcdAddress) -> None:
-        """Connects when asked. Raises OSError for a TLS file that can't be read."""
+        """Connects at the first call. Raises OSError for a TLS file that can't be read."""
         self._address = address
         credentials = credentials_of(address) if address.tls else None
         self._members = [_Member(endpoint, credentials) for endpoint in address.endpoints]
@@ -69,7 +69,7 @@ class EtcdLeaseLine:
 
 
 class _Member:
-    """One endpoint, and the token that it gave us."""
+    """One endpoint of etcd, its channel, and the token by which this client is logged in there."""
 
     def __init__(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.endpoint = endpoint
@@ -87,13 +87,13 @@ class _Member:
         self._answered_at = time.monotonic()
 
     def replace_if_away(self) -> None:
-        """Opens another channel where this one has brought no answer for a while (`etcd_connection`)."""
+        """Opens another channel if this one has brought no answer for `REPLACED_S` seconds (`etcd_connection`)."""
         if time.monotonic() - self._answered_at > REPLACED_S:
             self.channel.close()
             self._open()
 
     def keep_alive(self, lease: LeaseId, timeout_s: float, metadata: tuple[tuple[str, str], ...]) -> int:
-        """The seconds that the lease has again; 0 where it has ended. Raises grpc.RpcError."""
+        """Renews the lease. Returns the seconds that it has left now, 0 if it has ended. Raises grpc.RpcError."""
         request = rpc.LeaseKeepAliveRequest(ID=lease)
         call = self.lease.LeaseKeepAlive(iter((request,)), timeout=timeout_s, metadata=metadata)
         try:

@@ -1,7 +1,7 @@
-"""The store port's words as etcd's messages, and back. No connection here.
+"""Translates the store port's values to etcd's messages and back, without a connection.
 
-etcd promises that a watch delivers a revision whole and revisions in order, but a large answer comes in fragments that
-may end in the middle of a revision. `Assembly` puts them together again, and drops what was delivered before.
+etcd promises that a watch delivers whole revisions, in order. But a large answer comes in fragments, which may end in
+the middle of a revision. `Assembly` joins the fragments, and drops revisions that were delivered before.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ COMPARISONS_MAX = 128  # etcd's own limit, --max-txn-ops
 
 
 class Keys:
-    """Keys of one cluster among those of others: each has the cluster's prefix in etcd, and lacks it here."""
+    """The keys of one cluster in an etcd that other clusters may share.
+
+    In etcd each key has the cluster's prefix; everywhere else in Ottla it has none.
+    """
 
     def __init__(self, prefix: str) -> None:
-        """`prefix` as in `/ottla/flights/`; the slash at the end is added where it is missing."""
+        """`prefix` is the cluster's, such as `/ottla/flights/`; a missing slash at the end is added."""
         self.base = prefix.rstrip("/").encode() + b"/"
 
     def encode(self, key: str) -> bytes:
-        """The key as etcd has it."""
+        """The key as it is in etcd, with the prefix."""
         return self.base + key.encode()
 
     def decode(self, key: bytes) -> str:
-        """The key as everybody else has it."""
+        """The key as the rest of Ottla knows it, without the prefix."""
         return key[len(self.base) :].decode()
 
     def entry(self, found: Any) -> Entry:
@@ -37,12 +40,12 @@ class Keys:
         return Entry(self.decode(found.key), found.value, found.mod_revision, found.create_revision, lease)
 
     def range(self, prefix: str, start: bytes | None = None, revision: int = 0, limit: int = 0) -> Any:
-        """Asks for what begins with `prefix`, from `start` on, as of `revision` (0: now)."""
+        """The request for all keys that begin with `prefix`, from `start` on, as of `revision` (0: now)."""
         first = self.encode(prefix)
         return rpc.RangeRequest(key=start or first, range_end=_end(first), limit=limit, revision=revision)
 
     def watch(self, prefix: str, after_revision: int) -> Any:
-        """Asks for all changes of what begins with `prefix`."""
+        """The request for all changes, after `after_revision`, of keys that begin with `prefix`."""
         first = self.encode(prefix)
         create = rpc.WatchCreateRequest(
             key=first, range_end=_end(first), start_revision=after_revision + 1, fragment=True, progress_notify=True
@@ -50,7 +53,10 @@ class Keys:
         return rpc.WatchRequest(create_request=create)
 
     def transaction(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Any:
-        """`writes` if all `guards` hold, else a look at the guarded keys. Raises ValueError."""
+        """The request to apply `writes` if all `guards` hold, and else to read the guarded keys.
+
+        Raises ValueError for more comparisons than etcd allows.
+        """
         comparisons = [comparison for guard in guards for comparison in self._comparisons(guard)]
         if len(comparisons) > COMPARISONS_MAX:
             raise ValueError(f"{len(comparisons)} comparisons (a guard with a lease is two); at most {COMPARISONS_MAX}")
@@ -58,7 +64,7 @@ class Keys:
         return rpc.TxnRequest(compare=comparisons, success=[self._operation(write) for write in writes], failure=looks)
 
     def failed(self, guards: Sequence[Guard], response: Any) -> dict[str, Entry | None]:
-        """Which guards of a refused transaction didn't hold, and what is there instead."""
+        """The keys of a rejected transaction's guards that didn't hold, with the keys' present entries."""
         failed: dict[str, Entry | None] = {}
         for guard, look in zip(guards, response.responses, strict=True):
             found = look.response_range.kvs
@@ -83,7 +89,7 @@ class Keys:
 
 
 def changed_anything(response: Any) -> bool:
-    """Whether an applied transaction made a revision: deleting what isn't there makes none."""
+    """Whether an applied transaction made a revision. Deleting keys that don't exist makes none."""
     return any(
         done.HasField("response_put") or (done.HasField("response_delete_range") and done.response_delete_range.deleted)
         for done in response.responses
@@ -91,17 +97,17 @@ def changed_anything(response: Any) -> bool:
 
 
 class Assembly:
-    """Whole revisions, each once and in order, out of the answers of one watch after another."""
+    """Makes whole revisions, each once and in order, from the answers of successive watches."""
 
     def __init__(self, keys: Keys, position: int) -> None:
-        """`position`: the revision up to which everything is known already."""
+        """Revisions up to `position` are known already, and are dropped."""
         self.position = position
         self._keys = keys
         self._revision = 0
         self._changes: list[Change] = []
 
     def add(self, response: Any) -> Iterator[Revision]:
-        """The revisions that this answer completes: made one by one, because an answer may hold thousands."""
+        """The revisions that this answer completes, made one by one, because an answer may have thousands."""
         for event in response.events:
             revision = event.kv.mod_revision
             if revision <= self.position:
@@ -113,12 +119,13 @@ class Assembly:
         if not response.fragment:
             yield from self._completed()
             if not response.events and not response.created:
-                # A progress notification: the watch is up to date, and nothing happened below this revision. It spares
-                # a new snapshot when the others on this etcd write much, ours little, and history is compacted.
+                # This is a progress notification: the watch is up to date, and brings nothing more up to this revision.
+                # If other clusters on this etcd write much and this one little, the moved position spares it a new
+                # snapshot after a compaction.
                 self.position = max(self.position, response.header.revision)
 
     def interrupted(self) -> None:
-        """The connection was lost: what was incomplete will come again."""
+        """Drops an incomplete revision after the connection was lost: the next watch brings it again."""
         self._changes = []
 
     def _change(self, event: Any) -> Change:
@@ -134,5 +141,5 @@ class Assembly:
 
 
 def _end(first: bytes) -> bytes:
-    """The key behind all that begin with `first`, which ends in text and so never in 0xff."""
+    """The first key behind all keys that begin with `first`. `first` is UTF-8 text, so it never ends in 0xff."""
     return first[:-1] + bytes([first[-1] + 1])

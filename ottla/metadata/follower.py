@@ -1,12 +1,12 @@
 """Keeps a process's image of the metadata current: snapshot, watch, apply, tell the listeners, release the waiters.
 
-The order is what everything else builds on. For each revision, in revision order: preparers have done their slow work,
-the image is replaced, then every listener has run to its end, then those who wait for what this revision brought go on.
-So whoever waited for a topic to appear finds the local replicas of that topic already opened.
+All other parts rely on this order. For each revision, in revision order, the preparers do their slow work. Then the
+image is replaced. Then every listener runs to its end. Then the waiters go on whose condition this revision fulfils. So
+a caller that waited for a topic to appear finds the local replicas of that topic already opened.
 
-The store may be away as long as it likes: the image stays as it was, and the watch goes on from the last applied
-revision. If the history in between is gone, a new snapshot is compared with the image, and the listeners get the
-difference as one change. A snapshot that can't have come after the image is an older store's, and is never published.
+While the store is away, the image stays as it was; afterwards the watch goes on from the last applied revision. If the
+history in between is gone, a new snapshot is compared with the image, and the listeners get the difference as one
+change. A snapshot that can't be later than the image belongs to an older store, and is never published.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Listener = Callable[[Image, Changed], None]
 Preparer = Callable[[Image, Changed], Awaitable[None]]
 
 _RETRY_S = 0.5
-_SLICE = 200  # entries of a snapshot that are decoded without a pause
+_SLICE = 200  # so many entries of a snapshot are decoded without a pause for the event loop
 
 
 @dataclass(slots=True, eq=False)
@@ -41,10 +41,10 @@ class _Waiter:
 
 
 class Follower:
-    """The current image of one process. `start` first, then `run` in a task of the owner's."""
+    """Keeps the current image of one process. Its owner awaits `start` first, then runs `run` as a task."""
 
     def __init__(self, store: Store, broker_id: int = NO_BROKER) -> None:
-        """`broker_id`: the broker whose image it is, NO_BROKER for one without replicas."""
+        """`broker_id` is the broker in this process, or NO_BROKER if the process has no replicas."""
         self.image = Image()
         self.resync_count = 0  # how often the watch had to start from a new snapshot
         self._store = store
@@ -54,11 +54,14 @@ class Follower:
         self._waiters: dict[UUID | None, list[_Waiter]] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Calls `listener(image, changed)` after every change from now on. It mustn't block, nor raise."""
+        """Calls `listener(image, changed)` after every change from now on. It must neither block nor raise."""
         self._listeners.append(listener)
 
     def prepare(self, preparer: Preparer) -> None:
-        """Awaits `preparer(image, changed)` before each change is published: what blocks is done there, in a thread."""
+        """Awaits `preparer(image, changed)` before each change is published.
+
+        Work that blocks belongs into a preparer, which does it in a thread.
+        """
         self._preparers.append(preparer)
 
     async def start(self) -> None:
@@ -81,9 +84,10 @@ class Follower:
                 await asyncio.sleep(_RETRY_S)
 
     async def wait(self, find: Callable[[Image], T | None], timeout_s: float | None, topic_id: UUID | None = None) -> T:
-        """What `find` makes of an image, as soon as it isn't None. Raises TimeoutError (never with `timeout_s` None).
+        """The result of `find(image)` for the first image for which it isn't None.
 
-        With `topic_id`, only images in which something about that topic changed are looked at.
+        With `topic_id`, `find` gets the present image, and then only images in which that topic changed. Raises
+        TimeoutError, but never if `timeout_s` is None.
         """
         found = find(self.image)
         if found is not None:
@@ -107,7 +111,7 @@ class Follower:
             async for revision in revisions:
                 image, changed = self.image.apply(revision)
                 await self._publish(image, changed)
-                await asyncio.sleep(0)  # a long row of revisions mustn't keep the loop from serving
+                await asyncio.sleep(0)  # many revisions in a row mustn't keep the event loop from serving clients
 
     async def _resync_when_possible(self) -> None:
         while True:
@@ -140,7 +144,7 @@ class Follower:
 
 
 async def _image_of(snapshot: Snapshot) -> Image:
-    """As `Image.of`, with pauses: a broker that begins anew goes on serving meanwhile."""
+    """The same as `Image.of`, with pauses, so that a broker that takes a new snapshot serves its clients meanwhile."""
     image = Image.of(Snapshot(snapshot.revision, ()))
     for start in range(0, len(snapshot.entries), _SLICE):
         some = snapshot.entries[start : start + _SLICE]

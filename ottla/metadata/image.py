@@ -1,10 +1,11 @@
-"""What the cluster agrees on at one revision: an immutable snapshot, and its successor after a change. Pure.
+"""The cluster's metadata at one revision: an immutable image, and its successor after a change. Pure.
 
-`Image.apply` shares everything that a revision leaves alone with its predecessor and costs what the revision's own
-changes cost, also with 10,000 partitions. It names what changed (`Changed`), so that a listener looks only there.
+`Image.apply` makes the next image, which shares with its predecessor everything that the revision leaves alone. So
+applying a revision costs what the revision's own changes cost, also with 10,000 partitions. `apply` also names what
+changed (`Changed`), so that a listener looks only there.
 
-A topic is visible (`topics`, `topics_by_id`) once its ready mark says so, with as many partitions as the mark counts.
-The states behind it are in `partitions` from the moment they exist, since a broker opens the logs that it leads before
+A topic is visible (`topics`, `topics_by_id`) once it has a ready mark, with as many partitions as the mark counts. The
+states of its partitions are in `partitions` from the moment they exist: a broker opens the logs that it leads before
 clients may see the topic, and the controller has to find states that lack a topic or a mark.
 """
 
@@ -59,13 +60,13 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """Whether it belongs to Kafka's own machinery."""
+        """Whether the topic is one of Kafka's internal topics."""
         return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a new image has that its predecessor hadn't, or the other way around, or differently."""
+    """The names of everything that differs between an image and its predecessor: added, removed or changed."""
 
     cluster: bool = False
     controller: bool = False
@@ -83,7 +84,7 @@ class Changed:
     lineage: frozenset[int] = frozenset()
 
     def __or__(self, later: Changed) -> Changed:
-        """What this change and the `later` one changed together."""
+        """Everything that this change or the `later` one changed."""
         return Changed(**{name: getattr(self, name) | getattr(later, name) for name in Changed.__slots__})
 
     def __bool__(self) -> bool:
@@ -122,7 +123,7 @@ class Image:
         return cls().apply(Revision(snapshot.revision, changes))[0]
 
     def apply(self, revision: Revision) -> tuple[Image, Changed]:
-        """(the next image, what differs). Keys of unknown kinds are ignored. Raises UnsupportedFormat."""
+        """(the next image, what differs from this one). Keys of unknown kinds are ignored. Raises UnsupportedFormat."""
         by_kind: dict[Kind, list[Change]] = {}
         for change in revision.changes:
             by_kind.setdefault(kind_of(change.key), []).append(change)
@@ -151,12 +152,12 @@ class Image:
 
     @property
     def drained(self) -> frozenset[int]:
-        """Brokers that are wished not to lead: they keep their replicas, in sync, and lead what nobody else can."""
+        """The brokers that are drained: they keep their replicas in sync, but lead only where no other broker can."""
         return _ids(self.config("broker", "").get(DRAINED, ""))
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, empty where none was written yet."""
+        """The cluster's id; empty before the store has one."""
         return "" if self.cluster is None else self.cluster.id
 
 
@@ -203,7 +204,7 @@ _Step = Callable[[Image, list[Change], dict[str, Any], dict[str, Any]], None]
 
 
 def _single(name: str, decode: Callable[[Entry], Any]) -> _Step:
-    """A kind of which there is one key."""
+    """The step for a kind of which there is only one key."""
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
         entry = changes[-1].entry
@@ -214,7 +215,7 @@ def _single(name: str, decode: Callable[[Entry], Any]) -> _Step:
 
 
 def _mapped(name: str, key_of: Callable[[str], Any], decode: Callable[[Entry], Any]) -> _Step:
-    """A kind whose keys become the keys of a mapping of the image."""
+    """The step for a kind whose keys become the keys of the image's mapping `name`."""
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
         puts, removes = _sorted_out(changes, key_of, decode)
@@ -318,12 +319,16 @@ def _update_visible(
 def _visible(
     intent: TopicIntent | None, ready: Ready | None, states: PersistentMap[int, Partition], before: Topic | None
 ) -> Topic | None:
-    """The topic, if all partitions that its mark counts have states. `before`: as it was, if it lost no state since."""
+    """The topic, if all partitions that its ready mark counts have states.
+
+    `before` is the topic in the previous image; it must be None if the topic has lost a state since.
+    """
     if intent is None or ready is None:
         return None
     count = ready.partitions
     if before is not None and len(before.partitions) == count == len(states):
-        return Topic(intent.name, intent.id, states)  # had 0 … count−1, lost none, has no more: needn't look at each
+        # The topic had the states 0 … count−1 and has lost none. As it has no more than that, they needn't be checked.
+        return Topic(intent.name, intent.id, states)
     if any(index not in states for index in range(count)):
         return None
     if len(states) == count:

@@ -1,19 +1,20 @@
-"""What an administrator wants, written by the broker that was asked: intents, which the controller then makes true.
+"""Intents: the changes that administrators ask for, written to the store by the broker that got the request.
 
-Each intent is one guarded transaction. The controller answers by partition states and, last, by a ready mark; the
-broker goes on once its *own* image shows the result, and answers its client when the other brokers know it, too
-(`broker/applied_revisions.py`), so that the client finds what it made, whomever it asks next. If the first takes longer
-than the client waits: REQUEST_TIMED_OUT, and the intent stands.
+The controller then carries the intents out. Each intent is one guarded transaction. The controller answers by partition
+states and, last, by a ready mark. The broker goes on once its *own* image shows the result, and answers its client when
+the other brokers know the result, too (`broker/applied_revisions.py`). So the client finds the change at every broker
+that it asks next. If the broker's image doesn't show the result within the request's time-out, the answer is
+REQUEST_TIMED_OUT, and the intent stays in the store.
 
-A guard that fails means that somebody else was faster: what is there now decides between trying again and an error.
-What changes nothing is a transaction too, of guards alone: another broker may have written what our image doesn't show
-yet, which must not be taken for what was asked for.
+If a guard fails, another process was faster. The present value of the guarded key decides between another attempt and
+an error. A request that would change nothing is a transaction too, with guards alone: another broker may have changed
+the key since the revision of this broker's image, and then the request isn't fulfilled yet.
 
-Whatever depends on who is registered is decided only when the image has everybody who was registered when it was asked
-for. So a broker counts as soon as it has said that it is ready, whoever is asked: as with Kafka, whose controller
-decides by the log that made it ready.
+A decision that depends on the registered brokers is made only when the image has every broker that was registered at
+the time of the request. So a broker counts for all requests, at all brokers, as soon as its registration says that it
+is running. Kafka's controller decides so too, by the same log that made the broker ready.
 
-A write of unknown outcome is settled (`settling.py`): nobody waits for one that never was.
+A write of unknown outcome is settled (`settling.py`), so that no request waits for a write that never happened.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreU
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = -1  # partition count or replication factor: not given
+DEFAULT = -1  # a partition count or replication factor that the request doesn't give
 PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
 _RETRY_S = 0.5
 _NO_ENTRIES: Mapping[str, str] = {}
@@ -52,7 +53,7 @@ QuotaEdit = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create: either both numbers, or `assignments` (pairs of partition index and replicas) are given."""
+    """A topic to create, with either both numbers or `assignments`, which pair a partition index with its replicas."""
 
     name: str
     partition_count: int = DEFAULT
@@ -63,7 +64,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic that exists now, or (validated only) would; then its `id` is nobody's."""
+    """A created topic. If the request was only validated, there is no such topic, and no topic has its `id`."""
 
     id: UUID
     partition_count: int
@@ -71,7 +72,7 @@ class CreatedTopic:
 
 
 class Intents:
-    """The writing half of one broker's metadata."""
+    """Writes the intents of one broker's administrators to the metadata store."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Intents:
         follower: Follower,
         random: Random | None = None,
     ) -> None:
-        """`random` gives topic ids and the positions where placement starts; by default the system's."""
+        """`random` makes topic ids and the positions where placement starts; by default it is the system's."""
         self._store = store
         self._follower = follower
         self._settling = Settling(store, follower)
@@ -90,7 +91,10 @@ class Intents:
         return self._follower.image
 
     def check_new_topic_name(self, name: str) -> None:
-        """Raises KafkaError where a topic of that name can't be made: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS."""
+        """Raises KafkaError if no topic of that name can be created.
+
+        The errors are INVALID_REQUEST, INVALID_TOPIC_EXCEPTION and TOPIC_ALREADY_EXISTS.
+        """
         if name == METADATA_TOPIC:
             raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited.")
         check_topic_name(name)
@@ -117,7 +121,8 @@ class Intents:
         key, deleted = keys.topic(intent.name), keys.tombstone(intent.id)
         resource_key = keys.config(ConfigResource("topic", intent.name))
         config: Write = Put(resource_key, Config(configs).encode()) if configs else Delete(resource_key)
-        # Somebody may delete what was written with an unknown outcome: it isn't created another time.
+        # If the outcome is unknown, the topic may exist, and an administrator may delete it meanwhile. The guard on its
+        # tombstone keeps the next attempt from creating it once more.
         guards = [Guard(key, 0), Guard(deleted, 0)]
         result = await self._settling.surely(guards, [Put(key, intent.encode()), config])
         if isinstance(result, Rejected) and deleted not in result.failed:
@@ -173,10 +178,10 @@ class Intents:
             await self._settling.until(lambda image: _appeared(image, grown.id, partition_count), grown.id)
 
     async def alter_config(self, resource: ConfigResource, edit: ConfigEdit, timeout_s: float = 30.0) -> None:
-        """Replaces a resource's dynamic settings by `edit(present ones)`, and waits until this broker knows them.
+        """Replaces a resource's dynamic settings by `edit(present ones)`, and waits until this broker's image has them.
 
-        `edit` may raise KafkaError, and may be called again when somebody else changed them meanwhile. An empty result
-        removes the resource's key.
+        `edit` may raise KafkaError. It is called again if another process has changed the settings meanwhile. If it
+        returns no settings, the resource's key is removed.
         """
         async with within(timeout_s):
             await self._alter_config(resource, edit)
@@ -192,13 +197,13 @@ class Intents:
             result = await self._settling.attempt([*self._guards_of(resource), Guard(key, present.revision)], writes)
             if isinstance(result, Committed):
                 return await self._settling.until_revision(result.revision)
-            if result is None:  # unknown: the image tells
+            if result is None:  # the outcome is unknown: the image will show it
                 await self._settling.until_settled(key)
                 config = self._image.configs.get(resource)
             elif key in result.failed:
                 entry = result.failed[key]
                 config = None if entry is None else Config.decode(entry)
-            else:  # the topic was deleted meanwhile, or it grew
+            else:  # the topic was deleted meanwhile, or its number of partitions was raised
                 (topic,) = result.failed.values()
                 if topic is None:
                     raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -206,7 +211,7 @@ class Intents:
                 config = self._image.configs.get(resource)
 
     async def alter_quota(self, entity: QuotaEntity, edit: QuotaEdit, timeout_s: float = 30.0) -> None:
-        """As `alter_config`, for the quotas of an entity."""
+        """Does the same as `alter_config` for the quotas of an entity."""
         async with within(timeout_s):
             await self._alter_quota(entity, edit)
 
@@ -229,7 +234,10 @@ class Intents:
             quota = None if entry is None else Quota.decode(entry)
 
     async def elect_leader(self, topic: str, index: int, unclean: bool, timeout_s: float) -> None:
-        """Has the preferred replica (or, `unclean`, any live one) elected, and waits for it. Raises KafkaError."""
+        """Asks for the election of the preferred replica, or (`unclean`) of any live one, and waits for the election.
+
+        Raises KafkaError.
+        """
         known = self._image.topics.get(topic)
         if known is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"No such topic as {topic}")
@@ -246,7 +254,8 @@ class Intents:
         if unclean and not any(self._runs(replica) for replica in partition.replicas):
             raise _not_elected(unclean)
         key = keys.election(known.id, index)
-        # A wish that stands already is taken for this one; it is deleted when it was decided on.
+        # An election that was asked for already counts as this request's. The controller deletes its key once it has
+        # decided.
         async with within(timeout_s):
             result = await self._settling.surely([Guard(key, 0)], [Put(key, Election(unclean).encode())])
             if isinstance(result, Committed):
@@ -263,9 +272,10 @@ class Intents:
     async def reassign(
         self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool, timeout_s: float
     ) -> None:
-        """Has a partition's replicas moved to `target`, or (None) a move ended, and waits until that has begun.
+        """Asks for a partition's move to the replicas `target`, or (None) for the end of its move.
 
-        Of two administrators who ask at the same time one is refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
+        Waits until the controller has begun to carry that out. If two administrators ask at the same time, one is
+        refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
         """
         async with within(timeout_s):
             if target is not None:
@@ -293,7 +303,7 @@ class Intents:
                 check_target(target, state, self._known(target), allow_another_factor)
             intent = image.intents_by_id[state.topic_id]
             guards = [Guard(keys.topic(topic), intent.revision), Guard(state_key, state.revision), Guard(key, 0)]
-            there = wish.target == state.target and not state.removing  # or on its way
+            there = wish.target == state.target and not state.removing  # the replicas are the target, or are added
             result = await self._settling.attempt(guards, [] if there else [Put(key, wish.encode())])
             if isinstance(result, Committed):
                 await self._settling.until_revision(result.revision)
@@ -306,11 +316,11 @@ class Intents:
             if other is not None and not (doubtful and other.value == wish.encode()):
                 raise _being_moved(topic, index)
             newest = max((entry.mod_revision for entry in result.failed.values() if entry), default=image.revision + 1)
-            await self._settling.until_revision(newest)  # an ISR changed, or the topic did
+            await self._settling.until_revision(newest)  # the partition's state changed, or the topic's intent did
         await self._settling.until(lambda image: None if wanted in image.reassignments else True)
 
     async def unregister_broker(self, broker_id: int, timeout_s: float = 30.0) -> None:
-        """Deletes a broker's registration; one that lives registers anew. Raises KafkaError."""
+        """Deletes a broker's registration. A broker that is alive registers anew. Raises KafkaError."""
         async with within(timeout_s):
             await self._settling.until_all_known(keys.BROKERS)
             await self._unregister_broker(broker_id)
@@ -338,9 +348,10 @@ class Intents:
                 await self._settling.until(_registered_otherwise(broker))
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
-        """Says that this broker has nothing left of a deleted topic, however long the store may be away.
+        """Confirms in the tombstone that this broker has no data of a deleted topic left.
 
-        Nobody would ask again: a tombstone that waits for this broker would stay until it restarts.
+        It tries until it succeeds, however long the store is away. There is no second confirmation before the broker's
+        next start, and until then the tombstone would stay.
         """
         tombstone = self._image.tombstones.get(topic_id)
         key = keys.tombstone(topic_id)
@@ -395,7 +406,8 @@ class Intents:
             Candidate(broker.id, broker.rack, broker.electable and broker.id not in unwanted)
             for broker in image.brokers.values()
         ]
-        if replication_factor > len(candidates):  # as with Kafka, one that is down may be needed, and catches up later
+        # As with Kafka, a broker that is down may get a replica where it is needed, and catches up later.
+        if replication_factor > len(candidates):
             down = self._with_replicas() - image.brokers.keys()
             candidates += [Candidate(broker_id, live=False) for broker_id in sorted(down)]
         start = self._random.randrange(1 << 20)
@@ -431,16 +443,17 @@ class Intents:
         return replace(intent, assignments=(*intent.assignments, *new))
 
     def _holders(self, intent: TopicIntent) -> tuple[int, ...]:
-        """Brokers that may hold data of the topic."""
+        """The brokers that may have data of the topic."""
         holders = {replica for replicas in intent.assignments for replica in replicas}
         for state in self._image.partitions.get(intent.id, {}).values():
             holders.update(state.replicas)
         return tuple(sorted(holders))
 
     def _known(self, wanted: Iterable[int]) -> Collection[int]:
-        """Brokers that there are: those that run and, where others are wanted, those that have replicas somewhere.
+        """The ids of the brokers that exist: the registered ones and, if `wanted` has another, all that have replicas.
 
-        Kafka remembers brokers that are down until they are unregistered; here a registration ends with its process.
+        Kafka remembers a broker that is down until it is unregistered. Here a registration ends with its process, so a
+        broker that is down is known only by its replicas.
         """
         image = self._image
         if all(broker in image.brokers for broker in wanted):
@@ -448,7 +461,7 @@ class Intents:
         return self._with_replicas() | image.brokers.keys()
 
     def _with_replicas(self) -> set[int]:
-        """Brokers that have replicas, whether they run or not."""
+        """The ids of the brokers that have replicas, whether they run or not."""
         states = (state for of_topic in self._image.partitions.values() for state in of_topic.values())
         return {replica for state in states for replica in state.replicas}
 
@@ -466,7 +479,7 @@ class Intents:
         return broker is not None and broker.electable
 
     def _guards_of(self, resource: ConfigResource) -> list[Guard]:
-        """That the topic whose settings change still exists: a deletion takes its settings along."""
+        """For a topic's settings, the guard that the topic still exists: its deletion deletes its settings, too."""
         if resource.type != "topic":
             return []
         intent = self._image.intents.get(resource.name)
@@ -475,7 +488,7 @@ class Intents:
         return [Guard(keys.topic(resource.name), intent.revision)]
 
     def _random_topic_id(self) -> UUID:
-        """A random id, not starting with a dash, which tools would take for a flag."""
+        """A random id whose text doesn't start with a dash, because tools would take it for a flag."""
         while True:
             candidate = UUID(int=self._random.getrandbits(128), version=4)
             if not keys.uuid_text(candidate).startswith("-"):
@@ -483,7 +496,7 @@ class Intents:
 
 
 def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | bool | None:
-    """Whether the topic is visible with so many partitions, or was even deleted since."""
+    """The topic, if it is visible with that many partitions; True if it has been deleted since; else None."""
     topic: Topic | None = image.topics_by_id.get(topic_id)
     if topic is not None and len(topic.partitions) >= partition_count:
         return topic
@@ -503,7 +516,7 @@ def _registered_otherwise(known: Broker) -> Callable[[Image], bool | None]:
 
 
 def _fulfils(state: Partition, wish: Reassignment) -> bool:
-    """Whether a partition that was moved is moved as wished."""
+    """Whether the state of a partition, after a change of its assignment, is as the wish asks."""
     return not state.reassigning if wish.target is None else state.target == wish.target
 
 
@@ -523,7 +536,7 @@ def _not_elected(unclean: bool) -> KafkaError:
 
 
 def _check_deadline(timeout_s: float) -> None:
-    """As in Kafka, nothing is done for a client that doesn't wait at all."""
+    """Raises KafkaError for a time-out of 0 or less: as in Kafka, a request that doesn't wait at all does nothing."""
     if timeout_s <= 0:
         raise KafkaError(ErrorCode.request_timed_out)
 

@@ -4,23 +4,23 @@
 |---|---|---|
 | `cluster` | intent | Cluster: the cluster's id |
 | `topics/<name>` | intent | TopicIntent: the topic's id, and each partition's first replicas |
-| `tombstones/<topic id>` | intent | Tombstone: a deleted topic, and who must still remove its data |
+| `tombstones/<topic id>` | intent | Tombstone: a deleted topic, and the brokers that have yet to remove its data |
 | `configs/<type>/<name>` | intent | Config: dynamic settings of a topic, broker, group or client-metrics subscription |
 | `quotas/<entity>` | intent | Quota: the limits of a user, client id or address |
 | `features/<name>` | intent | Feature: a finalised level |
-| `elections/<topic id>/<index>` | intent | Election: a wished leader election |
-| `reassignments/<topic id>/<index>` | intent | Reassignment: wished replicas, or the end of a move |
+| `elections/<topic id>/<index>` | intent | Election: a leader election that was asked for |
+| `reassignments/<topic id>/<index>` | intent | Reassignment: the replicas that were asked for, or the end of a move |
 | `producer-ids` | intent | ProducerIds: the first id that no broker has been given |
-| `lineage/<row>` | state | LineageRow: random words, by which a store is known for the same one (`lineage.py`) |
-| `lineage-word/<word>` | state | nothing: there is one, named after the newest word, for transactions to compare |
+| `lineage/<row>` | state | LineageRow: random words by which a process recognises its store (`lineage.py`) |
+| `lineage-word/<word>` | state | nothing: one key, named after the newest word, for transactions' guards |
 | `partitions/<topic id>/<index>` | state | Partition |
-| `ready/<topic id>` | state | Ready: how many of the topic's partitions may be seen |
+| `ready/<topic id>` | state | Ready: how many of the topic's partitions clients may see |
 | `brokers/<id>` | ephemeral | Broker |
-| `reports/<broker id>/<part>` | ephemeral | Report: what a broker's logs hold, after a restore from a backup |
+| `reports/<broker id>/<part>` | ephemeral | Report: the ends of a broker's logs, after a restore from a backup |
 | `controller` | ephemeral | ControllerHolder |
 
-Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names that may hold any character are
-percent-encoded; the default entity, which has no name, is `<default>`, which no encoded name can be.
+Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names in which any character is allowed
+are percent-encoded. The default entity has no name, and is written as `<default>`, which no encoded name can be.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]  # sorted (entity type, name); 
 
 
 class Kind(enum.Enum):
-    """What a key holds."""
+    """The kinds of keys, by the first part of a key."""
 
     CLUSTER = "cluster"
     CONTROLLER = "controller"
@@ -80,7 +80,10 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 
 class ConfigResource(NamedTuple):
-    """Whose dynamic settings: `type` is "topic", "broker", "group" or "client-metrics"; `name` "" is the default."""
+    """A resource that has dynamic settings.
+
+    `type` is "topic", "broker", "group" or "client-metrics". `name` "" is the default resource of the type.
+    """
 
     type: str
     name: str
@@ -126,17 +129,17 @@ def partition(topic_id: UUID, index: int) -> str:
 
 
 def election(topic_id: UUID, index: int) -> str:
-    """Key of a wished election."""
+    """Key of an election that was asked for."""
     return f"{ELECTIONS}{uuid_text(topic_id)}/{index}"
 
 
 def reassignment(topic_id: UUID, index: int) -> str:
-    """Key of a wished reassignment."""
+    """Key of a reassignment that was asked for."""
     return f"{REASSIGNMENTS}{uuid_text(topic_id)}/{index}"
 
 
 def report(broker_id: int, part: int) -> str:
-    """Key of one part of what a broker's logs hold."""
+    """Key of one part of a broker's report of its logs' ends."""
     return f"{REPORTS}{broker_id}/{part}"
 
 
@@ -146,7 +149,7 @@ def lineage(row: int) -> str:
 
 
 def lineage_word(word: str) -> str:
-    """Key that exists while `word` is the newest of the lineage."""
+    """Key that exists while `word` is the lineage's newest word."""
     return LINEAGE_WORD + word
 
 
@@ -166,7 +169,7 @@ def quota(entity: QuotaEntity) -> str:
 
 
 def kind_of(key: str) -> Kind:
-    """What `key` holds; UNKNOWN for keys of later versions."""
+    """The key's kind; UNKNOWN for keys of later versions of Ottla."""
     return _KINDS.get(key.partition("/")[0], Kind.UNKNOWN)
 
 

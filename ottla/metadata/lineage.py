@@ -1,33 +1,33 @@
-"""By what a metadata store is known to be the one that a process has known before, and not an older copy of it. Pure.
+"""The store's lineage: random words by which a process recognises its store, and tells an older copy from it. Pure.
 
-The store may be emptied, restored from a snapshot, or be another cluster's, while brokers run or are stopped.
-Revisions tell nothing of that: a restored store may have been given higher ones (`etcdutl --bump-revision`), or may
-have overtaken the old one by what was written to it since. So the controller writes random words, and each process
-remembers the last one that it has seen (brokers on disk).
+While brokers run or are stopped, the store may be emptied, restored from a snapshot, or replaced by another cluster's.
+Revisions don't show that: a restored store may have been given higher ones (`etcdutl --bump-revision`), or the writes
+since the restore may have carried it beyond the old store's revision. So the controller writes random words to the
+store, and each process remembers the last word that it has seen (brokers on disk).
 
-Words are numbered, and stand in rows of `WORDS_PER_ROW`, each row a key. A word is written only when something has
-changed since the one before it, at once but at most one each `INTERVAL_S`; an idle cluster writes none. The newest
-`ROWS_MAX` rows are kept: all the words of a day in which something changes all the time, and of more days otherwise.
-That is at most 270 keys of 0.6 KB; one write is of half a row on average. Numbers are counted and not dated, so no
-clock decides what is kept. The newest word has a key of its own, too, that is named after it: a transaction can
-compare no values, and that a key was changed last at some revision may be so in two histories.
+Words are numbered. They stand in rows of `WORDS_PER_ROW`, and each row is a key. A word is written when something has
+changed since the word before it, but at most one in `INTERVAL_S`; an idle cluster writes none. The newest `ROWS_MAX`
+rows are kept: all words of a day in which something changes all the time, and of more days otherwise. That is at most
+270 keys of 0.6 KB, and a write is half a row on average. Numbers are counted and not dated, so no clock decides which
+rows are kept. The newest word also has a key of its own, which is named after the word. Transactions need this key:
+they can't compare values, only revisions, and two histories may have changed one key last at the same revision.
 
-1. A word is random and is never written twice, so whoever has it has it from the history that it was written in: a
-   store with the last word that a process knows has everything that had been written before that word.
-2. Words aren't thinned out. Each word may be the last one of some broker that stopped just then; a word that stands
-   for its neighbours would also be in a store that was copied between the two, and has gone its own way since.
-3. What was written after that last word (some seconds' worth) no word can vouch for. A process that runs then compares
-   a whole snapshot with what it knows: revisions, key by key, and the partitions' epochs, which never fall in one
-   history (`check_successor`). One that starts compares the epochs in its logs (`check_logs`).
-4. A number below the oldest row that is kept can't be judged: its broker was away for longer than a day of changes.
-   Only the epochs speak then. Where a row isn't there yet, the store is older.
-5. A store from before there were words holds none, and a process that has never seen one accepts any of its own
-   cluster. Whoever has seen one doesn't accept a store without words.
-6. A restore from a backup begins a new generation without words, under a random id, and names the restores that it
-   knows to be before it (`backup.py`). A process that meets another id than it knows begins anew, unless it is the id
-   of a restore that was left behind: each process remembers those, too. Neither a count nor a clock would do: two
-   restores of one backup have the same count, and a clock that was ahead once would refuse all later restores until
-   that time.
+1. A word is random and is never written twice, so every store that has the word got it in the same history. A store
+   that has the last word that a process knows has everything that was written before that word.
+2. No word is dropped between others. Each word may be the last one that some stopped broker knows. If a word also stood
+   for its neighbours, it would also be in a copy of the store that was made between them and has diverged since.
+3. No word vouches for the writes after the last known word (some seconds' worth). So a running process compares a whole
+   snapshot with its image: revisions, key by key, and the partitions' epochs, which never fall in one history
+   (`check_successor`). A process that starts compares the epochs in its logs (`check_logs`).
+4. A word whose number is below the oldest kept row can't be checked: its broker was away for longer than a day of
+   changes. Then only the epochs are compared. If the row of a known word doesn't exist yet, the store is older.
+5. A store that was made before Ottla had words holds none. A process that has never seen a word accepts any store of
+   its own cluster. A process that has seen one doesn't accept a store without words.
+6. A restore from a backup begins a new generation without words, under a random id, and names the earlier restores that
+   it knows of (`backup.py`). A process that finds another id than the one that it knows begins anew with that store,
+   unless the id is that of an earlier restore: each process remembers the ids of earlier restores, too. Neither a count
+   nor a clock would do instead. Two restores of one backup have the same count. And if a clock was ahead once, all
+   later restores would be refused until that time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .store import Delete, ForeignStore, Guard, Put, Write
 INTERVAL_S = 5.0
 WORD_BYTES = 6  # of randomness; its text is URL-safe base64
 WORDS_PER_ROW = 64
-RESTORES_MAX = 100  # of the last so many it is known that they are past
+RESTORES_MAX = 100  # the ids of earlier restores that are remembered
 ROWS_MAX = 270  # 17,280 words, one each five seconds of a day
 
 _WORD_CHARACTERS = 8
@@ -60,8 +60,11 @@ Rows = Mapping[int, LineageRow]
 
 
 class Known(NamedTuple):
-    """What a process has seen last of its cluster's metadata; `number` is −1 where it has seen no word. `past` are the
-    ids of restores that the store or the process has left behind."""
+    """The lineage of the cluster's metadata as a process has last seen it.
+
+    `number` and `word` are the last word's; the number is −1 if the process has seen no word. `past` are the ids of the
+    restores before the present one that the store or the process knows of.
+    """
 
     cluster_id: str
     generation: int
@@ -83,9 +86,9 @@ class Known(NamedTuple):
 
 
 def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
-    """What is known by a store that holds `cluster` and `rows`. Raises ForeignStore where it isn't the one of `known`.
+    """The lineage of a store that holds `cluster` and `rows`. Raises ForeignStore if it isn't the store of `known`.
 
-    `rows` need be no more than the row of the known word and the newer ones, where that row exists.
+    If the row of the known word exists, `rows` need hold no rows older than that.
     """
     if cluster is None:
         whose = "" if known is None else f" of cluster {known.cluster_id}"
@@ -111,7 +114,7 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
 
 
 def newest_of(found: Iterable[Known]) -> Known | None:
-    """Of several copies of what one process has known, the one that was written last."""
+    """The copy that was written last of several copies of one process's `Known`."""
     newest = None
     for known in found:
         if newest is None or _is_newer(known, newest):
@@ -120,12 +123,15 @@ def newest_of(found: Iterable[Known]) -> Known | None:
 
 
 def ids_of(restores: Iterable[str], but: str) -> tuple[str, ...]:
-    """The ids of restores, each once, without one of them; the last `RESTORES_MAX`."""
+    """The ids of restores, each once, without `but`; if there are more than `RESTORES_MAX`, the last ones."""
     return tuple(each for each in dict.fromkeys(restores) if each not in ("", but))[-RESTORES_MAX:]
 
 
 def next_word(rows: Rows, word: str) -> tuple[Guard, list[Write]]:
-    """How `word` is added to the newest row, or to a new one; the guard holds if nobody has added one meanwhile."""
+    """The guard and the writes that add `word` to the newest row, or to a new one.
+
+    The guard holds if no other process has added a word meanwhile.
+    """
     assert len(word) == _WORD_CHARACTERS
     newest = max(rows, default=0)
     row = rows.get(newest, LineageRow(""))
@@ -147,9 +153,10 @@ def is_due(image: Image) -> bool:
 
 
 def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
-    """Hold on the same store while the known word is the newest one there. It was written together with its row.
+    """Two guards that hold on the same store while the known word is its newest one.
 
-    The second is the row's, which proves nothing by itself: where it fails, the rejection shows the row as it is now.
+    The first is on the word's key, which was written together with its row. The second is on the row. It proves nothing
+    by itself, but if it fails, the rejection shows the row as it is now.
     """
     row = known.number // WORDS_PER_ROW
     revision = rows[row].revision
@@ -157,17 +164,20 @@ def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
 
 
 def row_of(known: Known | None) -> int | None:
-    """The row that the known word stands in."""
+    """The row in which the known word stands; None if no word is known."""
     return None if known is None or known.number == _NO_WORD else known.number // WORDS_PER_ROW
 
 
 def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[None]:
-    """Compares all, with a pause after each topic. Raises ForeignStore where `after`, a new snapshot, can't have come
-    after what this process knew before.
+    """Compares all entries, and yields after each topic, so that the caller can pause there.
 
-    Of one history, whatever a snapshot has that was changed last at a revision that was known before was known before,
-    from that very revision. Epochs never fall, and no replica that is here goes without a tombstone. That may have been
-    known before: the controller takes it away once this broker has confirmed that its replica is gone.
+    Raises ForeignStore if `after`, a new snapshot, can't be a later state of the same history as `before`:
+
+    1. If an entry of `after` was last changed at a revision up to that of `before`, then `before` has it with that same
+       revision.
+    2. A partition's epochs never fall.
+    3. A partition of which this broker has a replica vanishes only by a tombstone of its topic. The tombstone may be in
+       `before` alone, because the controller removes it once this broker has confirmed that its replica is gone.
     """
     yield from _check_revisions(before, after)
     for topic_id, partitions in before.partitions.items():
@@ -186,8 +196,10 @@ def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[Non
 
 
 def check_logs(image: Image, epochs: Iterable[tuple[tuple[UUID, int], int]]) -> None:
-    """Raises ForeignStore where a log, by its last leader epoch, knows more of its partition than the store does. What
-    was restored from a backup is older, and says so."""
+    """Raises ForeignStore if the last leader epoch of a log is greater than its partition's epoch in the store.
+
+    States that were restored from a backup may be older than the logs, and aren't compared.
+    """
     for (topic_id, index), epoch in epochs:
         state = image.partition(topic_id, index)
         if state is not None and not state.restored and state.leader_epoch < epoch:
@@ -212,7 +224,7 @@ def _check_revisions(before: Image, after: Image) -> Iterator[None]:
 
 
 def _was_left_behind(store: Cluster | Known, known: Known) -> bool:
-    """Whether a store of that generation is one that was restored to the known one since, or replaced by it."""
+    """Whether the restore that made this `store` came before the one that `known` names, so that it is outdated."""
     if known.restore_id in ("", store.restore_id, *store.past):
         return False
     if store.restore_id in ("", *known.past):
@@ -232,7 +244,7 @@ def _check_word(known: Known, rows: Rows) -> None:
     if not rows:
         raise _older(f"has no lineage word, and word {known.number} was seen before")
     if row < min(rows):
-        return  # away for too long
+        return  # this process was away for too long to compare its word
     words = rows[row].words if row in rows else ""
     found = words[at * _WORD_CHARACTERS : (at + 1) * _WORD_CHARACTERS]
     if not found:

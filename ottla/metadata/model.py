@@ -1,13 +1,13 @@
 """The values behind the metadata keys: frozen, with a format version and with unknown fields preserved. Pure.
 
-A value is a JSON object with `format`, the version of its layout. Adding a field doesn't change the format: whoever
-doesn't know the field keeps it (`unknown`) when rewriting the value. A change that an older broker would misread raises
-the format, and is written only once all registered brokers say that they read it (`Broker.format_max`): what is new is
-written in the first format, what is rewritten keeps the format that it has. A reader that meets a format above its own
-stops with UnsupportedFormat and never guesses.
+A value is a JSON object with `format`, the version of its layout. Adding a field doesn't change the format: a process
+that doesn't know the field keeps it (`unknown`) when it rewrites the value. A change that an older broker would misread
+raises the format. The raised format is written only once all registered brokers say that they read it
+(`Broker.format_max`): a new value is written in the first format, a rewritten value keeps the format that it has. A
+reader that meets a format above its own stops with UnsupportedFormat and never guesses.
 
-Positions that come from the store and not from the value (`revision`, a broker's `epoch`) are fields too, filled in by
-`decode`, and are not encoded.
+Positions that come from the store's entry and not from its value (`revision`, a broker's `epoch`) are fields too.
+`decode` fills them in; `encode` leaves them out.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from . import keys
 from .keys import uuid_from_text, uuid_text
 from .store import Entry
 
-FORMAT_FIRST = 1  # which every reader reads
-FORMAT_MAX = 1  # that this code reads
+FORMAT_FIRST = 1  # every version of Ottla reads this format
+FORMAT_MAX = 1  # the highest format that this code reads
 NO_BROKER = -1
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -37,7 +37,7 @@ class UnsupportedFormat(Exception):
 
 
 class BrokerState(enum.Enum):
-    """How far a registered broker is."""
+    """The stage of a registered broker's life."""
 
     STARTING = "starting"  # recovering its logs: neither elected nor admitted to an ISR
     RUNNING = "running"
@@ -45,7 +45,7 @@ class BrokerState(enum.Enum):
 
 
 class Endpoint(NamedTuple):
-    """An advertised address."""
+    """The address that a broker advertises for one of its listeners."""
 
     listener: str
     host: str
@@ -79,32 +79,35 @@ class _Value:
 
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
-        """Builds the value from `document`, taking out what it knows; what is left is unknown."""
+        """Builds the value from `document` and removes the fields that it knows; the remaining ones are `unknown`."""
         raise NotImplementedError
 
 
 def restore_id(generation: int, restored_ms: int) -> str:
-    """The id of a restore that an earlier version made, which gave it none; empty for a store that never was one."""
+    """The id of a restore by an earlier version of Ottla, which wrote no id; empty for a store never restored."""
     return f"{generation}@{restored_ms}" if generation or restored_ms else ""
 
 
 def new_restore_id(generation: int, random: str) -> str:
-    """The id of a restore that begins `generation`, which it names."""
+    """The id of a restore that begins `generation`. The id starts with the generation's number."""
     return f"{generation}-{random}"
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster(_Value):
-    """Which cluster the store belongs to. `generation` counts restores of the store from a backup (`backup.py`), as far
-    as the backup knew of them; `restore` is the random id of the last one, empty where an earlier version made it or
-    there was none, and `past` are the ids of those known to be before it. `restored_ms`, its time by the clock of who
-    made it, is for people, and for restores without an id.
+    """The cluster that the store belongs to, and the store's restores from backups (`backup.py`).
 
-    An earlier version that restores a backup keeps the id in it, as all that it doesn't know, under a generation of its
-    own. So an id counts only beside the generation that it names; any other is the id of a restore before.
+    `generation` counts the restores that the backup knew of. `restore` is the random id of the last restore; it is
+    empty where there was none, or where an earlier version of Ottla made it. `past` are the ids of earlier restores, as
+    far as they are known. `restored_ms` is the time of the last restore, by the clock of the machine that made it. This
+    time is for people, and tells apart restores without an id.
 
-    While one is under way (`restoring`) the rest of the store isn't whole. `awaited` are the brokers that must have
-    reported what their logs hold before a restored partition gets a leader.
+    An earlier version of Ottla that restores a backup keeps `restore` from the backup, as it keeps all fields that it
+    doesn't know, but writes a new generation. So an id counts only beside the generation that it names. An id that
+    names another generation is the id of an earlier restore.
+
+    While a restore is under way (`restoring`) the store holds only a part of the metadata. `awaited` are the brokers
+    that have to report the ends of their logs before a restored partition gets a leader.
     """
 
     id: str
@@ -123,7 +126,7 @@ class Cluster(_Value):
 
     @property
     def age(self) -> tuple[int, int]:
-        """By which a later restore is told from an earlier one where neither has a random id."""
+        """A later restore has a greater age than an earlier one. Compared only where neither has a random id."""
         return self.restored_ms, self.generation
 
     def _fields(self) -> dict[str, Any]:
@@ -162,11 +165,12 @@ class Cluster(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Broker(_Value):
-    """A registered broker: it exists as long as its lease does.
+    """A broker's registration, which exists as long as its lease does.
 
-    `epoch` is the revision that created the registration, so that each registration has its own and later ones have
-    greater ones. `revision` is that of the last change of its state or addresses. `previous_epoch` is the epoch from
-    which its logs come whole: that of the registration that ended with a clean stop, or that the same process lost.
+    `epoch` is the revision that created the registration, so that each registration has an epoch of its own, greater
+    than those of earlier ones. `revision` is that of the last change of the broker's state or addresses.
+    `previous_epoch` is the epoch of the registration before, if the broker's logs have lost nothing since: because it
+    ended with a clean stop, or because the same process lost it. It is NO_EPOCH otherwise.
     """
 
     id: int
@@ -174,7 +178,7 @@ class Broker(_Value):
     endpoints: Mapping[str, Endpoint]  # by listener name
     rack: str | None = None
     state: BrokerState = BrokerState.STARTING
-    incarnation: str = ""  # random, of the process: tells its own registration from another's
+    incarnation: str = ""  # a random text by which a process tells its own registration from another process's
     host: str = ""  # where the process runs, for people
     format_max: int = field(default_factory=lambda: FORMAT_MAX)
     previous_epoch: int = NO_EPOCH
@@ -182,11 +186,14 @@ class Broker(_Value):
 
     @property
     def electable(self) -> bool:
-        """Whether it may lead and may join an ISR."""
+        """Whether the broker may lead partitions and may join an ISR."""
         return self.state is BrokerState.RUNNING
 
     def holds_all_since(self, epoch: int) -> bool:
-        """Whether its logs still hold all that they held under registration `epoch`: it didn't stop uncleanly since."""
+        """Whether the broker's logs have every record that they had under registration `epoch`.
+
+        They have if the broker hasn't stopped uncleanly since.
+        """
         return epoch != NO_EPOCH and epoch in (self.epoch, self.previous_epoch)
 
     def _fields(self) -> dict[str, Any]:
@@ -222,8 +229,11 @@ class Broker(_Value):
 
 @dataclass(frozen=True, slots=True)
 class ControllerHolder(_Value):
-    """Who decides: the process that holds the lease of this key. `broker_id` is the broker in it; without one it is an
-    id of the process's own below NO_BROKER, and `host` and `port` are where it listens."""
+    """The process that is controller: it holds the lease of this key.
+
+    `broker_id` is the broker in the same process. For a controller without a broker it is an id of the process's own
+    below NO_BROKER, and `host` and `port` are the address at which the process listens.
+    """
 
     name: str
     broker_id: int = NO_BROKER
@@ -246,7 +256,7 @@ class ControllerHolder(_Value):
 
 @dataclass(frozen=True, slots=True)
 class TopicIntent(_Value):
-    """A topic as it was asked for. `assignments[i]` are the replicas that partition `i` begins with."""
+    """A topic as an administrator asked for it. `assignments[i]` are the replicas that partition `i` begins with."""
 
     name: str
     id: UUID
@@ -266,7 +276,7 @@ class TopicIntent(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Ready(_Value):
-    """How many of a topic's partitions may be seen: all their states exist."""
+    """A topic's ready mark: clients may see its first `partitions` partitions, because all their states exist."""
 
     partitions: int
     revision: int = 0
@@ -281,7 +291,10 @@ class Ready(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Tombstone(_Value):
-    """A deleted topic. Its directories may be removed, by id; `pending` are the brokers that haven't said they did."""
+    """A deleted topic, whose directories brokers may remove, by topic id.
+
+    `pending` are the brokers that haven't yet confirmed that they have none of its directories left.
+    """
 
     topic_id: UUID
     name: str
@@ -301,15 +314,17 @@ class Tombstone(_Value):
 class Partition(_Value):
     """The state of a partition.
 
-    `isr_epochs[i]` is the registration epoch under which `isr[i]` was admitted: a replica whose broker has registered
-    anew since isn't the one that was in sync. A broker leads only if `leads` says so for its present epoch.
+    `isr_epochs[i]` is the registration epoch under which the broker `isr[i]` was admitted to the ISR. If that broker
+    has registered anew since, its replica doesn't count as in sync. A broker leads only if `leads` says so for its
+    present epoch.
 
     `elr` are the eligible leader replicas (KIP-966, see `eligibility.py`), `elr_epochs[i]` the registration epoch under
-    which `elr[i]` was last known to have every committed record. While replicas are reassigned (KIP-455) `replicas` is
-    the target followed by `removing`, `adding` is what the target has and `original`, the replicas before, hadn't.
+    which `elr[i]` was last known to have every committed record. While replicas are reassigned (KIP-455), `original`
+    are the replicas from before, `replicas` are the target's followed by `removing`, and `adding` are the target's
+    replicas that aren't in `original`.
 
-    A `restored` state comes from a backup: what it says of leader and ISR may be long outdated, so nobody is elected by
-    it, only by what the replicas' logs hold.
+    A `restored` state comes from a backup, so its leader and its ISR may be long outdated. No leader is elected by
+    them, but by the ends of the replicas' logs.
     """
 
     topic_id: UUID
@@ -332,18 +347,18 @@ class Partition(_Value):
 
     @property
     def reassigning(self) -> bool:
-        """Whether replicas are being moved."""
+        """Whether a reassignment of the partition's replicas is under way."""
         return bool(self.adding or self.removing)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas when a reassignment, if there is one, will be complete."""
+        """The replicas that the partition will have when its reassignment, if there is one, is complete."""
         if not self.removing:
             return self.replicas
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     def leads(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether the broker, under that registration, is the leader that this state names."""
+        """Whether this state names the broker as leader, and has it in the ISR under that registration epoch."""
         return self.leader == broker_id and self.epoch_in_isr(broker_id) == broker_epoch
 
     def epoch_in_isr(self, broker_id: int) -> int:
@@ -396,7 +411,7 @@ class Partition(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Config(_Value):
-    """Dynamic settings, by Kafka's property names, as texts."""
+    """The dynamic settings of one resource: texts by Kafka's property names."""
 
     entries: Mapping[str, str]
     revision: int = 0
@@ -441,7 +456,7 @@ class Feature(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Election(_Value):
-    """A wished election: to the preferred replica, or (`unclean`) to any live one."""
+    """The wish that a partition's preferred replica, or (`unclean`) any live replica, be elected as leader."""
 
     unclean: bool = False
     revision: int = 0
@@ -456,7 +471,7 @@ class Election(_Value):
 
 @dataclass(frozen=True, slots=True)
 class Reassignment(_Value):
-    """The wish to move a partition to the replicas `target`, or (None) to end a move and restore what was before."""
+    """The wish to move a partition to the replicas `target`, or (None) to cancel its move to others."""
 
     target: tuple[int, ...] | None
     revision: int = 0
@@ -471,8 +486,11 @@ class Reassignment(_Value):
 
 
 class LogEnd(NamedTuple):
-    """What a replica's log holds: the epoch of its last record, its end, and the newest epoch that the replica knows;
-    or that there is nothing that could be read (`UNREADABLE`, `MISSING`)."""
+    """The end of a replica's log, as a broker reports it after a restore; `UNREADABLE` or `MISSING` without a log.
+
+    `last_epoch` is the leader epoch of the log's last record, `end_offset` the offset after that record, `known_epoch`
+    the newest leader epoch that the replica knows.
+    """
 
     last_epoch: int
     end_offset: int
@@ -488,7 +506,10 @@ MISSING = LogEnd(-1, -2, -1)
 
 @dataclass(frozen=True, slots=True)
 class Report(_Value):
-    """One part of what a broker's logs of restored partitions hold; there are `parts` of it, counted from 0."""
+    """One part of a broker's report after a restore: the ends of its logs of restored partitions.
+
+    A report has `parts` parts, which are counted from 0.
+    """
 
     broker_epoch: int
     parts: int
@@ -527,7 +548,7 @@ class ProducerIds(_Value):
 
 @dataclass(frozen=True, slots=True)
 class LineageRow(_Value):
-    """Words of the store's lineage (`lineage.py`), one behind the other without anything in between."""
+    """One row of words of the store's lineage (`lineage.py`), joined without a separator."""
 
     words: str
     revision: int = 0

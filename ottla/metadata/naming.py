@@ -1,7 +1,7 @@
-"""Which topics may be asked for: names, and replicas given by hand. Pure.
+"""Checks of requests to create a topic: its name, and replicas that the request assigns by hand. Pure.
 
-The rules and the sentences are those of Apache Kafka 4.3 (Topic.validate, ReplicationControlManager), because people
-look for the sentences.
+The rules and the texts of the errors are those of Apache Kafka 4.3 (Topic.validate, ReplicationControlManager), because
+people search for these texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Raises KafkaError INVALID_TOPIC_EXCEPTION for a name outside the rule."""
+    """Raises KafkaError INVALID_TOPIC_EXCEPTION for a name that Kafka doesn't allow."""
     if name == "":
         problem = "the empty string is not allowed"
     elif name in (".", ".."):
@@ -32,16 +32,19 @@ def check_topic_name(name: str) -> None:
 
 
 def metric_name(name: str) -> str | None:
-    """What two topics mustn't share: the name with `_` for `.`, as metrics show it. None where it has neither."""
+    """The topic's name as metrics show it, with `_` in place of `.`; None if the name has neither character.
+
+    No two topics may have the same metric name.
+    """
     return name.replace(".", "_") if "." in name or "_" in name else None
 
 
 def check_assignments(
     assignments: Sequence[tuple[int, Sequence[int]]], brokers: Collection[int], replication_factor: int | None = None
 ) -> tuple[tuple[int, ...], ...]:
-    """The replicas by partition, from (index, replicas) pairs that must count from 0.
+    """The replicas of each partition, from (index, replicas) pairs whose indexes must be 0, 1, … without a gap.
 
-    `replication_factor` is what earlier partitions of the topic have. Raises KafkaError INVALID_REPLICA_ASSIGNMENT.
+    `replication_factor` is that of the topic's earlier partitions. Raises KafkaError INVALID_REPLICA_ASSIGNMENT.
     """
     by_index: dict[int, tuple[int, ...]] = {}
     for index, replicas in assignments:

@@ -1,22 +1,22 @@
-"""The metadata store as one process sees it: its own cluster's, or none.
+"""A metadata store that refuses all calls as soon as it isn't the process's own any more.
 
-A `Store` around another one, which finds out when that has become an empty, older or foreign one (`lineage.py` says by
-what), and from then on refuses everything with the same sentence. Its owner waits for that (`refused`) and stops.
+`OwnStore` is a `Store` around another one. It notices when that one has become an empty, older or foreign store
+(`lineage.py` says by what). From then on it refuses every call with the same error. Its owner waits for that
+(`refused`) and stops the process.
 
-Numbered argument that nothing of a wrong store reaches the process, and nothing of the process a wrong store:
+Numbered argument that the process reads nothing from a wrong store, and writes nothing to one:
 
-1. What is read: every snapshot of all keys is judged before it is returned. Each time that a watch has a new
-   connection, a transaction without writes asks, before anything of that connection is yielded, whether the store has
-   the last word that is known. It is linearizable, so a member of etcd that only lags behind isn't taken for an older
-   store.
-2. If something is known that is newer than that word, which the word can't vouch for, the watch's reader is told to
-   take a new snapshot and to compare epochs (`Follower`).
-3. What is written: every transaction compares the key that is named after the last known word, and the cluster's. On
-   another store that guard fails at the instant of the write, however late the change of stores is noticed. On the
-   same store it fails only if the controller has just written another word. The row of words is compared, too, so the
-   rejection itself brings the row as it is now: where the known word stands in it, the transaction is sent again.
-   Where it doesn't tell enough (a new row was begun), the store is asked, and judged.
-4. A lease is kept alive or ended on whatever store is there. Neither can change what belongs to somebody else.
+1. Reads: every snapshot of all keys is judged before it is returned. Each time that a watch gets a new connection, a
+   transaction without writes checks whether the store has the last known word, before anything of that connection is
+   yielded. The transaction is linearizable, so a member of etcd that only lags behind isn't taken for an older store.
+2. The last known word doesn't vouch for anything newer than itself. If the process has seen newer revisions, the
+   watch's reader has to take a new snapshot and to compare epochs (`Follower`).
+3. Writes: every transaction has guards on the key that is named after the last known word, and on the cluster's key. On
+   another store the guard on the word fails at the instant of the write, however late the change of stores is noticed.
+   On the same store it fails only if the controller has just written another word. The row of words is guarded, too, so
+   the rejection itself brings the present row. If the known word stands in that row, the transaction is sent again. If
+   the row doesn't prove enough (because a new row was begun), the store is read, and judged.
+4. A lease is kept alive or revoked on whatever store is there. Neither can change another process's keys.
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ from .store import (
 
 
 class OwnStore:
-    """A `Store`. `known` is what the process knows of its cluster's metadata, from before at first."""
+    """A `Store` that checks its own lineage. `known` is the lineage that the process knows, at first from its past."""
 
     def __init__(self, store: Store, known: Known | None) -> None:
         self.known = known
         self.refusal: ForeignStore | None = None
         self._store = store
-        self._joined = False  # the store was judged since the process began
+        self._joined = False  # whether the store has been judged since the process began
         self._cluster: Cluster | None = None
-        self._rows: dict[int, LineageRow] = {}  # the newest one
-        self._position = 0  # the last revision of which something is known
-        self._vouched = 0  # the last one that the known word vouches for
-        self._fresh = False  # a snapshot was read, and no connection for a watch was made since
+        self._rows: dict[int, LineageRow] = {}  # the newest row alone
+        self._position = 0  # the last revision that was read or watched
+        self._vouched = 0  # the last revision for which the known word vouches
+        self._fresh = False  # whether a snapshot was read, and no watch has got a new connection since
         self._learned = asyncio.Event()
         self._refused = asyncio.Event()
 
     async def learned(self, before: Known | None) -> Known:
-        """What is known, once that isn't what it was `before`. For one task."""
+        """Waits until the known lineage differs from `before`, and returns it. Only one task may wait."""
         while self.known is None or self.known == before:
             self._learned.clear()
             await self._learned.wait()
         return self.known
 
     async def refused(self) -> ForeignStore:
-        """Why the store isn't this process's any more, as soon as it isn't."""
+        """Waits until the store isn't this process's any more, and returns the error that says why."""
         await self._refused.wait()
         assert self.refusal is not None
         return self.refusal
 
     def refuse(self, error: ForeignStore) -> None:
-        """Nothing more is read from the store, nor written to it."""
+        """Makes every later call raise `error`: nothing more is read from the store or written to it."""
         if self.refusal is None:
             self.refusal = error
             self._refused.set()
@@ -168,7 +168,7 @@ class OwnStore:
         """See `Store.close`."""
         await self._store.close()
 
-    # ---- whose it is
+    # ---- checks that the store is this process's own
 
     def _check(self) -> None:
         if self.refusal is not None:
@@ -181,8 +181,11 @@ class OwnStore:
         return [Guard(keys.CLUSTER, self._cluster.revision), *words]
 
     def _told(self, known: Known | None, cluster: Cluster | None, own: Sequence[Guard], rejected: Rejected) -> bool:
-        """Whether the rejection of what was compared tells that the store has what was `known` then, and what is newer:
-        the row of the known word has got more words. Raises ForeignStore."""
+        """Whether a rejection of the guards `own` proves that the store is still the one of `known`.
+
+        It does if only the known word's row has changed, and the present row, with more words, has the known word in
+        its place. The newer words are learned then. Raises ForeignStore if the row has another word there.
+        """
         of_cluster, *words = own
         if not words or self._cluster is not cluster or _fail([of_cluster], rejected):
             return False
@@ -194,14 +197,17 @@ class OwnStore:
         return True
 
     async def _verify(self) -> None:
-        """Returns if, at an instant from now on, the store has what is known. Raises ForeignStore, StoreUnavailable."""
+        """Checks that the store, at some instant after the call, has the known lineage.
+
+        Raises ForeignStore, StoreUnavailable.
+        """
         while own := self._guards():
             vouched, known, cluster = bool(self._rows), self.known, self._cluster
             try:
                 result = await self._store.transact(own, [])
                 if vouched and (isinstance(result, Committed) or self._told(known, cluster, own, result)):
                     return
-            except UnknownOutcome as error:  # of a question
+            except UnknownOutcome as error:  # the transaction has no writes, so nothing can have been written
                 raise StoreUnavailable(str(error)) from error
             known = self.known
             found = await self._store.read(keys.CLUSTER)
@@ -211,7 +217,7 @@ class OwnStore:
                 return
 
     def _heard(self, revision: Revision) -> None:
-        """What a watch brings may have been learned before, by a question: then that was newer."""
+        """Learns from a watch's revision. What `_verify` has learned before may be newer, and is kept then."""
         self._position = revision.revision
         cluster, rows = self._cluster, dict(self._rows)
         for key, entry in revision.changes:
@@ -225,7 +231,7 @@ class OwnStore:
             self._know(self.known, cluster, rows)
 
     def _judge(self, known: Known | None, entries: Sequence[Entry]) -> None:
-        """`known` is what was known when the store was asked: its answer needn't have what was learned meanwhile."""
+        """Judges entries that were read. `known` must be from before the read: they needn't have what is newer."""
         cluster = next((Cluster.decode(entry) for entry in entries if entry.key == keys.CLUSTER), None)
         rows = {
             keys.lineage_row(entry.key): LineageRow.decode(entry)
@@ -258,7 +264,7 @@ class OwnStore:
 
 
 class _OwnLeaseLine:
-    """A `LeaseLine` of a store that isn't asked any more once it is refused."""
+    """A `LeaseLine` that makes no call to the store any more once the store is refused."""
 
     def __init__(self, own: OwnStore, line: LeaseLine) -> None:
         self._own = own
@@ -276,10 +282,10 @@ class _OwnLeaseLine:
 
 
 def _fail(guards: Sequence[Guard], rejected: Rejected) -> bool:
-    """Whether one of these is among those that failed."""
+    """Whether one of these guards is among those that failed."""
     return any(guard.key in rejected.failed and not guard.holds(rejected.failed[guard.key]) for guard in guards)
 
 
 def _latest(values: Iterable[Cluster | LineageRow | None]) -> int:
-    """The revision that changed any of them last."""
+    """The newest revision that changed any of the values; 0 without values."""
     return max((value.revision for value in values if value is not None), default=0)

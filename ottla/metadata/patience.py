@@ -1,8 +1,9 @@
-"""How a process that starts waits for its metadata store: until that answers, has a leader, and lets it in.
+"""How a starting process waits for its metadata store, until the store answers and has a leader.
 
-A store that has just been restarted, or is being moved, is away for some seconds. A process that ends at once for want
-of it is started again by whoever supervises it, later each time, and reads in no log what it waited for. So every
-question of a start is waited for, the last as the first: a store may lose its leader while a broker reads its logs.
+A store that has just been restarted, or is being moved, is away for some seconds. If a process ended at once because of
+that, its supervisor would start it again after longer and longer pauses, and no log would say what it waited for. So a
+starting process waits for the answer to every request that it makes, the last as well as the first: a store may lose
+its leader while a broker reads its logs.
 
 Source: Kafka's initial.broker.registration.timeout.ms, after which a broker gives up.
 """
@@ -25,22 +26,23 @@ _SAID_AGAIN_S = 10.0
 
 
 class GivenUp(Exception):
-    """The process is to stop before its store has answered."""
+    """The process was told to stop before its store had answered."""
 
 
 class Patience:
-    """Of one start, which `stopping` ends."""
+    """Repeats the requests of one start to the store until they are answered. `stopping` ends the start."""
 
     def __init__(self, patience_s: float, stopping: asyncio.Event) -> None:
-        """`patience_s`: for how long each question is waited for, and asked at least once."""
+        """Each request is repeated for `patience_s`, and made at least once."""
         self._patience_s = patience_s
         self._stopping = stopping
 
     async def answer(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What `ask` returns, which is called again while the store doesn't answer; says for what it waits.
+        """Calls `ask` until the store answers, and returns its result. Logs what it waits for.
 
-        Raises StoreUnavailable or UnknownOutcome, the last reason, when the patience is over; GivenUp; and at once
-        AccessRefused and ForeignStore: neither a password nor a wrong store is mended by waiting.
+        After `patience_s` it raises the last StoreUnavailable or UnknownOutcome. When the process is told to stop, it
+        raises GivenUp. AccessRefused and ForeignStore are raised at once: waiting mends neither a password nor a wrong
+        store.
         """
         loop = asyncio.get_running_loop()
         deadline, say_at = loop.time() + self._patience_s, loop.time()

@@ -1,9 +1,9 @@
 """An immutable map whose successors share nearly all of its memory. Pure.
 
-A metadata image is replaced at every revision; copying a dict of 10,000 topics each time would cost more than all the
-rest of applying a change. Here the entries live in hash buckets of about 32; a successor copies the buckets that change
-and the tuple of buckets. The hash doesn't vary between processes (Python's own hash of strings does), so that iteration
-order is the same wherever the same changes were applied in the same order.
+A metadata image is replaced at every revision. Copying a dict of 10,000 topics each time would cost more than all the
+rest of applying a change. Here the entries live in hash buckets of about 32; a successor copies only the buckets that
+change, and the tuple of buckets. The hash is the same in all processes (Python's own hash of strings isn't). So the
+iteration order is the same wherever the same changes were applied in the same order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         self._buckets = _distributed(initial.items(), _bucket_count(len(initial)))
 
     def changed(self, puts: Mapping[K, V] = {}, removes: Iterable[K] = ()) -> PersistentMap[K, V]:
-        """This map with `puts` added or replaced, and `removes` (absent ones ignored) gone."""
+        """This map's successor without the keys `removes` (absent ones are ignored), and with the entries `puts`."""
         buckets = list(self._buckets)
         mask = len(buckets) - 1
         copied: set[int] = set()
@@ -80,11 +80,11 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         return chain.from_iterable(self._buckets)
 
     def items(self) -> ItemsView[K, V]:
-        """As of any mapping, without a look-up for each key: thousands of partitions are gone through at a time."""
+        """The entries. Iterating needs no look-up for each key, because thousands of partitions are gone through."""
         return _Items(self)
 
     def values(self) -> ValuesView[V]:
-        """As `items`."""
+        """The values, iterated without look-ups, as in `items`."""
         return _Values(self)
 
     def __len__(self) -> int:

@@ -1,19 +1,21 @@
-"""Whether the process that holds a lease is alive: only if somebody has kept it alive, as the store itself counts.
+"""Whether the process that holds a lease is alive: only if the lease was kept alive, by the store's own count.
 
-That a lease exists proves nothing. Whoever held it may have been killed long ago: etcd gives every lease its whole time
-anew, and some more, each time that it gets a leader, so after each restart of its own; and the session of the other
-process may be longer than one's own.
+The existence of a lease proves nothing: its holder may have been killed long ago. etcd gives every lease its whole time
+anew, and some more, each time that etcd elects a leader, so also after each restart of etcd. Besides, the session of
+the lease's holder may be longer than that of the process which waits for its end.
 
-Numbered argument that a lease which nobody keeps alive is never taken for one of a living process:
+Numbered argument that a lease which no process keeps alive is never taken for one of a living process:
 
-1. Within one term of the store, time alone never adds to what a lease has left. It ends at some instant E, until it is
-   kept alive.
-2. An answer was given between the moments `asked_at` and `answered_at`. So E comes before `answered_at` + `below_s`,
-   and not before `asked_at` + `at_least_s`. Where a later answer of the same term has the second beyond the first of
-   an earlier one, E has moved.
-3. The clocks of the two machines may run at different speeds: by far less than `_CLOCKS_S` in a session.
-4. The member of etcd that passes on an answer names the term; it may not have heard of a new leader that gave it. By
-   the next answer it has: only if that still names the same term, the former one counts.
+1. Within one term of the store, the time that a lease has left grows only by a keep-alive. Until the next keep-alive,
+   the lease has a fixed instant E at which it will end.
+2. The store gives an answer at some instant between `asked_at` and `answered_at`. So E comes before `answered_at` +
+   `below_s` (the upper bound), and not before `asked_at` + `at_least_s` (the lower bound). If the lower bound of a
+   later answer of the same term lies beyond the upper bound of an earlier one, E has moved.
+3. The clocks of the two machines may run at different speeds. Within a session they differ by far less than
+   `_CLOCKS_S`.
+4. The term in an answer comes from the member of etcd that passes the answer on. This member may not have heard yet of
+   the new leader that gave the answer, but it has by the next answer. So an answer counts only if the next one names
+   the same term.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _CLOCKS_S = 0.25
 
 
 class SignOfLife:
-    """What the answers about one lease prove. Pure."""
+    """Decides, from the store's answers about one lease, whether the lease is being kept alive. Pure."""
 
     def __init__(self) -> None:
         self._term: int | None = None
@@ -35,7 +37,7 @@ class SignOfLife:
         self._moved = False
 
     def seen(self, asked_at: float, answered_at: float, left: LeaseLeft) -> bool:
-        """Takes one more answer; whether the lease has been kept alive since the first one of this term."""
+        """Takes one more answer. Returns whether the lease has been kept alive since the first answer of this term."""
         if left.term != self._term:
             self._term, self._ends_before, self._moved = left.term, math.inf, False
         proved = self._moved
@@ -45,7 +47,7 @@ class SignOfLife:
 
 
 class Predecessor:
-    """Who holds the key that a process wants for itself."""
+    """Watches the process that holds a key which this process wants for itself."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -53,7 +55,10 @@ class Predecessor:
         self._sign = SignOfLife()
 
     async def lives(self, lease: LeaseId) -> bool:
-        """Looks once more at the holder's lease; whether it has been kept alive meanwhile. Raises StoreUnavailable."""
+        """Asks the store once more about the holder's lease. Returns whether the lease has been kept alive meanwhile.
+
+        Raises StoreUnavailable.
+        """
         if lease != self._lease:
             self._lease, self._sign = lease, SignOfLife()
         loop = asyncio.get_running_loop()

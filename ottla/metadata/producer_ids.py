@@ -1,7 +1,7 @@
-"""Producer ids, handed out in blocks by compare-and-swap and never twice.
+"""Hands out producer ids in blocks, by compare-and-swap, and never hands out an id twice.
 
-A reused id would make a new producer's records look like an old one's duplicates, so a block whose write has an unknown
-outcome is given up, and the counter only grows.
+A reused id would make a new producer's records look like duplicates of an old producer's. So a block is given up if its
+write has an unknown outcome, and the counter only grows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BLOCK_SIZE = 1000
 
 
 async def allocate_block(store: Store) -> range:
-    """The next block of producer ids, for the caller alone. Raises StoreUnavailable."""
+    """The next block of producer ids, which only this caller gets. Raises StoreUnavailable."""
     present = ProducerIds(0)
     while True:
         wanted = ProducerIds(present.next_id + BLOCK_SIZE, format=present.format, unknown=present.unknown)
@@ -22,7 +22,7 @@ async def allocate_block(store: Store) -> range:
         try:
             result = await store.transact([guard], [Put(keys.PRODUCER_IDS, wanted.encode())])
         except UnknownOutcome:
-            continue  # if it happened, the next try is rejected, and takes the block after
+            continue  # if the write did happen, the next try is rejected, and then takes the block behind it
         if isinstance(result, Committed):
             return range(present.next_id, present.next_id + BLOCK_SIZE)
         entry = result.failed[keys.PRODUCER_IDS]

@@ -1,7 +1,7 @@
-"""Which moves of a partition may be asked for (KIP-455). Pure; the moves themselves are the controller's.
+"""Checks of requests to reassign a partition's replicas (KIP-455). Pure. The controller carries the requests out.
 
-The rules and most of the sentences are those of Apache Kafka 4.3's ReplicationControlManager. As there, a broker that
-is down may be a target; the move waits for it.
+The rules and most of the errors' texts are those of Apache Kafka 4.3's ReplicationControlManager. As there, a broker
+that is down may be in the target; the reassignment waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from .naming import check_replicas
 def check_target(
     target: Sequence[int], partition: Partition, known: Collection[int], allow_another_factor: bool
 ) -> None:
-    """Raises KafkaError where the partition can't be moved there: INVALID_REPLICA_ASSIGNMENT, …_FACTOR."""
+    """Raises KafkaError if the partition's replicas can't be moved to `target`.
+
+    `known` are the ids of the brokers that exist. The errors are INVALID_REPLICA_ASSIGNMENT and
+    INVALID_REPLICATION_FACTOR.
+    """
     check_replicas(target, known)
     present = len(partition.original if partition.reassigning else partition.replicas)
     if not allow_another_factor and len(target) != present:
@@ -28,7 +32,10 @@ def check_target(
 
 
 def check_cancellable(partition: Partition, brokers: Mapping[int, Broker]) -> None:
-    """Raises KafkaError where there is no move (NO_REASSIGNMENT_IN_PROGRESS), or nothing to go back to."""
+    """Raises KafkaError if no reassignment is under way, or if it can't be cancelled.
+
+    The errors are NO_REASSIGNMENT_IN_PROGRESS and INVALID_REPLICA_ASSIGNMENT.
+    """
     if not partition.reassigning:
         raise KafkaError(ErrorCode.no_reassignment_in_progress)
     if not can_cancel(partition, brokers):
@@ -39,7 +46,10 @@ def check_cancellable(partition: Partition, brokers: Mapping[int, Broker]) -> No
 
 
 def can_cancel(partition: Partition, brokers: Mapping[int, Broker]) -> bool:
-    """Whether one of the original replicas is in sync, and can lead at once if anybody can."""
+    """Whether one of the original replicas is in sync, so that a leader can be found after the reassignment ends.
+
+    While the partition has a leader, a replica counts only if its broker is registered under the epoch in the ISR.
+    """
     members = zip(partition.isr, partition.isr_epochs, strict=True)
     living = {member for member, epoch in members if member in brokers and brokers[member].epoch == epoch}
     counted = living if partition.leader != NO_LEADER else set(partition.isr)

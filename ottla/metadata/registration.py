@@ -1,18 +1,19 @@
-"""A broker's own key: it says where the broker listens and how far it is, and exists as long as its lease.
+"""A broker's registration: a key with the broker's addresses and state, which exists as long as its lease.
 
-The epoch of a registration is the revision that created its key. When the lease was lost (a pause longer than the
-session), or somebody took the broker for dead and deleted its key (`quick_death.py` of the controller), it registers
-again, with a new epoch; by then the controller has moved on, and the broker leads only by state written after that. The
-process has lost nothing of its logs, and says so: the new registration names the epoch of the former. What keeps the
-lease alive is a `Renewal`, which goes on while the event loop waits for a disk.
+The epoch of a registration is the revision that created its key. A broker registers again, with a new epoch, when its
+lease was lost (by a pause longer than the session), or when the controller took it for dead and deleted its key
+(`quick_death.py` of the controller). By then the controller has moved on, and the broker leads only by state that is
+written after the new registration. The process has lost nothing of its logs, so the new registration names the epoch of
+the former one. A `Renewal` keeps the lease alive, even while the event loop waits for a disk.
 
-That a lease has ended may be said in error, by a member of etcd that has only begun to read its log. A registration
-anew would be a death and a birth to everybody, so the key is looked at first: while it is there, under that lease and
-at the revision that this process wrote last, nobody has deleted it, and the lease is asked for again. A registration
-whose deletion anybody can have seen is never taken up again.
+A member of etcd that has only begun to read its log may report in error that a lease has ended. To all other processes,
+a new registration would be the broker's death and another one's birth. So the broker reads its key first. If the key is
+there under that lease, at the revision that this process wrote last, no process has deleted it, and the broker asks
+once more for the lease to be kept alive. A registration whose deletion any process can have seen is never resumed.
 
-A node id that is registered already makes a second process wait until the registration ends, as that of a predecessor
-that was killed does. It gives up, and names the other, only if that one lives after a session (`predecessor.py`).
+If the node id is registered already, the process waits until that registration ends, as the registration of a killed
+predecessor does. It gives up with NodeIdTaken only if the other process is still alive after a session
+(`predecessor.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class NodeIdTaken(Exception):
 
 
 class Registration:
-    """One broker's registration. `register` first, then `run` in a task of the owner's, `withdraw` at the end."""
+    """One broker's registration. Its owner calls `register`, runs `run` as a task, and calls `withdraw` at the end."""
 
     def __init__(
         self,
@@ -64,8 +65,10 @@ class Registration:
         *,
         told: Callable[[Broker], None],
     ) -> None:
-        """`broker` says what to register; its epochs and revision are filled in here. `renewal` is closed with it.
-        `told` hears of each registration, with its epoch."""
+        """`broker` is the registration to make, without epochs and revision, which are filled in here.
+
+        `renewal` is closed with the registration. `told` is called with each registration, once it has its epoch.
+        """
         self._store = store
         self._renewal = renewal
         self._session_s = session_s
@@ -74,7 +77,7 @@ class Registration:
         self._withdrawn = False
         self._image: Image | None = None
         self._missed = asyncio.Event()
-        self._ended = False  # the lease, which the store has said
+        self._ended = False  # whether the store has said that the lease has ended
         self.broker = replace(broker, epoch=NO_EPOCH, incarnation=broker.incarnation or secrets.token_hex(8))
         self._told = told
 
@@ -85,33 +88,38 @@ class Registration:
 
     @property
     def made(self) -> bool:
-        """Whether there has been a registration: false while the first one waits for a predecessor's to end."""
+        """Whether the broker has registered at least once; false while it waits for a predecessor's registration."""
         return self.epoch != NO_EPOCH
 
     @property
     def unconfirmed_s(self) -> float:
-        """Seconds since the store last confirmed the registration: a quarter of the session, more while it is away."""
+        """Seconds since the store last confirmed the registration.
+
+        They are up to a quarter of the session, and more while the store can't be reached.
+        """
         return self._renewal.unconfirmed_s
 
     def let_go(self) -> None:
-        """Doesn't keep the lease alive any more; when it has ended and that is heard of, the broker registers anew."""
+        """Stops keeping the lease alive. Once the broker hears that the lease has ended, it registers anew."""
         self._renewal.let_go()
 
     @property
     def lease(self) -> LeaseId:
-        """The lease of the present registration: what is attached to it ends with it."""
+        """The lease of the present registration. Keys that are attached to this lease end with the registration."""
         return self._lease
 
     async def register(self, previous_epoch: int = NO_EPOCH) -> Broker:
-        """Registers, waiting for a dead predecessor's registration to end; may be called again where that failed.
-        `previous_epoch` is the one that ended with a clean stop. Raises NodeIdTaken, StoreUnavailable, UnknownOutcome.
+        """Registers the broker, after the registration of a dead predecessor has ended. May be called again on failure.
+
+        `previous_epoch` is the epoch of the registration that ended with a clean stop. Raises NodeIdTaken,
+        StoreUnavailable, UnknownOutcome.
         """
         self.broker = replace(self.broker, previous_epoch=previous_epoch)
         async with self._changing:
             while True:
                 try:
                     return await self._register()
-                except LeaseExpired as reason:  # the process was held for longer than a session
+                except LeaseExpired as reason:  # the process was paused for longer than a session
                     logger.warning("broker %d: registers once more: %s", self.broker.id, reason)
 
     async def run(self) -> None:
@@ -137,7 +145,7 @@ class Registration:
             self._missed.set()
 
     def noticed(self, image: Image, changed: Changed) -> None:
-        """A listener of the image: the key may be gone although the lease lives."""
+        """Takes a new image, as its listener: the broker's key may be gone although its lease lives."""
         self._image = image
         if self.broker.id in changed.brokers and self._deleted_by_others():
             self._missed.set()
@@ -171,7 +179,7 @@ class Registration:
                 self._adopt(result.failed[key])
 
     async def withdraw(self) -> None:
-        """Ends the registration. A store that can't be reached is left to end the lease by itself."""
+        """Ends the registration. If the store can't be reached, the lease ends with its session."""
         self._withdrawn = True
         self._renewal.let_go()
         async with self._changing:
@@ -182,17 +190,20 @@ class Registration:
         await self._renewal.close()
 
     async def abandon(self) -> None:
-        """Leaves the registration to a store that isn't this broker's any more; nothing of it is kept alive."""
+        """Stops renewing the registration, without a request to the store, which isn't this broker's any more."""
         self._withdrawn = True
         await self._renewal.close()
 
     async def _lives_after_all(self) -> bool:
-        """Whether the lease lives that was said to have ended; it is kept alive again then. Raises StoreUnavailable."""
+        """Whether the lease lives although the store said that it has ended. If so, it is renewed again.
+
+        Raises StoreUnavailable.
+        """
         async with self._changing:
             found = await self._find(keys.broker(self.broker.id))
             if found is None or (found.lease, found.mod_revision) != (self._lease, self.broker.revision):
                 return False
-            # Whoever has answered that has read its whole log, and knows of every lease that was granted.
+            # A member of etcd that has this key has read its whole log, and knows every lease that was granted.
             try:
                 await self._store.keep_alive(self._lease)
             except LeaseExpired:
@@ -230,7 +241,7 @@ class Registration:
             try:
                 result = await self._store.transact([Guard(key, 0)], [put])
             except UnknownOutcome:
-                continue  # if it did happen, the next try is rejected by our own key
+                continue  # if the write did happen, the next try is rejected by our own key
             if isinstance(result, Committed):
                 self.broker = replace(self.broker, epoch=result.revision, revision=result.revision)
                 break
@@ -241,7 +252,7 @@ class Registration:
                 self._adopt(entry)
                 break
             holder = Broker.decode(entry)
-            if holder.incarnation == self.broker.incarnation:  # a try of our own, under a lease that was given up
+            if holder.incarnation == self.broker.incarnation:  # this process's own try, under a lease it gave up
                 self.broker = replace(self.broker, previous_epoch=holder.epoch)
                 put = Put(key, self.broker.encode(), self._lease)
                 await self._store.revoke(entry.lease)
@@ -256,7 +267,7 @@ class Registration:
                 said = True
                 logger.info("broker %d: waiting for the registration of a predecessor to end", self.broker.id)
             await asyncio.sleep(_RETRY_S)
-            with suppress(StoreUnavailable):  # the next try has more patience, and says whether the lease is gone
+            with suppress(StoreUnavailable):  # the next try waits longer, and tells whether the lease is gone
                 await self._store.keep_alive(self._lease)
         self._hold()
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
@@ -270,7 +281,7 @@ class Registration:
         return next((entry for entry in (await self._store.read(key)).entries if entry.key == key), None)
 
     def _adopt(self, entry: Entry | None) -> None:
-        """Takes over the revisions of our own registration as the store has it."""
+        """Takes over the revisions of this process's registration from the store. Raises LeaseExpired if it is gone."""
         if entry is None or entry.lease != self._lease:
             raise LeaseExpired(f"the registration of broker {self.broker.id} is gone")
         self.broker = replace(self.broker, epoch=entry.create_revision, revision=entry.mod_revision)

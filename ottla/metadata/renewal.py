@@ -1,21 +1,22 @@
-"""Keeps a lease alive: in a thread of its own, so that a disk that is slow for once doesn't cost a broker its place.
+"""Keeps a lease alive from a thread of its own, so that a slow disk alone doesn't end a broker's registration.
 
-A broker writes its logs on one event loop, where it does nearly everything, and a write to a volume that doesn't
-answer stops that loop. The store would take the broker for dead a session later, though it only waits for its disk. A
-thread goes on meanwhile, over a connection to the store of its own. But a broker that serves nobody mustn't keep its
-partitions for ever: the thread renews the lease only while the event loop has turned within a bound (`stall_s`). It
-asks the loop several times within that bound, however long the session is: an answer that is due when the lease is
-would be older than a bound that is shorter, and a loop that turns would be taken for one that doesn't.
+A broker writes its logs on one event loop, where it does nearly everything else, too. A write to a volume that doesn't
+answer stops that loop. Without the thread, the store would take the broker for dead a session later, although the
+broker only waits for its disk. The thread goes on meanwhile, over a connection to the store of its own. But a broker
+that serves no client mustn't keep its partitions for ever. So the thread renews the lease only if the event loop has
+turned within a bound (`stall_s`). The thread asks the loop several times within that bound, however long the session
+is. If it asked only once for each renewal, and the bound were shorter than the time between two renewals, then a loop
+that turns would seem to stand still.
 
 1. A process that is killed or stopped renews nothing: its threads are gone or stand still, too.
-2. A broker whose event loop stands still beyond the bound is known to be dead a session later, and its partitions move.
-   When its loop turns again, the lease has ended, and it registers anew (`registration.py`).
-3. A process that stood still as a whole, as a machine does that sleeps, is no event loop that waits for its disk: the
-   time by which the thread itself is late doesn't count. The rest does: on a machine whose processors are all taken the
-   thread is late again and again, and a loop that stands still must be known all the same.
-4. Whether the lease lives is said by the store alone; the thread decides only whether to ask for more.
+2. If a broker's event loop stands still beyond the bound, the broker counts as dead a session later, and its partitions
+   move. When its loop turns again, the lease has ended, and the broker registers anew (`registration.py`).
+3. If the whole process stood still, as on a machine that sleeps, its event loop didn't wait for a disk. So the time by
+   which the thread itself is late isn't counted. Only that time is left out: on a machine whose processors are all busy
+   the thread is late again and again, and an event loop that stands still must be noticed there as well.
+4. The store alone decides whether the lease lives; the thread decides only whether to renew it.
 
-A task on the event loop does the same where there are no threads, as in the simulation.
+Where there are no threads, as in the simulation, a task on the event loop renews the lease.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ _QUESTIONS_A_STALL = 3
 
 
 class Renewal(Protocol):
-    """Keeps one lease at a time. For the event loop that made it."""
+    """Keeps one lease at a time alive. Belongs to the event loop that made it."""
 
     def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
-        """Renews this lease from now on, and no other; calls `ended` on the event loop when it has ended."""
+        """Renews this lease from now on, and no other. Calls `ended` on the event loop when the lease has ended."""
 
     def let_go(self) -> None:
-        """Renews nothing any more."""
+        """Stops renewing the lease."""
 
     @property
     def unconfirmed_s(self) -> float:
-        """Seconds since the store last confirmed the lease: a quarter of the session, more while it is away."""
+        """Seconds since the store last confirmed the lease: up to a quarter of the session, more while it is away."""
 
     async def close(self) -> None:
-        """Lets go, and ends what renews."""
+        """Stops renewing the lease, and ends the task or thread that renewed it."""
 
 
 class RenewalTask:
@@ -101,7 +102,7 @@ class _Held(NamedTuple):
 
 
 class RenewalThread:
-    """A `Renewal` as a thread, which renews while the event loop turned within `stall_s`."""
+    """A `Renewal` as a thread, which renews the lease only if the event loop has turned within `stall_s`."""
 
     def __init__(self, line: LeaseLine, stall_s: float) -> None:
         self._line = line
@@ -115,7 +116,7 @@ class RenewalThread:
         self._stalled = False
         self._closed = False
         self._woken = threading.Event()
-        # The thread's own: for how long it couldn't go on although it was its time, since the loop turned at a moment.
+        # Used by the thread alone: by how much it has been late since the loop last turned, and when the loop turned.
         self._late_s, self._late_since = 0.0, self._turned_at
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
@@ -123,12 +124,12 @@ class RenewalThread:
     def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
         """See `Renewal.hold`."""
         self._confirmed_at = time.monotonic()
-        self._turned_at = self._confirmed_at  # it turns: this is called on it
+        self._turned_at = self._confirmed_at  # the event loop turns now, because this method runs on it
         self._held = _Held(lease, session_s, ended)
         self._woken.set()
 
     def let_go(self) -> None:
-        """See `Renewal.let_go`. One that is under way may still reach the store."""
+        """See `Renewal.let_go`. A keep-alive that is under way may still reach the store."""
         self._held = None
         self._woken.set()
 
@@ -151,7 +152,7 @@ class RenewalThread:
         if self._stalled:
             self._woken.set()
 
-    # What follows runs in the thread.
+    # The methods below run in the thread.
 
     def _run(self) -> None:
         known: _Held | None = None
@@ -162,7 +163,7 @@ class RenewalThread:
                 self._woken.wait()
                 self._woken.clear()
                 continue
-            if held is not known:  # another lease, whose time begins now
+            if held is not known:  # a new lease, whose time begins now
                 known, due_at = held, time.monotonic() + held.session_s / _RENEWALS_A_SESSION
             self._wait(min(max(due_at - time.monotonic(), 0), self._question_s))
             if held is not self._held:
@@ -174,7 +175,7 @@ class RenewalThread:
                 due_at = time.monotonic() + held.session_s / _RENEWALS_A_SESSION
                 if self._may_renew():
                     self._renew(held)
-            except Exception:  # a fault of ours, or a thread that can't be had, must not cost the lease
+            except Exception:  # neither a bug here nor a lack of threads may cost the lease
                 if self._loop.is_closed():
                     return
                 logger.exception("the lease couldn't be kept alive")
@@ -186,7 +187,10 @@ class RenewalThread:
         self._was_due_at(end)
 
     def _was_due_at(self, moment: float) -> None:
-        """The thread goes on. It is late by as much as the process stood still, or waited for a processor."""
+        """Notes that the thread goes on now, although it was due at `moment`.
+
+        The difference is the time for which the process stood still or waited for a processor.
+        """
         turned_at = self._turned_at
         if turned_at != self._late_since:
             self._late_s, self._late_since = 0.0, turned_at

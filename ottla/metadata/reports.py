@@ -1,12 +1,15 @@
-"""What brokers report of their logs where the metadata can't say who should lead, and whose reports are missing. Pure.
+"""Brokers' reports of the ends of their logs, for partitions whose leader the metadata can't determine. Pure.
 
-Two kinds of partitions wait for reports. One is left without a leader because all that were in sync, or eligible, came
-back from a stop that may have cost them the end of their logs: those *contenders* must all have reported.
+A broker reports the end of each of its logs of such partitions. This module says which partitions wait for reports, and
+which brokers haven't reported yet. Two kinds of partitions wait:
 
-A restored partition (`model.Partition.restored`) is led by nobody until the brokers have said what their logs hold. Who
-must have said it: the brokers that the cluster awaits (`model.Cluster.awaited`: all that the backup knew of, without
-those that a person declared gone), and every other one that is registered. A report counts under the registration that
-it was made in, and when all its parts are there.
+A partition without a leader waits if all its replicas that were in sync or eligible, its *contenders*, came back from a
+stop that may have cost them the ends of their logs. All contenders must have reported.
+
+A restored partition (`model.Partition.restored`) has no leader until two groups of brokers have reported: the brokers
+that the cluster awaits (`model.Cluster.awaited`: all that the backup knew of, except those that a person declared
+gone), and all other registered brokers. A report counts once all its parts are there, and only under the registration
+under which it was made.
 """
 
 from __future__ import annotations
@@ -21,17 +24,17 @@ PartitionId = tuple[UUID, int]
 
 
 def contenders(partition: Partition) -> tuple[int, ...]:
-    """Who may have all that was committed: the ISR and the eligible replicas."""
+    """The replicas that may have every committed record: the ISR and the eligible leader replicas."""
     return (*partition.isr, *partition.elr)
 
 
 def waits_for_reports(partition: Partition) -> bool:
-    """Whether the logs may have to say who leads."""
+    """Whether the partition's leader may have to be chosen by the ends of the replicas' logs."""
     return partition.restored or (partition.leader == NO_LEADER and len(contenders(partition)) > 1)
 
 
 def waiting_partitions(image: Image) -> Iterator[PartitionId]:
-    """The partitions that an election by reports may be due for."""
+    """The partitions for which an election by reports may be due."""
     for topic_id, states in image.partitions.items():
         for index, state in states.items():
             if waits_for_reports(state):
@@ -39,7 +42,7 @@ def waiting_partitions(image: Image) -> Iterator[PartitionId]:
 
 
 def contenders_ends(image: Image, partition: Partition) -> dict[int, LogEnd]:
-    """What those of the contenders hold who have said so."""
+    """The log ends of the partition's contenders, as far as they have reported, by broker id."""
     partition_id = (partition.topic_id, partition.index)
     ends = ((broker, reported(image, broker, partition_id)) for broker in contenders(partition))
     return {broker: end for broker, end in ends if end is not None}
@@ -51,13 +54,13 @@ def reporters(image: Image) -> frozenset[int]:
 
 
 def silent(image: Image) -> frozenset[int]:
-    """The brokers that must report yet."""
+    """The brokers whose reports are still missing."""
     awaited = () if image.cluster is None else image.cluster.awaited
     return frozenset(awaited).union(image.brokers) - reporters(image)
 
 
 def reported(image: Image, broker_id: int, partition_id: PartitionId) -> LogEnd | None:
-    """What the broker's log of a partition holds; None where it has none, or hasn't reported."""
+    """The reported end of the broker's log of a partition; None if the broker has no such log or hasn't reported."""
     for part in range(_parts(image, broker_id)):
         end = image.reports[broker_id, part].logs.get(partition_id)
         if end is not None:
@@ -66,7 +69,7 @@ def reported(image: Image, broker_id: int, partition_id: PartitionId) -> LogEnd 
 
 
 def _parts(image: Image, broker_id: int) -> int:
-    """Of how many parts the broker's report is; 0 while any of them is missing."""
+    """The number of parts of the broker's report; 0 while any part is missing."""
     broker = image.brokers.get(broker_id)
     first = image.reports.get((broker_id, 0))
     if broker is None or first is None:

@@ -1,12 +1,13 @@
-"""Writes whose outcome is found out, and waits for what they bring, within the time that an administrator gives.
+"""Writes to the store until their outcome is known, and waits until the image shows them, within a request's time-out.
 
-A write of unknown outcome is sent again with the same guards, or the key is read and what is missing is sent again.
-One of two with the same guards comes to be at most. If the second is refused because the key holds what the first was
-to write, or is gone as it was to be, then what was asked for is there. Where somebody else may have undone the first in
-between, the guards say so (`create_topic`), or the key is read.
+A write of unknown outcome is sent again with the same guards, or the key is read and the missing change is sent again.
+Of two transactions with the same guards at most one is carried out. Suppose that the second is rejected because the key
+holds the value that the first was to write, or is gone because the first was to delete it. Then the first was carried
+out. Another process may have undone the first in between: either the guards cover that case (`create_topic`), or the
+key is read.
 
-A request takes no longer than its time-out, whatever it waits for: the store, the controller, the own image. What the
-store refuses for certain is told at once.
+A request takes no longer than its time-out, whether it waits for the store, for the controller or for this broker's
+image. A refusal that the store is certain of is reported at once.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ AGAIN_S = 0.1  # until a write of unknown outcome is sent again
 
 
 class Settling:
-    """The way of one broker's administrators to the store, and back by the image."""
+    """Writes the changes that one broker's administrators ask for, and waits until the broker's image shows them."""
 
     def __init__(self, store: Store, follower: Follower) -> None:
         self._store = store
         self._follower = follower
 
     async def attempt(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected | None:
-        """None, after a pause, where the outcome is unknown. Raises KafkaError REQUEST_TIMED_OUT where the store can't
-        be reached and nothing was written."""
+        """Sends the transaction once. Returns None, after a pause, if its outcome is unknown.
+
+        Raises KafkaError REQUEST_TIMED_OUT if the store can't be reached and nothing was written.
+        """
         try:
             return await self._store.transact(guards, writes)
         except UnknownOutcome as reason:
@@ -48,7 +51,7 @@ class Settling:
             raise _unreachable(reason) from reason
 
     async def surely(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
-        """Sends it until its outcome is known. One of the writes must be to a key that is guarded."""
+        """Sends the transaction until its outcome is known. One of the writes must be to a key that is guarded."""
         doubtful = False
         while (result := await self.attempt(guards, writes)) is None:
             doubtful = True
@@ -57,17 +60,18 @@ class Settling:
         return result
 
     async def until(self, find: Callable[[Image], Topic | bool | None], topic_id: UUID | None = None) -> None:
-        """Waits until `find` makes something of the image, as `Follower.wait`."""
+        """Waits until `find` returns something other than None for the image, as `Follower.wait` does."""
         await self._follower.wait(find, None, topic_id)
 
     async def until_revision(self, revision: int) -> None:
-        """Waits until the image is at that revision."""
+        """Waits until the image is at that revision or a later one."""
         await self._follower.wait_for_revision(revision, None)
 
     async def until_settled(self, *settled: str) -> None:
-        """Waits until the image is as new as what the store holds under these keys now. Raises KafkaError.
+        """Waits until the image is as new as the entries that the store has under these keys now. Raises KafkaError.
 
-        Not until the store's revision: on an etcd that clusters share, that may be another's, and never comes here.
+        It doesn't wait for the store's own revision: on an etcd that clusters share, another cluster may have written
+        that revision, and then it never reaches this cluster's image.
         """
         newest = 0
         for key in settled:
@@ -75,7 +79,7 @@ class Settling:
         await self.until_revision(newest)
 
     async def until_all_known(self, prefix: str) -> None:
-        """Waits until the image has every key under the prefix that the store holds now. Raises KafkaError."""
+        """Waits until the image has every key that the store has under the prefix now. Raises KafkaError."""
         await self.until_revision(max((entry.mod_revision for entry in await self._held(prefix)), default=0))
 
     async def _held(self, prefix: str) -> Sequence[Entry]:
@@ -87,7 +91,7 @@ class Settling:
 
 @asynccontextmanager
 async def within(timeout_s: float) -> AsyncIterator[None]:
-    """Raises KafkaError REQUEST_TIMED_OUT where what is inside takes longer. What was written by then stands."""
+    """Raises KafkaError REQUEST_TIMED_OUT if the block takes longer. Writes that were made by then stay."""
     try:
         async with asyncio.timeout(timeout_s):
             yield
@@ -96,8 +100,11 @@ async def within(timeout_s: float) -> AsyncIterator[None]:
 
 
 def _written_before(writes: Sequence[Write], rejected: Rejected) -> int | None:
-    """At which revision an earlier one of two same transactions was carried out (0: unknown, by a deletion); None where
-    the guards of the second one failed by somebody else's."""
+    """The revision at which the earlier of two equal transactions was carried out, given the later one's rejection.
+
+    It is 0, for an unknown revision, if the transaction was a deletion. None means that the later one's guards failed
+    because of another process's writes.
+    """
     revision = None
     for write in writes:
         if write.key not in rejected.failed:

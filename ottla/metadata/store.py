@@ -1,22 +1,24 @@
-"""The port to what the cluster agrees on: read, watch from a revision, guarded transactions, leases.
+"""The port to the metadata store: read, watch from a revision, guarded transactions, leases.
 
-Pure: the port and its values; the stores that implement it do the work.
+Pure: here are only the port and its values; the stores that implement the port do the work.
 
-Every store counts revisions: each transaction that changes something makes the next one, and all its changes carry that
-number. A reader takes a snapshot at one revision and watches from there; it then passes through the same sequence of
-states as everyone else. Nothing is written but by `transact`, whose guards are compared and whose writes are applied at
-one instant. Keys are relative to the cluster (`keys.py`); values are opaque bytes (`model.py`).
+Every store counts revisions: each transaction that changes something makes the next revision, and all its changes carry
+that number. A reader takes a snapshot at one revision and watches from there, so that all readers pass through the same
+sequence of states. All writes go through `transact`, which compares the guards and applies the writes at one instant
+(`revoke`, and the end of a lease, only delete the lease's keys). Keys are relative to the cluster (`keys.py`); values
+are opaque bytes (`model.py`).
 
-What may go wrong is told apart, because each calls for something else:
+Failures are told apart, because each calls for another reaction:
 
-- `Rejected`: a guard failed; nothing was written. Look at what is there now and think again.
+- `Rejected`: a guard failed; nothing was written. Look at the present entries of the failed keys and decide anew.
 - `StoreUnavailable`: nothing was written, the store can't be reached. Wait.
 - `AccessRefused`: the store answers, and doesn't let this process in. Tell a person.
-- `UnknownOutcome`: it may or may not have been written. Read before doing anything that depends on it.
-- `Compacted`: the watch can't go on from where it was. Take a new snapshot and compare.
+- `UnknownOutcome`: the writes may or may not have been applied. Read before doing anything that depends on them.
+- `Compacted`: the watch can't go on from its last revision. Take a new snapshot and compare.
 - `ForeignStore`: this isn't the store that the process has known. Do nothing more with it (`own_store.py`).
 
-`embedded.py` implements the port for the processes of one machine; `tests/contract` is the suite that each must pass.
+`embedded.py` implements the port for the processes of one machine, `etcd.py` for several machines. `tests/contract` is
+the suite that each implementation must pass.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ from typing import NamedTuple, NewType, Protocol
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
 
-# A transaction holds at most this many guards and as many writes: etcd's default limit is 128. Beside its caller's
-# guards it may have those of the lineage (`own_store.py`).
+# A transaction has at most this many guards and as many writes: etcd's default limit is 128. Beside its caller's
+# guards, a transaction may have those of the lineage (`own_store.py`).
 TRANSACTION_OPERATIONS_MAX = 120
 LINEAGE_GUARDS_MAX = 3
 TRANSACTION_SIZE_BYTES_MAX = 1_000_000
 
 
 class StoreUnavailable(Exception):
-    """The store didn't do what was asked, and will not."""
+    """The store didn't carry out the call, and won't carry it out later."""
 
 
 class AccessRefused(StoreUnavailable):
@@ -44,7 +46,7 @@ class AccessRefused(StoreUnavailable):
 
 
 class UnknownOutcome(Exception):
-    """A write was sent and no answer came: it may have happened, or may yet."""
+    """A write was sent and no answer came: it may have happened, or may still happen."""
 
 
 class Compacted(Exception):
@@ -52,7 +54,7 @@ class Compacted(Exception):
 
 
 class ForeignStore(StoreUnavailable):
-    """The store isn't the one that the process or its data belongs to, or isn't whole; one sentence says why."""
+    """The store isn't the one to which the process or its data belongs, or isn't whole. The message says why."""
 
 
 class StoreRestored(ForeignStore):
@@ -74,7 +76,7 @@ class Entry(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What one revision did to one key: `entry` is what it is now, None if it is gone."""
+    """The change that one revision made to one key: `entry` is the key's new entry, None if the key was deleted."""
 
     key: str
     entry: Entry | None
@@ -88,7 +90,7 @@ class Revision(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Everything under a prefix at one revision, ordered by key."""
+    """All entries under a prefix at one revision, ordered by key."""
 
     revision: int
     entries: tuple[Entry, ...]
@@ -96,9 +98,9 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition of a transaction: the key's last change is `mod_revision` (0: it doesn't exist).
+    """A condition of a transaction: the key was last changed at `mod_revision` (0: the key doesn't exist).
 
-    With `lease` also: it is attached to that lease.
+    With `lease`, the key must also be attached to that lease.
     """
 
     key: str
@@ -106,7 +108,7 @@ class Guard:
     lease: LeaseId | None = None
 
     def holds(self, entry: Entry | None) -> bool:
-        """Whether `entry`, the key's state now (None: absent), satisfies it."""
+        """Whether the key's present `entry` (None: absent) satisfies the condition."""
         if entry is None:
             return self.mod_revision == 0 and self.lease is None
         return entry.mod_revision == self.mod_revision and (self.lease is None or entry.lease == self.lease)
@@ -133,14 +135,17 @@ Attached = Callable[[], Awaitable[None]]
 
 
 class Committed(NamedTuple):
-    """The writes are there, as of `revision`."""
+    """The writes were applied, and are visible from `revision` on."""
 
     revision: int
 
 
 class LeaseLeft(NamedTuple):
-    """How long a lease lives yet unless it is kept alive: at least, and less than. A store that restarts may give every
-    lease its time anew; it then counts in another `term`, and only within one does time alone never add."""
+    """The time after which a lease ends unless it is kept alive: at least `at_least_s`, and less than `below_s`.
+
+    A store that restarts may give every lease its whole time anew. The store then counts in another `term`. Within one
+    term, the time that is left grows only by a keep-alive.
+    """
 
     at_least_s: float
     below_s: float
@@ -148,7 +153,7 @@ class LeaseLeft(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """Nothing was written: what the keys of the failed guards are now (None: absent)."""
+    """Nothing was written, because guards failed. `failed` has their keys' present entries (None: absent)."""
 
     failed: dict[str, Entry | None]
 
@@ -161,7 +166,7 @@ class LeaseLine(Protocol):
         ...
 
     def close(self) -> None:
-        """Releases what it holds. Blocks."""
+        """Closes the line's connections. Blocks."""
         ...
 
 
@@ -169,7 +174,7 @@ class Store(Protocol):
     """A metadata store, seen from one process. All methods may raise StoreUnavailable."""
 
     async def read(self, prefix: str = "") -> Snapshot:
-        """Everything under `prefix`, at one revision."""
+        """All entries under `prefix`, at one revision."""
         ...
 
     def watch(
@@ -177,8 +182,8 @@ class Store(Protocol):
     ) -> AsyncGenerator[Revision, None]:
         """Each later revision that touches `prefix`, once and in order. Raises Compacted.
 
-        `attached` is awaited each time that the watch has got a new connection to the store, before anything that comes
-        by it is yielded: another store may be there now. What it raises ends the watch.
+        `attached` is awaited each time that the watch has a new connection to the store, before anything from that
+        connection is yielded, because another store may answer there now. An error that it raises ends the watch.
 
         A revision is yielded whole (its changes under the prefix). The iterator ends when the store is closed; close
         it (`aclose`) when leaving it early.
@@ -198,11 +203,14 @@ class Store(Protocol):
         ...
 
     async def lease_left(self, lease: LeaseId) -> LeaseLeft:
-        """How long any lease has left, without keeping it alive. Raises LeaseExpired."""
+        """How much time a lease has left. The lease may be another process's, and isn't kept alive by the call.
+
+        Raises LeaseExpired.
+        """
         ...
 
     def lease_line(self) -> LeaseLine:
-        """A line of its own for one thread. It must be closed before the store is."""
+        """A new line for one thread. It must be closed before the store is closed."""
         ...
 
     async def revoke(self, lease: LeaseId) -> None:
@@ -210,7 +218,7 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Ends watches and releases what the process holds. Leases are left to end by themselves."""
+        """Ends the watches and closes the connections. Leases are left to end by themselves."""
         ...
 
 

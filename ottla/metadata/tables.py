@@ -1,18 +1,22 @@
-"""The embedded store's SQLite file: revisions, entries, history and leases as tables. Blocking; one thread at a time.
+"""The embedded store's SQLite file: revisions, entries, history and leases as tables.
+
+Calls block, and only one thread at a time may make them.
 
 | table | holds |
 |---|---|
-| `counter` | `revision` (the last), `compacted` (history up to it is gone), `lease` (the last id) |
-| `entry` | what each key is now |
-| `change` | what each revision did to each key; the oldest are dropped |
+| `counter` | `revision` (the last), `compacted` (the history up to that revision is gone), `lease` (the last id) |
+| `entry` | the present value of each key |
+| `change` | the change that each revision made to each key; the oldest changes are dropped |
 | `lease` | when each lease ends, and which process holds it |
 
 Time is the system's monotonic clock, which all processes of a machine share and which stands still while the machine
-sleeps. A lease also ends when its owner dies: each process locks a file of its own (flock, released by the kernel when
-the process ends), and a lease whose owner's file can be locked has none. So a process killed and started again needn't
-wait for its own session, nor does a reboot leave leases behind, although the clock starts anew.
+sleeps. A lease also ends when its owner dies. Each process locks a file of its own (flock, which the kernel releases
+when the process ends). If another process can lock that file, the owner is dead. So a process that was killed and
+started again needn't wait for the end of its own session. Nor does a reboot, at which the clock starts anew, leave
+leases behind.
 
-Transactions are synced to disk before they are reported, keep-alives aren't: after a power cut no owner lives anyway.
+Transactions are synced to disk before their callers get the result. Keep-alives aren't synced: after a power cut no
+owner of a lease lives anyway.
 """
 
 from __future__ import annotations
@@ -48,9 +52,9 @@ from .store import (
 )
 
 SCHEMA_VERSION = 1
-HISTORY_CHANGES = 100_000  # of the last so many, watches can still be told
+HISTORY_CHANGES = 100_000  # the newest changes, which the file keeps for watches
 _COMPACT_EVERY_REVISIONS = 1_000
-_BUSY_S = 5.0  # how long another process may hold the file
+_BUSY_S = 5.0  # for so long a call waits for another process's lock on the file
 _LAST = "\U0010ffff"
 _ENTRY = "key, value, mod_revision, create_revision, lease"
 
@@ -74,7 +78,7 @@ class Tables:
     """One process's connection to the file. `now_ms` is the monotonic clock."""
 
     def __init__(self, path: Path, now_ms: Callable[[], int]) -> None:
-        """Opens or creates the file. Raises StoreUnavailable where that fails or a newer version of Ottla wrote it."""
+        """Opens or creates the file. Raises StoreUnavailable if that fails or a newer Ottla wrote the file."""
         self._now_ms = now_ms
         path.parent.mkdir(parents=True, exist_ok=True)
         self._owners = path.with_name(path.name + ".owners")
@@ -98,12 +102,12 @@ class Tables:
             raise
 
     def close(self) -> None:
-        """Closes the file and lets go of the owner lock, which ends this process's leases for the others."""
+        """Closes the file and releases the owner's lock, so that other processes end the leases of this one."""
         self._db.close()
         self._release_owner()
 
     def check_in_place(self) -> None:
-        """Raises ForeignStore where the file that is open isn't the one of its name any more."""
+        """Raises ForeignStore if the open file was removed, or another file has its name now."""
         if _identity(self._path) != self._identity:
             raise ForeignStore(
                 f"the metadata file {self._path} was removed or replaced while it was in use; put the right one back,"
@@ -111,11 +115,11 @@ class Tables:
             )
 
     def data_version(self) -> int:
-        """A number that differs from the last call's if another process has committed since."""
+        """SQLite's data version: it differs from the last call's if another process has committed since."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def revision(self) -> int:
-        """The last revision."""
+        """The store's newest revision."""
         return self._counter("revision")
 
     def read(self, prefix: str) -> Snapshot:
@@ -166,11 +170,13 @@ class Tables:
 
     @contextmanager
     def transaction(self, *, durable: bool = True) -> Iterator[None]:
-        """Everything written inside is committed together at the end. Raises StoreUnavailable, ForeignStore,
-        UnknownOutcome."""
+        """Commits all writes of the block together at its end, synced to disk if `durable`.
+
+        Raises StoreUnavailable, ForeignStore, UnknownOutcome.
+        """
         self.check_in_place()
         try:
-            # Each time: whatever became of the last one, a durable one is synced.
+            # This is set for each transaction, so that a durable one is synced whatever the one before it was.
             self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -191,7 +197,7 @@ class Tables:
             raise UnknownOutcome(f"the metadata file couldn't be synced: {error}") from error
 
     def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
-        """Compares and writes, inside `transaction`. Raises LeaseExpired (and has written nothing)."""
+        """Compares the guards and applies the writes, inside `transaction`. Raises LeaseExpired before any write."""
         failed = {guard.key: entry for guard in guards if not guard.holds(entry := self._entry(guard.key))}
         if failed:
             return Rejected(failed)
@@ -219,7 +225,7 @@ class Tables:
         row = self._db.execute("SELECT ends_at_ms FROM lease WHERE id = ?", (lease,)).fetchone()
         if row is None:
             raise LeaseExpired(f"lease {lease} has ended")
-        left_ms = row[0] - self._now_ms()  # a clock of whole milliseconds
+        left_ms = row[0] - self._now_ms()  # both are whole milliseconds, so the difference may be off by one
         return LeaseLeft((left_ms - 1) / 1000, (left_ms + 1) / 1000, term=0)
 
     def revoke(self, lease: LeaseId) -> None:
@@ -232,7 +238,7 @@ class Tables:
         self._write([Delete(key) for key in keys])
 
     def overdue_leases(self, *, check_owners: bool = True) -> list[LeaseId]:
-        """Leases whose time is over or (with `check_owners`) whose process is gone."""
+        """The leases whose time is over or (with `check_owners`) whose process is dead."""
         now = self._now_ms()
         overdue = []
         alive: dict[str, bool] = {self._owner: True}
@@ -260,8 +266,11 @@ class Tables:
         self._db.execute("DELETE FROM change WHERE revision <= ?", (revision,))
 
     def _write_ahead(self) -> None:
-        """Where several processes create the file at once, SQLite sees a deadlock, and tells one that it is locked
-        without the waiting that it was told of."""
+        """Sets the file to write-ahead logging, in several attempts if need be.
+
+        If several processes create the file at once, SQLite detects a deadlock, and one process gets "locked" at once,
+        in spite of its time-out.
+        """
         deadline = time.monotonic() + _BUSY_S
         while True:
             try:
@@ -291,7 +300,7 @@ class Tables:
         return None if row is None else Entry(*row)
 
     def _write(self, writes: Sequence[Write]) -> int:
-        """Applies writes as one revision; the present revision if none of them changes anything."""
+        """Applies writes as one revision, and returns it; returns the present revision if no write changes anything."""
         previous = self._counter("revision")
         revision = previous + 1
         sequence = 0
@@ -341,17 +350,17 @@ class Tables:
         self._db.execute("UPDATE counter SET value = ? WHERE name = ?", (value, name))
 
     def _claim(self, path: Path) -> int:
-        """The locked file that says that this process lives."""
+        """Creates and locks the file that shows other processes that this one is alive. Returns the file descriptor."""
         while True:
             file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
-            # Between creation and lock another process may have taken the file for a dead one's and removed it.
+            # Between creation and lock, another process may have taken the file for a dead process's and removed it.
             if path.exists() and path.stat().st_ino == os.fstat(file).st_ino:
                 return file
             os.close(file)
 
     def _owner_lives(self, owner: str) -> bool:
-        """Whether its process does; clears away the file of one that doesn't."""
+        """Whether the owner's process is alive. The file of a dead owner is removed."""
         path = self._owners / owner
         try:
             file = os.open(path, os.O_RDWR)
@@ -373,7 +382,10 @@ class Tables:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """By which a file is told from another one of its name; None where there is none. Raises StoreUnavailable."""
+    """The file's device and inode, by which it is told from another file of its name; None if there is no file.
+
+    Raises StoreUnavailable.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""What every admin client of ours says and reads, whatever connection it has: settings of resources, and refusals.
+"""Requests and answers that Ottla's admin clients share: settings of resources, and brokers' refusals.
 
-The operator asks over a `Peer`, by `ask`; the command line over a blocking connection where kafka-python's admin client
-can't ask (settings of all brokers). Messages are dictionaries, as `ottla.protocol.messages` takes them.
+The operator sends its requests over a `Peer`, by `ask`. The command line sends them over a blocking connection if
+kafka-python's admin client can't make the request (for settings of all brokers). Messages are dictionaries, as
+`ottla.protocol.messages` takes them.
 
 Source: Kafka's DescribeConfigs and IncrementalAlterConfigs (KIP-339).
 """
@@ -31,14 +32,17 @@ async def ask(peer: Peer, api: tuple[int, int], message: Mapping[str, Any], time
 
 
 def settings_wanted(kind: int, names: Iterable[str], settings: Iterable[str] | None = None) -> dict[str, Any]:
-    """DescribeConfigs of the named resources: these settings, or all of them."""
+    """A DescribeConfigs request for `settings` of the named resources (None: for all their settings)."""
     keys = None if settings is None else list(settings)
     resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys} for name in names]
     return {"resources": resources, "include_synonyms": False, "include_documentation": False}
 
 
 def settings_altered(kind: int, changes: Mapping[str, Iterable[Edit]]) -> dict[str, Any]:
-    """IncrementalAlterConfigs: the edits of each named resource, of which a broker does all or none."""
+    """An IncrementalAlterConfigs request with the edits of each named resource.
+
+    A broker makes all edits of a resource or none.
+    """
     resources = [
         {
             "resource_type": kind,
@@ -53,7 +57,7 @@ def settings_altered(kind: int, changes: Mapping[str, Iterable[Edit]]) -> dict[s
 
 
 def refusal(answered: Any) -> KafkaError | None:
-    """Why a broker refused what this part of an answer is about; None where it did it."""
+    """The error in this part of an answer; None if the broker carried out that part of the request."""
     if answered.error_code == ErrorCode.none:
         return None
     return KafkaError(answered.error_code, answered.error_message or "")

@@ -1,11 +1,11 @@
 """One blocking connection to a broker: frames out, frames in, every wait bounded.
 
-Owns a stream, the broker's version ranges (asked for by ApiVersions right after connecting) and the order of answers:
-Kafka answers a connection's requests in the order they came, so `receive` needs only a queue of what was sent. Several
-requests may be on the way (`send` … `send` … `receive` … `receive`). Whoever catches `ConnectionLost` drops the
-connection: after a time-out or half a frame the stream can't be used again.
+It owns a stream, the broker's version ranges (asked for by ApiVersions right after connecting) and the order of
+answers. A broker answers a connection's requests in the order in which they came, so `receive` needs only a queue of
+the requests that were sent. Several requests may be on the way (`send` … `send` … `receive` … `receive`). A caller that
+catches `ConnectionLost` must drop the connection: after a time-out or half a frame the stream can't be used again.
 
-Source: KIP-511 for the fallback when a broker lacks our ApiVersions version.
+Source: KIP-511, for the fallback if a broker lacks our ApiVersions version.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class ConnectionLost(ConnectionError):
 
 
 class UnsupportedVersion(Exception):
-    """The broker serves no version of an API that we speak."""
+    """The broker serves no version of an API that this client speaks."""
 
 
 class Connection:
     """A connection that is open from construction until `close`. Not safe to share between threads.
 
-    `timeout_s` bounds the whole answer of one request, `connect_timeout_s` the opening of the connection, and `open_by`
-    (in time.monotonic's seconds) the opening with the exchange of versions: a listener may accept and stay silent.
+    `timeout_s` bounds the wait for the whole answer to one request, `connect_timeout_s` the opening of the connection.
+    `open_by` (in time.monotonic's seconds) is a deadline for the opening together with the exchange of versions,
+    because a listener may accept a connection and then stay silent.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class Connection:
     ) -> Any:
         """Sends one request and waits for its answer.
 
-        `extra_s` is how long the broker itself may hold it; `within_s` takes the place of the connection's time-out.
+        `extra_s` is the time for which the broker itself may delay the answer. `within_s` takes the place of the
+        connection's time-out and of `extra_s`.
         """
         self.send(api_key, version, message)
         return self.receive(extra_s=extra_s if within_s is None else within_s - self._timeout_s)
@@ -116,15 +118,15 @@ class Connection:
 
         def read(api_key: int, version: int, frame: memoryview, position: int) -> Any:
             if api_key == API_VERSIONS and bytes(frame[position : position + 2]) == b"\x00\x23":
-                version = 0  # the broker answers a version it lacks by v0 and error 35
+                version = 0  # a broker that lacks the request's version answers by version 0, with error 35
             return read_response(api_key, version, bytes(frame), position)
 
         return self._receive(read, extra_s)
 
     def receive_fetched(self, *, extra_s: float = 0.0) -> tuple[ErrorCode, list[FetchedPartition]]:
-        """The answer to the oldest unanswered request, a Fetch: its error and its partitions.
+        """The answer to the oldest unanswered request, which must be a Fetch: its error and its partitions.
 
-        Their records lie in the connection's buffer, and are there until something else is received.
+        The partitions' records lie in the connection's buffer, and are valid until the next answer is received.
         """
         return self._receive(lambda _, version, frame, at: read_fetch_response(version, frame, at), extra_s)
 
@@ -141,7 +143,7 @@ class Connection:
             raise ConnectionLost(message, self.address) from error
 
     def answers_within(self, seconds: float) -> bool:
-        """Whether the next answer begins to come, or the connection ends, within so many seconds."""
+        """Whether the next answer begins to arrive, or the connection ends, within `seconds`."""
         return self._stream.readable_within(seconds)
 
     @property
@@ -170,7 +172,7 @@ class Connection:
         return self._read_exactly(size, deadline)
 
     def _read_exactly(self, size: int, deadline: float) -> memoryview:
-        """The next `size` bytes, in a buffer that the next call overwrites."""
+        """The next `size` bytes, as a view of a buffer that the next call overwrites."""
         if size > len(self._buffer):
             self._buffer = bytearray(
                 size

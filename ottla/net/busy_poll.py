@@ -1,13 +1,13 @@
-"""Looks for the next request for a moment before the event loop sleeps, where requests come that fast.
+"""Keeps the event loop polling for a moment before it sleeps, if requests follow one another fast.
 
-To sleep and to be woken costs a core more than to look around: some 35 µs of the broker's and as much of the client's
-in a virtual machine, longer than a small request itself takes. So after an answer that came soon after the one before,
-the loop is kept from sleeping for a window, in which it serves everybody as ever. That pays only if somebody asks
-within it. After a look in vain some answers are let pass without one, twice as many each time, up to a thousand; each
-look that finds a request halves them. So a client that asks and waits is answered sooner, and traffic with longer
-pauses doesn't keep a core busy.
+Sleeping and waking up costs a core more time than polling does: in a virtual machine some 35 µs for the broker and as
+much for the client, which is longer than a small request itself takes. So if an answer follows soon after the one
+before it, the event loop polls for a window instead of sleeping, and serves all connections as usual. That pays only if
+a request arrives within the window. After a window without a request, some answers are followed by no window: twice as
+many each time, up to a thousand. Each window with a request halves their number. So a client that sends each request
+after the answer to the last one is answered sooner, and traffic with longer pauses doesn't keep a core busy.
 
-Of the family of Linux's adaptive halt polling in KVM (`halt_poll_ns`) and busy polling of sockets
+Linux has two relatives of this: adaptive halt polling in KVM (`halt_poll_ns`), and busy polling of sockets
 (`net.core.busy_poll`).
 """
 
@@ -17,12 +17,16 @@ from collections.abc import Callable
 from time import perf_counter
 
 WINDOW_SECONDS = 60e-6
-SOON = 4  # windows between two answers: a client that asks and waits, its wake-up and ours
+SOON = 4  # two answers are close if they are fewer windows apart: enough for a wake-up on either side
 PASSED_MAX = 1023
 
 
 class BusyPoll:
-    """`call_soon` is the event loop's; a window of 0 s means never. `looked_seconds`: how long it looked in all."""
+    """Polls after answers that follow one another fast.
+
+    `call_soon` is the event loop's. With a window of 0 s it never polls. `looked_seconds` is the time that it has
+    polled in all.
+    """
 
     __slots__ = (
         "_answered_at",
@@ -50,13 +54,13 @@ class BusyPoll:
         self.looked_seconds = 0.0
         self._answered_at = -1.0
         self._looking = False
-        self._found = False  # an answer since the last look
+        self._found = False  # whether there was an answer since the last look
         self._looked_at = self._until = 0.0
-        self._to_pass = 0  # answers, between two looks
+        self._to_pass = 0  # so many close answers are passed over between two windows
         self._passed = 0
 
     def answered(self) -> None:
-        """Answers have just been sent, or queued, from the read callback."""
+        """Called when answers have just been sent, or queued, from the callback that received requests."""
         if self._looking:
             self._found = True
             return
@@ -73,14 +77,14 @@ class BusyPoll:
         self._call_soon(self._first_look)
 
     def _first_look(self) -> None:
-        """The round in which the answer was sent is over; the window begins."""
+        """Begins the window, when the event loop's round in which the answer was sent is over."""
         self._found = False
         self._looked_at = self._clock()
         self._until = self._looked_at + self._window
         self._call_soon(self._look)
 
     def _look(self) -> None:
-        """Runs between two rounds of the loop; while it is due, the loop asks for events without waiting for them."""
+        """Runs between two rounds of the event loop. While it is scheduled, the loop polls without waiting."""
         now = self._clock()
         if self._found:
             self._found = False

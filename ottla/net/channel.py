@@ -1,9 +1,9 @@
-"""The bytes of one connection, in both directions, on the event loop.
+"""Channels, which move the bytes of one connection in both directions, on the event loop.
 
-A channel moves bytes and knows nothing of frames. Buffers are the caller's. `PlainChannel` moves bytes as they are.
+A channel knows nothing of frames, and uses its caller's buffers. `PlainChannel` moves bytes as they are.
 
-A socket is driven by the event loop's reader and writer callbacks rather than by a transport, because that allows
-`sendfile` in between, and a receive buffer that all connections share.
+The event loop's reader and writer callbacks drive a socket here, and not a transport. That allows `sendfile` in
+between, and one receive buffer for all connections.
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ from ottla.protocol.received import Buffer
 
 
 class Channel(Protocol):
-    """One connection's bytes. Every call returns at once."""
+    """Moves the bytes of one connection. Every call returns at once."""
 
     def receive_into(self, buffer: Buffer) -> int:
-        """How many bytes have arrived in `buffer`; 0 where the peer sends no more. Raises BlockingIOError where none
-        has arrived, and OSError."""
+        """Receives into `buffer`, and returns the number of bytes; 0 if the peer sends no more.
+
+        Raises BlockingIOError if nothing has arrived, and OSError.
+        """
 
     def send(self, data: Buffer, *, more: bool) -> int:
-        """How many bytes of `data` were taken; with `more` behind them they needn't leave yet. Raises BlockingIOError
-        where the peer takes none, and OSError."""
+        """Sends from the start of `data`, and returns the number of bytes that were taken.
+
+        With `more`, further bytes follow at once, so these needn't leave yet. Raises BlockingIOError if the peer takes
+        none, and OSError.
+        """
 
     def send_file(self, descriptor: int, position: int, size: int) -> int:
-        """As `send`, of a file's bytes; 0 where the file has ended."""
+        """Sends bytes of a file, as `send` does; returns 0 if the file has ended."""
 
     def on_readable(self, callback: Callable[[], None]) -> None:
-        """From now on `callback` is called when `receive_into` has something to say."""
+        """From now on `callback` is called when bytes have arrived, the peer sends no more, or the channel failed."""
 
     def not_readable(self) -> None:
         """Ends `on_readable`."""
 
     def on_writable(self, callback: Callable[[], None]) -> None:
-        """From now on `callback` is called when the peer takes more."""
+        """From now on `callback` is called when the peer takes more bytes."""
 
     def not_writable(self) -> None:
         """Ends `on_writable`."""

@@ -1,10 +1,11 @@
 """A small blocking client: metadata, offsets, topics and producer ids, each with retries under one deadline.
 
-Owns the connections to a cluster's brokers and what Metadata last said. It serves Spark's executors and tools, where a
-thread may block; raw record sets go through `ottla.net.fetching` and `ottla.net.producing`, which borrow connections
-from here. Retriable trouble (lost connections, moving leaders) is handled here until `api_timeout_ms` has passed and
-then raised as `Unreachable`, which names the addresses; what a broker refuses for good is raised as KafkaError. Which
-error codes are which is in `error_codes`, and how a topic is found to be gone in `existence`.
+The client owns the connections to a cluster's brokers, and the brokers and leaders of the last Metadata answer. It
+serves Spark's executors and tools, where a thread may block. Raw record sets go through `ottla.net.fetching` and
+`ottla.net.producing`, which borrow connections from here. After retriable failures (lost connections, moving leaders)
+the client tries again until `api_timeout_ms` has passed, and then raises `Unreachable`, which names the addresses. A
+final refusal by a broker is raised as KafkaError. `error_codes` says which error codes are retriable, and `existence`
+how the client finds out that a topic is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic's partitions and who leads them (−1: nobody for now)."""
+    """A topic and the leader of each of its partitions (broker ids; −1: no leader for now)."""
 
     name: str
     topic_id: UUID | None
@@ -41,24 +42,24 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """What one Metadata answer said."""
+    """The content of one Metadata answer."""
 
     brokers: Mapping[int, Address]
     controller_id: int
     topics: Mapping[str, TopicMetadata]
-    errors: Mapping[str, ErrorCode]  # topics asked for that can't be described
+    errors: Mapping[str, ErrorCode]  # for the topics of the request that the broker couldn't describe
     answered_by: Address
 
 
 class Unreachable(ConnectionError):
-    """No broker could answer within the time allowed."""
+    """No broker could answer within the allowed time."""
 
 
 class Client:
     """A client of one cluster. Not safe to share between threads or across fork.
 
-    `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` each answer of a broker. A topic that
-    the brokers don't know is looked for `unknown_retries` times more, with pauses of `unknown_interval_ms`.
+    `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` the wait for each answer of a broker. A
+    topic that the brokers don't know is looked up `unknown_retries` times more, with pauses of `unknown_interval_ms`.
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class Client:
         self.unknown_retries = unknown_retries
         self.unknown_interval_ms = unknown_interval_ms
         self._connect_timeout_ms = connect_timeout_ms
-        self._deadline = math.inf  # of the call that `retrying` is in
+        self._deadline = math.inf  # of the call that `retrying` is carrying out
         self._connections: dict[Address, Connection] = {}
-        self._spares: dict[Address, Connection] = {}  # beside one that has answers under way
+        self._spares: dict[Address, Connection] = {}  # second connections, beside ones that have answers under way
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._failures: dict[Address, int] = {}  # since an address last told metadata
+        self._failures: dict[Address, int] = {}  # failures of an address since its last Metadata answer
         self._last_failure: ConnectionLost | None = None
 
     def __enter__(self) -> Client:
@@ -103,23 +104,27 @@ class Client:
         self._spares.clear()
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """The cluster and `topics` (None: all), as one broker knows them. Topics are never created by asking."""
+        """The cluster and `topics` (None: all), as one broker knows them. The request never creates topics."""
         return self.retrying(lambda: self._metadata(_named(topics)), "Metadata")
 
     def metadata_at(self, address: Address, topics: Iterable[str]) -> ClusterMetadata:
-        """The cluster and `topics`, as the broker at `address` knows them. Asked once: raises ConnectionLost, Retry."""
+        """The cluster and `topics`, as the broker at `address` knows them.
+
+        The request is made only once. Raises ConnectionLost, Retry.
+        """
         return self._ask_metadata(self._free(address), _named(topics))
 
     def look_up(self, topics: Mapping[str, Wanted]) -> ClusterMetadata:
-        """The cluster and `topics`; one is among the errors as absent only if several brokers agree."""
+        """The cluster and `topics`. A topic is reported as absent, among the errors, only if several brokers agree."""
         return self.retrying(lambda: look_up(self, topics), "Metadata")
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, isolation: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """For each partition the first offset whose record is at or after a timestamp in ms, or LATEST, or EARLIEST.
+        """For each partition, the offset and timestamp of the first record at or after a timestamp.
 
-        Raises TopicGone for a partition that doesn't exist.
+        Timestamps are in ms; LATEST and EARLIEST ask for the ends of the log. Raises TopicGone for a partition that
+        doesn't exist.
         """
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
@@ -134,7 +139,7 @@ class Client:
     def create_topic(
         self, name: str, partitions: int, *, replication: int = -1, configs: Mapping[str, str] | None = None
     ) -> bool:
-        """Creates a topic and returns whether it is new; False if one of that name exists."""
+        """Creates a topic. Returns True if it is new, False if a topic of that name exists already."""
         wanted = {
             "name": name,
             "num_partitions": partitions,
@@ -172,7 +177,10 @@ class Client:
         return self.retrying(attempt, "InitProducerId")
 
     def leader(self, partition: TopicPartition) -> Connection:
-        """A connection to the partition's leader. Raises Retry while there is none, TopicGone for no such partition."""
+        """A connection to the partition's leader.
+
+        Raises Retry while the partition has no leader, TopicGone if the partition doesn't exist.
+        """
         node = self._leaders.get(partition, -1)
         if node < 0:
             self._refresh([partition.topic])
@@ -184,7 +192,7 @@ class Client:
         return self.broker(node)
 
     def forget_leader(self, partition: TopicPartition) -> None:
-        """Makes the next `leader` ask for Metadata again."""
+        """Makes the next call of `leader` ask for Metadata again."""
         self._leaders.pop(partition, None)
 
     def broker(self, node: int) -> Connection:
@@ -196,9 +204,10 @@ class Client:
         return self._connect(self._brokers[node])
 
     def any_broker(self, *, besides: Address | None = None) -> Connection:
-        """A connection to whichever known broker answers, on which no other answer is under way.
+        """A connection to any known broker that can be reached, without an answer under way on it.
 
-        Brokers that failed are tried last. Raises ConnectionLost naming the addresses tried, or the one left out.
+        The broker at the address `besides` is left out. Brokers that failed are tried last. Raises ConnectionLost,
+        which names the addresses that were tried, or the one that was left out.
         """
         candidates = dict.fromkeys([*self._connections, *self.bootstrap, *self._brokers.values()])
         failures = []
@@ -213,10 +222,10 @@ class Client:
         raise ConnectionLost("; ".join(failures) or f"there is no broker besides {besides}", address)
 
     def await_answer(self, connection: Connection, partitions: Iterable[TopicPartition], seconds: float) -> None:
-        """Returns when an answer begins to come from the partitions' leader, at the latest after so many seconds.
+        """Returns when an answer begins to arrive from the partitions' leader, at the latest after `seconds`.
 
-        A machine that dies says no goodbye, and looks like a slow one. So while nothing comes, the other brokers are
-        asked who leads. Raises ConnectionLost where somebody else leads all of the partitions by now.
+        A machine that dies closes no connection, and so looks like a slow one. While nothing arrives, another broker is
+        asked for the partitions' leaders. Raises ConnectionLost if all of the partitions have other leaders by now.
         """
         deadline = time.monotonic() + seconds
         while not connection.answers_within(min(PATIENCE_S, max(deadline - time.monotonic(), 0))):
@@ -234,14 +243,17 @@ class Client:
                 raise ConnectionLost(f"{connection.address} is silent, and leads no longer", connection.address)
 
     def drop(self, connection: Connection) -> None:
-        """Closes a connection that failed and forgets it."""
+        """Closes a connection after a failure and forgets it."""
         connection.close()
         for connections in (self._connections, self._spares):
             if connections.get(connection.address) is connection:
                 del connections[connection.address]
 
     def retrying(self, attempt: Callable[[], _Answer], what: str, timeout_ms: int | None = None) -> _Answer:
-        """Calls `attempt` until it returns, with a pause after each ConnectionLost or Retry, for `api_timeout_ms`."""
+        """Calls `attempt` until it returns, with a pause after each ConnectionLost or Retry.
+
+        Raises Unreachable after `timeout_ms` (None: `api_timeout_ms`).
+        """
         allowed_ms = self.api_timeout_ms if timeout_ms is None else timeout_ms
         outer = self._deadline
         deadline = self._deadline = min(time.monotonic() + allowed_ms / 1000, outer)
@@ -266,7 +278,7 @@ class Client:
         return connection
 
     def _free(self, address: Address) -> Connection:
-        """A connection on which no answer is under way; where there is none, another one beside."""
+        """A connection without an answer under way: the usual one if it is free, else a second one beside it."""
         connections = self._spares if self._is_busy(address) else self._connections
         try:
             if address not in connections:
@@ -290,9 +302,9 @@ class Client:
         )
 
     def _lost(self, error: ConnectionLost) -> None:
-        """Counts a failure once, and closes what is idle at its address.
+        """Counts a failure once, and closes the idle connections to its address.
 
-        A request that is under way there is for whoever waits for its answer.
+        A connection with a request under way stays open, for the caller that waits for the answer.
         """
         if error is self._last_failure:
             return
@@ -304,7 +316,7 @@ class Client:
         self._leaders.clear()
 
     def _patience_s(self, address: Address) -> float:
-        """How long an answer is waited for that any broker gives at once; longer after each failure of this one."""
+        """For how long to wait for an answer that any live broker gives at once; doubles with each of its failures."""
         return min(PATIENCE_S * 2.0 ** min(self._failures.get(address, 0), 10), self.request_timeout_ms / 1000)
 
     def _refresh(self, topics: Iterable[str]) -> None:
@@ -319,7 +331,7 @@ class Client:
             message = {"topics": topics, "allow_auto_topic_creation": False}
             answer = connection.request(METADATA, version, message, within_s=self._patience_s(connection.address))
         except ConnectionLost as error:
-            self._lost(error)  # the next one to be asked is another broker
+            self._lost(error)  # counts the failure, so that the next request goes to another broker
             raise
         self._failures.pop(connection.address, None)
         self._brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}

@@ -1,17 +1,18 @@
 """One client's connection: frames in, answers out, in the order of the requests.
 
-Bytes are received into a buffer that all connections share, and whole frames are served there, without a copy. Only the
-rest of a frame that hasn't arrived yet moves to memory of the connection's own (`FrameMemory`). Answers leave at once
-from the same callback: no task, no queue between.
+Bytes are received into a buffer that all connections share, and whole frames are served there, without a copy. Only a
+frame that hasn't arrived whole moves to memory of the connection's own, which is granted by a budget
+(`ottla.net.memory`). Answers leave at once, from the callback that received the request: there is neither a task nor a
+queue in between.
 
 The `Pipeline` says which request may start, and which answer is next. While a request can't start, or the peer
 doesn't take its answers, nothing more is read. So a connection holds no more than the requests and bytes that it may
-have unanswered, one frame of the next, and the answers to one request beyond a few small ones.
+have unanswered, one more frame, and the answers to one request beyond a few small ones.
 
-One exception, for the sake of TCP: with its receive queue full, Linux drops what comes beyond a window of nothing, and
-with it the acknowledgements of what it sent itself. So a peer that takes its answers may look as if it didn't, for as
-long as nothing is read. A connection that has been full in both directions for a moment takes what has arrived, up to a
-bound.
+There is one exception, because of TCP. When a socket's receive queue is full, Linux announces a window of zero and
+drops packets beyond it, and with them the acknowledgements of the bytes that it sent itself. So while nothing is read,
+a peer that takes its answers may seem not to take them. A connection that has been full in both directions for a moment
+therefore reads the bytes that have arrived, up to a bound.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAZY_MEMORY_BYTES = 1024 * 1024
-FULL_SECONDS = 0.2  # both ways, before what has arrived is taken: Linux's first retransmission is about as late
+# A connection that is full both ways for so long reads what has arrived: about when Linux first retransmits.
+FULL_SECONDS = 0.2
 HELD_WHILE_FULL_BYTES_MAX = 1024 * 1024
-QUEUED_PARTS_MAX = 32  # of answers, before they are sent and others have their turn
+QUEUED_PARTS_MAX = 32  # with so many parts of answers queued, they are sent, and other connections have their turn
 
 
 class Postponed:
-    """In place of a reply: the request hasn't begun for want of memory, and is dispatched again when there is some."""
+    """Takes the place of a reply: for lack of memory the request hasn't begun, and will be dispatched again."""
 
 
 POSTPONED = Postponed()
@@ -50,7 +52,7 @@ Reply = "Sequence[Part] | Pending | Postponed | None"
 
 
 class Connection:
-    """A client that is served. Created by `Listener`; everything happens on the event loop."""
+    """A connection of a client that is being served. `Listener` creates it; everything happens on the event loop."""
 
     __slots__ = (
         "_blocked",
@@ -90,12 +92,12 @@ class Connection:
         self._have = 0
         self._out = Outgoing(channel, listener.server.disk_threads, self._go_on, self._unreadable)
         self._queued = self._out.parts
-        self._holding = False  # memory for an answer
+        self._holding = False  # whether memory of the budget is held for an answer
         self._pipeline = Pipeline(listener.server.limits, listener.server.pipelined)
         self._reading = True
         self._blocked = False  # a whole request waits in the inbox for the ones before it
-        self._looking = False  # whether both directions stay full
-        self._working = False  # whether memory for work is granted, or waited for
+        self._looking = False  # whether `_still_full` is due, which checks whether both directions stayed full
+        self._working = False  # whether memory for work is granted, or is waited for
         channel.on_readable(self._readable)
 
     # ---- in
@@ -133,7 +135,7 @@ class Connection:
         self._inbox = None
         self._have = 0
         self._take(inbox, have)
-        # What _take left over has memory of its own by now; this frame's goes back.
+        # `_take` has moved a rest to memory of its own; the memory of the served frame goes back.
 
     def _take(self, buffer: Memory, end: int) -> None:
         """Serves the whole frames in buffer[:end] and keeps the rest."""
@@ -175,13 +177,13 @@ class Connection:
                 return
             server.busy_poll.answered()
             if self._blocked and not self._queued and (others_turn or not pipeline):
-                # Only the answers just sent were in the way.
+                # The next request was blocked only by the answers that were just sent.
                 if not self._cut_served(buffer, position, end):
                     self._keep(buffer, position, end)
                 self._loop.call_soon(self._resume)
                 return
         if self._blocked and not position and buffer is not server.receive_buffer:
-            # What waits keeps the memory that it came in, which goes on counting in the budget.
+            # The waiting frames stay in the memory in which they came, which goes on counting in the budget.
             self._inbox, self._have = buffer, end
             self._pause()
             return
@@ -195,8 +197,12 @@ class Connection:
             self._unpause()
 
     def _cut_served(self, buffer: Memory, position: int, end: int) -> bool:
-        """Of what was taken while both directions were full, many a small request may still wait, one for another: what
-        waits isn't copied for each of them. False where it is little, or can't be."""
+        """Drops the served frames from the start of a long inbox, and keeps the rest in place. Returns whether it did.
+
+        After a connection was full in both directions, many small requests may wait in its inbox, each for the one
+        before it. Without this, the rest would be copied once for each of them. It returns False if the rest is short,
+        or if it can't be cut without a copy.
+        """
         if end - position <= len(self._server.receive_buffer) or not _cut(buffer, position):
             return False
         self._inbox, self._have = buffer, end - position
@@ -222,19 +228,19 @@ class Connection:
         self._loop.call_soon(self._resume)
 
     def _serve(self, buffer: Memory, start: int, end: int) -> bool:
-        """Has a request served; False where it has to wait for memory."""
+        """Dispatches a request. Returns False if the request has to wait for memory, or the connection was closed."""
         try:
             reply = self._server.dispatch(self, buffer, start, end)
         except ProtocolError as error:
             self.close(f"malformed request: {error}")
             return False
-        except Exception:  # a bug that one client met must not reach the others
+        except Exception:  # a bug that one client's request triggers mustn't harm the other clients
             logger.exception("request failed; connection %d from %s is closed", self.id, self.client_host)
             self.close()
             return False
         if isinstance(reply, Postponed):
             return False
-        if self._working:  # granted, and not needed after all
+        if self._working:  # memory for work was granted, but the request didn't need it after all
             self._working = False
             self._server.memory.forget_work(self, self._loop.time())
         if reply is None or self.closed:
@@ -253,13 +259,18 @@ class Connection:
         return True
 
     def owns(self, frame: Memory) -> bool:
-        """Whether the frame that is being served lies in memory of this connection's own. Such memory is never used
-        for another frame, so that a view of it keeps its content."""
+        """Whether the frame that is being served lies in memory of this connection's own.
+
+        Such memory is never used for another frame, so that a view of it keeps its content.
+        """
         return frame is not self._server.receive_buffer
 
     def begin_work(self, size_bytes: int, *, postponable: bool = True) -> Work | None:
-        """Memory of `size_bytes` for work in the background on the request that is being served; None where none is
-        free, unless the request isn't `postponable`: its reply is POSTPONED then."""
+        """Memory of `size_bytes` for background work on the request that is being served.
+
+        If no memory is free, it returns None, and the request's reply must be POSTPONED. A request that isn't
+        `postponable` gets the memory in any case.
+        """
         memory, now = self._server.memory, self._loop.time()
         if postponable and not memory.reserve_work(self, size_bytes, now, self._granted):
             self._working = True
@@ -268,7 +279,7 @@ class Connection:
         return memory.begin_work(self, size_bytes, now)
 
     def _keep(self, buffer: Memory, position: int, end: int) -> None:
-        """Moves buffer[position:end], which can't be served now, to memory of this connection's own."""
+        """Moves buffer[position:end], whose frames can't be served now, to memory of this connection's own."""
         have = end - position
         wanted = max(frame_bytes(buffer, position, end), have)
         memory = self._server.memory
@@ -302,13 +313,13 @@ class Connection:
             self._look_if_full()
 
     def _look_if_full(self) -> None:
-        """If neither direction moves from now on, that is found out."""
+        """Schedules `_still_full` if both directions are full now."""
         if self._out.full and not self._reading and not self._looking:
             self._looking = True
             self._loop.call_later(FULL_SECONDS, self._still_full)
 
     def _still_full(self) -> None:
-        """Takes what has arrived, if neither direction has moved: see the module's exception for TCP."""
+        """Reads the bytes that have arrived, if neither direction has moved: see the module's exception for TCP."""
         self._looking = False
         held, inbox, shared, memory = self._have, self._inbox, self._server.receive_buffer, self._server.memory
         if self.closed or self._reading or not self._out.full or not self._blocked or inbox is None:
@@ -323,7 +334,7 @@ class Connection:
                 return
             else:
                 if not received:
-                    return  # it sends no more, but may still take its answers; `_readable` meets the end in its turn
+                    return  # the peer sends no more, but may still take answers; `_readable` will see the end again
                 self._inbox = bytearray(memoryview(inbox)[:held]) + memoryview(shared)[:received]
                 self._have += received
                 memory.hold_frames(self, self._have, self._loop.time())
@@ -337,7 +348,7 @@ class Connection:
     # ---- out
 
     def answered(self) -> None:
-        """One of the unanswered requests has its answer; sends what is next in order."""
+        """Called when an unanswered request has got its answer. Sends the answers that are next in order."""
         if not self._pipeline.move_answers(self._queued):
             return
         if self._queued and not self._out.stopped:
@@ -345,16 +356,16 @@ class Connection:
         self._resume()
 
     def may_go_on(self) -> None:
-        """What couldn't start may be able to now."""
+        """Called when a request that couldn't start may be able to start now."""
         self._loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Serves the requests that waited behind an answer."""
+        """Serves the requests in the inbox that waited for an answer before them."""
         if self._blocked and not self.closed and not self._out.stopped and self._inbox is not None:
             self._take_inbox()
 
     def _send(self) -> None:
-        """Sends what is queued, as far as that goes now; `_go_on` is called for the rest."""
+        """Sends the queued parts, as many as can leave now. `_go_on` is called when the rest can leave."""
         out = self._out
         was_stopped, was_full = out.stopped, out.full
         try:
@@ -371,8 +382,11 @@ class Connection:
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _hold_answers(self) -> None:
-        """Answers can't leave just now. What they take in memory counts in the budget, if it is more than a little.
-        Ranges of files take none: a connection that waits for a disk keeps nobody else's answer from being begun."""
+        """Counts the memory of answers that can't leave now in the budget, if it exceeds `SMALL_BYTES`.
+
+        Ranges of files take no memory, so a connection that waits for a disk takes no room from other connections'
+        answers.
+        """
         held = self._out.held_bytes
         if held > SMALL_BYTES:
             self._holding = True
@@ -382,7 +396,7 @@ class Connection:
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _go_on(self) -> None:
-        """The peer takes more of what is queued, or what was waited for has been read."""
+        """Called when the peer takes more, or when a piece of a file has been read ahead. Sends and serves on."""
         self.idle_sweeps = 0
         self._send()
         if not self._out.stopped:
@@ -392,7 +406,7 @@ class Connection:
         self.close(f"its answer can't be read: {error}")
 
     def close(self, reason: str = "") -> None:
-        """Closes the socket and forgets what waits for an answer."""
+        """Closes the channel, and forgets the requests that wait for their answers."""
         if self.closed:
             return
         self.closed = True
@@ -409,32 +423,35 @@ class Connection:
 
     @property
     def unanswered(self) -> int:
-        """Requests that wait for their answer, or for answers before theirs."""
+        """The number of requests that wait for their answer, or for the answers before theirs."""
         return len(self._pipeline)
 
     @property
     def waits_for_broker(self) -> bool:
-        """Whether the peer has done its part: it has sent a whole request and taken all answers that were ready, and
-        it is the broker's turn. Either a disk is waited for, or the request waits behind others that are all of the
-        pipelined APIs, which take as long as the broker has work with them. (A request such as JoinGroup waits because
-        its peer wants it to; a peer that sends more behind it has chosen to wait.)"""
+        """Whether the connection waits for the broker and not for its peer.
+
+        Then the peer has sent a whole request and taken all answers that were ready. Either a disk is waited for, or
+        the request waits behind others that are all of the pipelined APIs, which take only as long as the broker works
+        on them. (A request such as JoinGroup waits because its peer wants it to. A peer that sends more behind such a
+        request has chosen to wait.)
+        """
         if self._out.stopped:
             return not self._out.full and (self._blocked or self._inbox is None)
         return self._blocked and self._pipeline.waits_for_pipelined()
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way in either direction, or the peer takes nothing of what it asked for."""
+        """Whether no request or answer is under way, or the peer takes none of its answers."""
         return self._out.full or (not self._pipeline and not self._queued)
 
 
 def _allocate(size: int) -> Memory:
-    """Memory for a frame. That of a large one takes room only as its bytes arrive, and goes back to the system."""
+    """Memory for a frame. A large frame's memory takes room only as its bytes arrive, and goes back to the system."""
     return bytearray(size) if size <= LAZY_MEMORY_BYTES else mmap.mmap(-1, size)
 
 
 def _cut(buffer: Memory, position: int) -> bool:
-    """Drops what lies before `position`, without a copy; False where that can't be, or somebody still looks at it."""
+    """Drops buffer[:position] without a copy. Returns False if the buffer can't be cut or a view of it exists."""
     if not isinstance(buffer, bytearray):
         return False
     try:

@@ -1,12 +1,12 @@
-"""Threads that read what isn't in memory, so that the event loop doesn't wait for a disk.
+"""Threads that read from disks for the event loop, so that the loop doesn't wait for a disk.
 
-The rule it protects: a volume that doesn't answer takes no thread from the others, and holds up nothing but what is
-read from it. Each volume has a few threads of its own. They are daemons: one that the kernel never lets go doesn't keep
-the process from ending.
+The rule that this module protects: a volume that doesn't answer takes no thread from other volumes, and delays nothing
+but reads from itself. So each volume has a few threads of its own. They are daemons: a thread that the kernel never
+releases doesn't keep the process from ending.
 
-What waits for a volume is no more than what somebody waits for: work that is given up leaves the queue. A connection
-waits for one piece of its answers, or for one look-up by time of a ListOffsets, which is given up with it; and
-`ottla.broker.cold_reads` bounds what fetches look up.
+A volume's queue holds no abandoned work: when the future of a piece of work is cancelled, the work leaves the queue. A
+connection waits for only one piece at a time: a piece of its answers, or a ListOffsets' look-up by time, which is
+cancelled when the connection closes. `ottla.broker.cold_reads` bounds the look-ups of fetches.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 THREADS_PER_VOLUME = 4
-IDLE_SECONDS = 10.0  # after which a thread ends
+IDLE_SECONDS = 10.0  # a thread without work ends after so long
 
 
 class DiskThreads(Protocol):
-    """Where work that waits for a disk is done."""
+    """Runs work that waits for a disk outside the event loop."""
 
     def run(self, volume: Hashable, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Does `work`, which waits for that volume, in a thread. The future, which belongs to the running event loop,
-        gets its outcome. Work that hasn't begun when the future is cancelled is never done, and forgotten.
+        """Runs `work`, which waits for that volume, in a thread, and returns a future for its outcome.
 
-        Raises OSError where the process may have no thread. To be called on the event loop."""
+        The future belongs to the running event loop. If it is cancelled before the work has begun, the work is dropped.
+        Must be called on the event loop. Raises OSError if the process may have no further thread.
+        """
 
 
 class VolumeThreads:
-    """`per_volume` threads for each volume, begun when there is work for them."""
+    """`DiskThreads` with up to `per_volume` threads for each volume, which are begun when there is work for them."""
 
     def __init__(self, per_volume: int = THREADS_PER_VOLUME, idle_seconds: float = IDLE_SECONDS) -> None:
         self._per_volume = per_volume
@@ -50,7 +51,7 @@ class VolumeThreads:
 
 
 class _Volume:
-    """The threads of one volume, and what waits for them."""
+    """The threads of one volume, and the work that waits for them."""
 
     def __init__(self, threads_max: int, idle_seconds: float) -> None:
         self._threads_max = threads_max
@@ -80,13 +81,13 @@ class _Volume:
         try:
             threading.Thread(target=self._work, name="disk", daemon=True).start()
         except RuntimeError as error:
-            if not self._threads:  # else one of them will come to it
+            if not self._threads:  # if the volume has a thread, that one will do the work later
                 self._waiting.clear()
                 raise OSError(errno.ENOMEM, "the process may have no more threads") from error
         else:
             self._threads += 1
 
-    # What follows runs in the threads.
+    # The methods below run in the threads.
 
     def _work(self) -> None:
         while (item := self._next()) is not None:
@@ -95,9 +96,9 @@ class _Volume:
                 continue
             try:
                 outcome, error = work(), None
-            except Exception as reason:  # whoever waits for the future decides what it means
+            except Exception as reason:  # the caller gets the error by the future, and handles it
                 outcome, error = None, reason
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the event loop may have ended meanwhile
                 future.get_loop().call_soon_threadsafe(_done, future, outcome, error)
             del item, future, work, outcome, error
 

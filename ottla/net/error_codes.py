@@ -1,12 +1,13 @@
-"""What each of Kafka's error codes tells a client: to ask again, to look whether the topic exists, or to give up. Pure.
+"""A client's reaction to each of Kafka's error codes: ask again, check that the topic exists, or raise the error. Pure.
 
-Every code is in exactly one of three sets. A code that passes with time is asked again, with the newest metadata. A
-broker that doesn't know a topic has said nothing about the topic: it may not have applied its creation yet, or may just
-have been started, so the other brokers are asked before anybody calls the topic gone (`ottla.net.existence`). All other
-codes are raised. No code ever means by itself that records are lost.
+Every code is in exactly one of three sets. After a code in PASSING, the client asks again, with the newest metadata. A
+code in ABSENT says that the broker doesn't know the topic, which doesn't prove that the topic doesn't exist: the broker
+may not have applied its creation yet, or may just have been started. So the client asks other brokers before it reports
+the topic as gone (`ottla.net.existence`). Codes in FINAL are raised. No code by itself ever means that records are
+lost.
 
 Source: Kafka's `Errors` and its RetriableException, the Java consumer's FetchCollector and the admin client's
-PartitionLeaderStrategy; where these differ, a comment says what was taken.
+PartitionLeaderStrategy. If these differ for a code, a comment says which of them is followed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def _codes(names: str) -> frozenset[ErrorCode]:
 
 
 # FetchCollector goes on after unknown_server_error. broker_not_available isn't retriable in Java, whose clients ask
-# another broker by themselves. Fetch sessions and share sessions are made anew by whoever asks again.
+# another broker by themselves. After an error of a fetch session or share session, a client begins a new session.
 PASSING = _codes(
     """
     unknown_server_error leader_not_available not_leader_or_follower request_timed_out broker_not_available
@@ -34,8 +35,8 @@ PASSING = _codes(
     """
 )
 ABSENT = _codes("unknown_topic_or_partition unknown_topic_id inconsistent_topic_id")
-# corrupt_message is retriable in Java for producers, whose batch may have been damaged on its way. A batch that is
-# damaged in the log stays so.
+# corrupt_message is retriable in Java, for producers whose batch may have been damaged on its way. But a batch that is
+# damaged in the log stays damaged.
 FINAL = _codes(
     """
     offset_out_of_range corrupt_message invalid_fetch_size message_too_large stale_controller_epoch
@@ -66,13 +67,14 @@ FINAL = _codes(
 
 
 class Retry(Exception):
-    """A passing answer; `reason` tells a person what was answered, and by whom."""
+    """A broker answered a code of PASSING. The message names the code and the broker."""
 
 
 def check(code: ErrorCode, what: str, address: Address, message: str | None = None) -> None:
-    """Raises Retry or KafkaError for an error answered about `what`.
+    """Raises Retry for a code of PASSING and KafkaError for any other error that was answered about `what`.
 
-    A code of ABSENT is raised as KafkaError too: whoever knows the topic asks the other brokers first.
+    A code of ABSENT is raised as KafkaError, too: a caller that knows the topic must ask the other brokers before it
+    calls this.
     """
     if code == ErrorCode.none:
         return

@@ -1,9 +1,9 @@
-"""Whether topics exist: asked of several brokers, several times, before anybody is told that one doesn't.
+"""Finds out whether topics exist, by asking several brokers, several times, before a topic counts as absent.
 
-One broker's "unknown topic" proves nothing. It may not have applied a creation that another broker has answered, or may
-have started a moment ago. Metadata of a topic that was deleted and created anew may likewise come from a broker that
-hasn't heard of it. So a topic counts as absent only when none of BROKERS_MAX brokers described it as wanted in any of
-the rounds that the client allows. A topic that the first broker describes costs one request.
+One broker's "unknown topic" proves nothing. That broker may not have applied a creation that another broker has
+confirmed, or may have started a moment ago. If a topic was deleted and created anew, a broker may likewise still
+describe the old one. So a topic counts as absent only when none of BROKERS_MAX brokers described it as wanted, in any
+of the rounds that the client allows. If the first broker describes the topic, one request is enough.
 
 Source: KafkaOffsetReaderAdmin's retries (fetchOffset.numRetries and fetchOffset.retryIntervalMs).
 """
@@ -25,25 +25,25 @@ from .names import TopicPartition
 if TYPE_CHECKING:
     from .client import Client, ClusterMetadata, TopicMetadata
 
-BROKERS_MAX = 3  # asked in a round
+BROKERS_MAX = 3  # so many brokers are asked in a round
 
 
 class Wanted(NamedTuple):
-    """What a description of a topic has to have: this id (None: any), and at least so many partitions."""
+    """A condition for the description of a topic: this id (None: any), and at least so many partitions."""
 
     topic_id: UUID | None = None
     partitions: int = 0
 
 
 class TopicGone(KafkaError):
-    """No broker knows the topic, or it has another id by now: it was deleted and created anew."""
+    """No broker knows the topic, or it was deleted and created anew, with another id."""
 
 
 def look_up(client: Client, wanted: Mapping[str, Wanted]) -> ClusterMetadata:
     """Metadata of the topics.
 
-    A topic that nobody described as wanted is there as somebody described it, if anybody did, or else among the errors.
-    Raises Unreachable.
+    If no broker described a topic as wanted, but some broker described it otherwise, that description is returned. If
+    no broker described it at all, the topic is among the errors. Raises Unreachable.
     """
     fitting: dict[str, TopicMetadata] = {}
     others: dict[str, TopicMetadata] = {}
@@ -69,9 +69,10 @@ def look_up(client: Client, wanted: Mapping[str, Wanted]) -> ClusterMetadata:
 
 
 def doubt(client: Client, partition: TopicPartition, topic_id: UUID | None, said: str) -> Retry:
-    """What to raise after a broker said that it doesn't know `partition`: a Retry, because the partition exists.
+    """Asks several brokers about `partition` after one answered that it doesn't know it (`said` is for the message).
 
-    Raises TopicGone where the brokers agree that it doesn't.
+    Returns a Retry for the caller to raise if the partition exists. Raises TopicGone if the brokers agree that it
+    doesn't.
     """
     client.forget_leader(partition)
     found = look_up(client, {partition.topic: Wanted(topic_id, partition.partition + 1)}).topics.get(partition.topic)
@@ -89,7 +90,7 @@ def doubt(client: Client, partition: TopicPartition, topic_id: UUID | None, said
 
 
 def _answers(client: Client, names: list[str]) -> Iterator[ClusterMetadata]:
-    """What several brokers say about topics; at least one of them answers."""
+    """The Metadata answers of several brokers about the topics; at least one of them answers."""
     first = client.metadata(names)
     yield first
     others = [first.brokers[node] for node in sorted(first.brokers) if first.brokers[node] != first.answered_by]

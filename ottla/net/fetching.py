@@ -1,8 +1,8 @@
 """Reads one partition's raw record sets over a range of offsets, always one request ahead of its caller.
 
-The next Fetch request leaves as soon as an answer's batch headers show where it ends, so a broker reads while the
-caller decodes. A leader that moves, or a connection that breaks, costs a retry from the last offset that was handed
-out: nothing is skipped or handed out twice. Sessions aren't used (session id 0, KIP-227).
+The next Fetch request is sent as soon as an answer's batch headers show at which offset the answer ends. So the broker
+reads while the caller decodes. If the leader moves or the connection breaks, reading goes on from the last offset that
+was handed out, so that nothing is skipped or handed out twice. Fetch sessions aren't used (session id 0, KIP-227).
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from .names import READ_UNCOMMITTED, TopicPartition
 FETCH = 1
 BYTES_MAX = 4 << 20
 _BYTES_MIN = 64 << 10
-_RECORD_BYTES_GUESS = 1 << 10  # how large records are taken to be before the first answer
+_RECORD_BYTES_GUESS = 1 << 10  # the assumed size of a record before the first answer
 _offset_and_length = struct.Struct(">qi")
 _int32 = struct.Struct(">i")
 
 
 class FetchedRecords(NamedTuple):
-    """Whole batches, the last one maybe cut off; `aborted` has (producer id, first offset) of aborted transactions.
+    """Record batches in `records`, of which the last one may be cut off.
 
-    `records` is a view of the connection's buffer: it is there until the reader is asked for more.
+    `aborted` has (producer id, first offset) of aborted transactions. `records` is a view of the connection's buffer,
+    and is valid until the reader's next step.
     """
 
     records: memoryview
@@ -44,19 +45,20 @@ class FetchedRecords(NamedTuple):
 
 
 class OffsetOutOfRange(KafkaError):
-    """The offset asked for is not in the log: it was deleted, or never written."""
+    """The offset in the request isn't in the log: its record was deleted, or never written."""
 
 
 class RecordsMissing(Exception):
-    """No record came within the time allowed, although the range isn't read to its end."""
+    """No record came within the allowed time, although the range isn't read to its end."""
 
 
 class RangeReader:
     """Iterates over FetchedRecords until every offset in [start, end) has been covered.
 
     `max_bytes` bounds one answer (a larger first batch still comes whole, KIP-74), `poll_timeout_ms` the wait for the
-    next record. With a `topic_id`, brokers that know Fetch 13 (KIP-516) are asked by it, so that a topic of that name
-    that was created anew is never read. Raises OffsetOutOfRange, RecordsMissing, TopicGone, KafkaError, Unreachable.
+    next record. With a `topic_id`, requests to brokers that know Fetch 13 (KIP-516) name the topic by its id, so that a
+    new topic of the same name is never read. Raises OffsetOutOfRange, RecordsMissing, TopicGone, KafkaError,
+    Unreachable.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class RangeReader:
         self._max_wait_ms = max_wait_ms
         self._poll_timeout_ms = poll_timeout_ms
         self._bytes_read = 0
-        self._asked: tuple[Connection, int] | None = None  # where a request is under way, and its offset
+        self._asked: tuple[Connection, int] | None = None  # the connection with a request under way, and its offset
 
     def __iter__(self) -> Iterator[FetchedRecords]:
         offset = self._start
@@ -98,7 +100,7 @@ class RangeReader:
                 yield fetched
         finally:
             if self._asked is not None:
-                self._client.drop(self._asked[0])  # its answer would meet the wrong request
+                self._client.drop(self._asked[0])  # else the answer would be taken for the next request's
                 self._asked = None
 
     def _next(self, offset: int) -> FetchedRecords:
@@ -121,7 +123,7 @@ class RangeReader:
             self._ask(offset)
         assert self._asked is not None
         connection = self._asked[0]
-        self._asked = None  # whatever comes now, this request is used up
+        self._asked = None  # the request is answered or fails now, and isn't under way after this
         held_s = self._max_wait_ms / 1000
         self._client.await_answer(connection, [self._partition], self._client.request_timeout_ms / 1000 + held_s)
         error, partitions = connection.receive_fetched(extra_s=held_s)
@@ -141,7 +143,7 @@ class RangeReader:
         try:
             self._ask(offset)
         except (ConnectionError, Retry):
-            self._asked = None  # the next attempt connects anew and meets the trouble itself, with its deadline
+            self._asked = None  # the next attempt connects anew, and retries until its deadline if it fails, too
 
     def _ask(self, offset: int) -> None:
         connection = self._client.leader(self._partition)
@@ -162,7 +164,10 @@ class RangeReader:
         self._asked = (connection, offset)
 
     def _answer_size(self, offset: int) -> int:
-        """Enough for what is left of the range by the records' size so far, so that little is fetched in vain."""
+        """The bytes to ask for: the rest of the range, estimated by the size of the records so far.
+
+        So few bytes are fetched beyond the range.
+        """
         done = offset - self._start
         average = self._bytes_read / done if done else _RECORD_BYTES_GUESS
         expected = int((self._end - offset) * average * 1.1) + HEADER_SIZE
@@ -170,7 +175,7 @@ class RangeReader:
 
 
 def end_of(records: memoryview, offset: int) -> int:
-    """The offset after the last whole batch of a record set that was fetched at `offset`; `offset` if none is whole."""
+    """The offset after the last whole batch of a record set fetched at `offset`; `offset` if no batch is whole."""
     position, stop = 0, len(records)
     while position + HEADER_SIZE <= stop:
         base_offset, length = _offset_and_length.unpack_from(records, position)

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on a process's own loop, for what is looked at from outside: metrics, health, /v1/….
+"""A small HTTP/1.1 server on a process's own event loop, for its pages: metrics, health, /v1/….
 
-Brokers, controllers and operators have one each. It serves GET and what else its routes name, one request per
-connection, without TLS, with bounds on everything: size of the head and the body, time, connections. Long answers come
-in pieces, and between two of them the loop does its other work.
+Each broker, controller and operator has such a server. It serves the methods and paths of its routes, and HEAD where it
+serves GET, one request per connection, without TLS. Everything has a bound: the sizes of head and body, the time, and
+the number of connections. Long answers are sent in pieces, and between two pieces the event loop does its other work.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 1024 * 1024
 REQUEST_SECONDS_MAX = 30.0
-HEAD_SECONDS_MAX = 5.0  # who asks nothing keeps nobody else from being served
+HEAD_SECONDS_MAX = 5.0  # so that a client that sends no request doesn't keep a connection from other clients
 CONNECTIONS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks: the path without its query, decoded."""
+    """A client's request, with the path decoded and without its query."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What it gets: all at once, or in pieces."""
+    """The answer to a request, with the body as a whole or in pieces."""
 
     status: int
     body: bytes | AsyncIterator[bytes]
@@ -47,7 +47,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _Refused(Exception):
-    """A request that isn't served: the status and a sentence."""
+    """The request isn't served: the HTTP status and a sentence for the client."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -56,8 +56,10 @@ class _Refused(Exception):
 
 
 class HttpServer:
-    """Serves `routes`: (method, path) → handler. A path that ends with `/` also takes what is below it, the longest
-    such path first."""
+    """Serves `routes`, which map (method, path) to a handler.
+
+    A path that ends with `/` also takes all paths below it; of several such paths the longest takes the request.
+    """
 
     def __init__(self, routes: dict[tuple[str, str], Handler]) -> None:
         self.routes = routes
@@ -71,14 +73,17 @@ class HttpServer:
         return bound
 
     async def start_at(self, listener: str) -> None:
-        """Opens the port that `ottla.http.listener` names, HOST:PORT; nothing where it is empty. Raises OSError."""
+        """Opens the port in `listener`, the setting `ottla.http.listener` as HOST:PORT. If it is empty, does nothing.
+
+        Raises OSError.
+        """
         host, separator, port = listener.rpartition(":")
         if separator:
             bound = await self.start(host.strip("[]"), int(port))
             logger.info("metrics and health at http://%s:%d/", host or "0.0.0.0", bound)
 
     async def stop(self) -> None:
-        """Closes the port and cuts what is under way."""
+        """Closes the port, and aborts the requests under way."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -99,7 +104,7 @@ class HttpServer:
             async with asyncio.timeout(REQUEST_SECONDS_MAX):
                 await self._answer(reader, writer)
         except (TimeoutError, ConnectionError):
-            writer.transport.abort()  # the peer is too slow or gone; there is nobody to tell
+            writer.transport.abort()  # the peer is too slow or gone, so it gets no answer
         finally:
             writer.close()
 
@@ -150,7 +155,7 @@ class HttpServer:
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:
-    """The request, or None where the peer closed without one."""
+    """The request, or None if the peer closed the connection without one. Raises _Refused."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.LimitOverrunError:

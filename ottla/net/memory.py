@@ -1,18 +1,21 @@
-"""How much memory all connections together may hold, for frames that arrive and answers that leave; who waits for it.
+"""The budget of memory that all connections share, for arriving frames and leaving answers, and the queue for it.
 
-What a request keeps while it is worked on in the background (`begin_work`) counts, too, until that is done.
+Memory that a request keeps while it is worked on in the background (`begin_work`) counts, too, until the work is done.
 
-Rules: a frame that doesn't fit the shared receive buffer gets memory of its own only out of this budget, first come
-first served; connections that get none stop reading. A request of a kind whose answers have been large
-(`large_answers`) starts only when there is room for such an answer. A holder that is slow while others wait is dropped,
-so that peers that announce large frames and never send them, or ask for large answers and never read them, can't shut
-the others out. Room for an answer that the broker hasn't made yet is nobody's slowness: it lapses, and the answer
-counts when it is there.
+Rules: a frame that doesn't fit into the shared receive buffer gets memory of its own only from this budget, first come
+first served. A connection that gets none stops reading. A request of an API whose answers have been large
+(`large_answers`) starts only when there is room for such an answer. A holder that is slow while others wait is dropped.
+So peers that announce large frames and never send them, or ask for large answers and never read them, can't keep other
+connections from being served. If the broker hasn't made an answer yet, no peer is slow: the room that was reserved for
+the answer lapses, and the answer counts once it exists.
 
-Nobody waits for ever: (1) whoever waits for memory to work or to answer may hold some already, its frame's, and frames
-may hold it all; so work may begin whenever no other is under way, and a request with a large answer whenever none has
-room for one. (2) Work ends without asking for memory, and so does the sending of an answer. (3) Frames and answers that
-don't end are their peers' slowness.
+No connection waits for ever:
+
+1. A connection that waits for memory for work or for an answer may hold memory already, for its frame, and frames may
+   take the whole budget. So work may begin whenever no other work is under way, and a request with a large answer
+   whenever no other connection has an answer or room for one.
+2. Work ends without asking for memory, and so does the sending of an answer.
+3. A frame or an answer that doesn't end is the fault of a slow peer, whose connection is dropped.
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ from collections.abc import Callable, Hashable
 
 GRACE_SECONDS = 10.0
 SLOWEST_BYTES_PER_SECOND = 1024 * 1024
-SMALL_BYTES = 64 * 1024  # what a connection may hold in each direction without asking
+SMALL_BYTES = 64 * 1024  # a connection may hold so much in each direction outside the budget
 
-_Holdings = dict[Hashable, tuple[int, float]]  # → (bytes, when it must be done if others wait)
+_Holdings = dict[Hashable, tuple[int, float]]  # holder → (bytes, deadline that counts if others wait)
 
 
 class BufferedMemory:
     """A budget of `limit_bytes`. Not thread-safe: everything happens on the event loop.
 
-    `large_answers`: API key → bytes of its largest answer so far, where that isn't small.
+    `large_answers` maps an API key to the bytes of the API's largest answer so far, if that exceeds `SMALL_BYTES`.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -39,79 +42,85 @@ class BufferedMemory:
         self.large_answers: dict[int, int] = {}
         self._frames: _Holdings = {}
         self._answers: _Holdings = {}
-        self._reserved: _Holdings = {}  # for answers that aren't there yet
+        self._reserved: _Holdings = {}  # room for answers that the broker hasn't made yet
         self._work: _Holdings = {}
         self._waiters: OrderedDict[Hashable, tuple[int, _Holdings, Callable[[], None]]] = OrderedDict()
 
     # ---- frames
 
     def acquire(self, holder: Hashable, size_bytes: int, now: float) -> bool:
-        """Takes `size_bytes` for a frame of `holder` if they are free and nobody waits already. A frame larger than
-        the whole budget is let in when nobody else holds any: the limit on a frame's size is checked elsewhere."""
+        """Takes `size_bytes` for a frame of `holder`, if they are free and no holder waits. Returns whether it did.
+
+        A frame larger than the whole budget gets its memory when none is in use: the limit on a frame's size is checked
+        elsewhere.
+        """
         return self._acquire(self._frames, holder, size_bytes, now)
 
     def wait(self, holder: Hashable, size_bytes: int, granted: Callable[[], None]) -> None:
-        """Queues `holder`, which has one wish at a time; `granted` is called when the bytes are its own."""
+        """Queues `holder`, which may wait for one thing at a time. `granted` is called when it has the bytes."""
         self._waiters[holder] = (size_bytes, self._frames, granted)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much is free, and nobody waits for it."""
+        """Whether so much memory is free, and no holder waits."""
         return not self._waiters and self.used_bytes + size_bytes <= self.limit_bytes
 
     def hold_frames(self, holder: Hashable, size_bytes: int, now: float) -> None:
-        """`holder` has this much of what its peer sent. It is there already, so nobody is asked."""
+        """Counts memory for bytes that the peer of `holder` has sent. The memory is in use already."""
         self._hold(self._frames, holder, size_bytes, now)
 
     def release(self, holder: Hashable, now: float) -> None:
-        """Gives back what `holder` has for a frame, or waits for, and serves those who wait."""
+        """Gives back the memory that `holder` has for a frame, or ends its wait for it, and serves waiting holders."""
         self._give_back(self._frames, holder, now)
 
     # ---- answers
 
     def answered(self, api_key: int, size_bytes: int) -> None:
-        """Learns how large answers become."""
+        """Learns the size of an API's largest answer."""
         if size_bytes > max(self.large_answers.get(api_key, 0), SMALL_BYTES):
             self.large_answers[api_key] = size_bytes
 
     def reserve_answer(self, holder: Hashable, api_key: int, now: float, granted: Callable[[], None]) -> bool:
-        """Whether `holder` may start a request now; if not, `granted` is called when it may."""
+        """Whether `holder` may start a request of that API now. If not, `granted` is called when it may."""
         size_bytes = self.large_answers.get(api_key, 0)
         if not size_bytes or holder in self._reserved or holder in self._answers:
             return True
         return self._begin(self._reserved, holder, size_bytes, now, granted)
 
     def hold_answer(self, holder: Hashable, size_bytes: int, now: float) -> None:
-        """`holder` has this much that its peer doesn't take. It is there already, so nobody is asked."""
+        """Counts memory for answers that the peer of `holder` doesn't take. The memory is in use already."""
         self._drop(self._reserved, holder)
         self._hold(self._answers, holder, size_bytes, now)
 
     def answer_sent(self, holder: Hashable, now: float) -> None:
-        """`holder` holds no answer any more, and waits for none."""
+        """Gives back the memory and the room that `holder` has for an answer, or ends its wait for room."""
         self._drop(self._answers, holder)
         self._give_back(self._reserved, holder, now)
 
     # ---- work
 
     def reserve_work(self, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]) -> bool:
-        """Whether `holder` may begin a request that keeps `size_bytes` while it is worked on; if not, `granted` is
-        called when it may. What is granted is taken over by `begin_work`, or given back by `forget_work`."""
+        """Whether `holder` may begin a request that keeps `size_bytes` while it is worked on.
+
+        If not, `granted` is called when it may. Granted memory is taken over by `begin_work`, or given back by
+        `forget_work`.
+        """
         return holder in self._work or self._begin(self._work, holder, size_bytes, now, granted)
 
     def begin_work(self, holder: Hashable, size_bytes: int, now: float) -> Work:
-        """Work of `size_bytes`, which counts until its end, in place of what `holder` was granted for it."""
+        """Begins work that keeps `size_bytes` until its end, in place of the memory that `holder` was granted."""
         work = Work(self)
         self._grant(self._work, work, size_bytes, now)
         self.forget_work(holder, now)
         return work
 
     def forget_work(self, holder: Hashable, now: float) -> None:
-        """Gives back what `holder` was granted for work or, called with the work itself, what that kept."""
+        """Gives back the memory that `holder` was granted for work. Called with a `Work`, gives back its memory."""
         self._give_back(self._work, holder, now)
 
     # ----
 
     def overdue(self, now: float) -> list[Hashable]:
-        """The holders that were too slow, if anybody waits for their memory."""
+        """The holders that were too slow, if any holder waits for memory. Reserved room that is overdue lapses."""
         if not self._waiters:
             return []
         for holder in [holder for holder, (_, deadline) in self._reserved.items() if deadline < now]:
@@ -120,18 +129,21 @@ class BufferedMemory:
             holder
             for holdings in (self._frames, self._answers, self._work)
             for holder, (_, deadline) in holdings.items()
-            if deadline < now and holder not in self._waiters  # who waits for us isn't slow
+            if deadline < now and holder not in self._waiters  # a holder that waits for memory isn't slow itself
         ]
 
     @property
     def waiting(self) -> int:
-        """How many connections wait for memory."""
+        """The number of connections that wait for memory."""
         return len(self._waiters)
 
     def _begin(
         self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]
     ) -> bool:
-        """Takes memory for work or an answer, of which one may always be under way; queues `holder` where one is."""
+        """Takes memory for work or an answer, and returns True; or queues `holder`, and returns False.
+
+        One piece of work, and one answer, may always begin, however little is free.
+        """
         if self._acquire(holdings, holder, size_bytes, now):
             return True
         if self._none_under_way(holdings):
@@ -142,7 +154,7 @@ class BufferedMemory:
         return False
 
     def _none_under_way(self, holdings: _Holdings) -> bool:
-        """Whether nobody works, or whether nobody has an answer or room for one."""
+        """Whether no work is under way, or, for room for answers, no holder has an answer or room for one."""
         return not holdings and not (holdings is self._reserved and self._answers)
 
     def _acquire(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> bool:
@@ -166,7 +178,7 @@ class BufferedMemory:
         self._serve_waiters(now)
 
     def _drop(self, holdings: _Holdings, holder: Hashable) -> bool:
-        """Whether `holder` had memory of that kind: it has none now."""
+        """Takes the memory of that kind from `holder`. Returns whether it had any."""
         held = holdings.pop(holder, None)
         if held is None:
             return False
@@ -174,7 +186,7 @@ class BufferedMemory:
         return True
 
     def _serve_waiters(self, now: float) -> None:
-        """Grants what is waited for, as far as there is room now, or as nobody else has anything of the kind."""
+        """Grants waiting holders their memory while there is room, and the first work or answer in any case."""
         while self._waiters:
             waiter, (size_bytes, wanted, granted) = next(iter(self._waiters.items()))
             if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:
@@ -187,7 +199,7 @@ class BufferedMemory:
                 self._let_begin(holdings, now)
 
     def _let_begin(self, holdings: _Holdings, now: float) -> None:
-        """Grants the first wish of that kind, if there is one, however little is free."""
+        """Grants the first waiting holder its memory of that kind, however little is free."""
         for waiter, (size_bytes, wanted, granted) in self._waiters.items():
             if wanted is holdings:
                 del self._waiters[waiter]
@@ -197,7 +209,7 @@ class BufferedMemory:
 
 
 class Work:
-    """What one request keeps in memory while it is worked on in the background."""
+    """The memory that one request keeps while it is worked on in the background."""
 
     __slots__ = ("_memory",)
 
@@ -205,5 +217,5 @@ class Work:
         self._memory = memory
 
     def end(self, now: float) -> None:
-        """It keeps nothing any more. May be called again."""
+        """Gives the memory back. May be called again."""
         self._memory.forget_work(self, now)

@@ -1,4 +1,4 @@
-"""What a client calls things: addresses, partitions, special offsets, isolation levels. Pure."""
+"""A client's basic values: addresses, partitions, special timestamps, isolation levels. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address at which a broker listens."""
 
     host: str
     port: int
@@ -29,14 +29,14 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An answer of ListOffsets: both are −1 where no record matched a timestamp."""
+    """A result of ListOffsets. Both are −1 if no record matched the timestamp."""
 
     offset: int
     timestamp: int
 
 
 def parse_bootstrap(text: str) -> list[Address]:
-    """Addresses from `host:port,host:port`. Raises ValueError with the entry that isn't one."""
+    """Addresses from `host:port,host:port`. Raises ValueError, which names the entry that isn't an address."""
     addresses = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = entry.split("://")[-1].rpartition(":")

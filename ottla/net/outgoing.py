@@ -1,12 +1,13 @@
-"""What a connection sends: answers as bytes and ranges of files, in order, as far as the peer takes them.
+"""Sends a connection's answers, which are bytes and ranges of files, in order, as far as the peer takes them.
 
-Small parts leave together in one system call, ranges of files by `sendfile`. The rule it protects: the event loop
-doesn't wait for a disk here. Of a file only what is in memory is sent; the next piece of what isn't is read ahead in a
-thread of its volume (`DiskThreads`), and what stands behind it in the same connection waits meanwhile.
+Small parts leave together in one system call, ranges of files by `sendfile`. The rule that this module protects: the
+event loop doesn't wait for a disk here. Only those bytes of a file are sent that are in memory. If the next piece isn't
+in memory, a thread of its volume reads it ahead (`DiskThreads`), and the parts behind it in the same connection wait.
 
-A piece that was just read ahead, or just found in memory, is sent without asking again whether it is there. For one
-thing, a peer takes it bit by bit. For another, a file system may keep nothing in memory, or a machine may be so short
-of it that pages go at once: then the loop waits for the disk, but every answer gets through.
+A piece that was just read ahead, or just found in memory, is sent without another check that it is in memory. One
+reason is that a peer takes a piece bit by bit. The other is that a file system may keep nothing in memory, or a machine
+may be so short of memory that pages are dropped at once. Then the event loop waits for the disk, but every answer gets
+through.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from ottla.net.channel import Channel
 from ottla.net.disk_threads import DiskThreads
 from ottla.net.pending import KNOWN_SECONDS, READ_AHEAD_BYTES, FileRange, OpenFile, Part
 
-READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and sent with what is around them: fewer system calls
+READ_BYTES_MAX = 32 * 1024  # file ranges up to this size are read and joined with other parts, to save system calls
 _JOINED_BYTES_MAX = 64 * 1024
 _IN_MEMORY = (bytes, bytearray, memoryview)
 _InMemory = bytes | bytearray | memoryview
 
 
 class Outgoing:
-    """Parts on their way into one channel, on the event loop.
+    """The queue of parts on their way into one channel, on the event loop.
 
-    The owner queues them in `parts`. While `stopped`, nothing leaves, because the peer takes nothing more (`full`) or
-    because a disk is waited for. `go_on` is called when it is time to `send` again, `failed` when a disk has failed.
+    The owner adds parts to `parts`. While `stopped`, nothing is sent, either because the peer takes nothing more
+    (`full`) or because a disk is waited for. `go_on` is called when it is time to `send` again, `failed` when a disk
+    has failed.
     """
 
     __slots__ = (
@@ -60,7 +62,7 @@ class Outgoing:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self.parts: deque[Part] = deque()
-        self._reading: asyncio.Future[None] | None = None  # ahead of what is sent
+        self._reading: asyncio.Future[None] | None = None  # the read ahead under way
         self._known = 0  # bytes at the start of the first part that are in memory
         self._known_until = 0.0
         self.full = False
@@ -68,11 +70,11 @@ class Outgoing:
 
     @property
     def held_bytes(self) -> int:
-        """What lies in memory and hasn't been sent."""
+        """The bytes in memory that haven't been sent."""
         return sum(len(part) for part in self.parts if isinstance(part, _IN_MEMORY))
 
     def send(self) -> None:
-        """Sends what is queued as far as that goes; afterwards all is sent, or `stopped`. Raises OSError."""
+        """Sends the queued parts. Afterwards all of them are sent, or `stopped` is set. Raises OSError."""
         parts = self.parts
         try:
             while parts:
@@ -106,7 +108,7 @@ class Outgoing:
             self._not_full()
 
     def close(self) -> None:
-        """Forgets everything, before the channel is closed."""
+        """Drops all parts and the read ahead. To be called before the channel is closed."""
         if self.full:
             self._not_full()
         if self._reading is not None:
@@ -119,7 +121,7 @@ class Outgoing:
         self._channel.not_writable()
 
     def _joined(self, first: _InMemory) -> _InMemory:
-        """`first` and the small parts behind it as one, so that they take one system call."""
+        """`first` and the small parts behind it joined, so that they take one system call."""
         waiting = self.parts
         parts = [first]
         size = len(first)
@@ -130,7 +132,7 @@ class Outgoing:
                     break
                 data = self._read(part)
                 if data is None:
-                    break  # it is read ahead when its turn comes
+                    break  # the range is read ahead when its turn comes
                 part = data
             parts.append(part)
             size += len(part)
@@ -138,7 +140,7 @@ class Outgoing:
         return b"".join(parts) if len(parts) > 1 else first
 
     def _read(self, part: FileRange) -> _InMemory | None:
-        """A small range of a file; None where the disk would have to be waited for."""
+        """The bytes of a small range of a file; None if the event loop would have to wait for the disk."""
         data: _InMemory
         known = self._take_known() if self._known else 0
         try:
@@ -152,8 +154,10 @@ class Outgoing:
         return data
 
     def _send_file(self, part: FileRange) -> bool:
-        """Whether to go on sending; not where some of it is read ahead first. Raises BlockingIOError where the peer
-        takes no more."""
+        """Sends a range of a file. Returns False if it stopped because a piece is read ahead first.
+
+        Raises BlockingIOError if the peer takes no more.
+        """
         file, position, left = part.file, part.position, part.size
         known = self._take_known()
         while left:
@@ -176,13 +180,16 @@ class Outgoing:
         return True
 
     def _take_known(self) -> int:
-        """How many bytes at the start of the part in hand needn't be asked about."""
+        """How many bytes at the start of the first part are known to be in memory. They aren't known any more after."""
         known, self._known = self._known, 0
         return known if known and self._loop.time() < self._known_until else 0
 
     def _read_ahead(self, part: FileRange) -> bool:
-        """Puts a range back, and has its first piece brought into memory; nothing leaves before. False where the
-        process may have no thread: then the event loop reads it, and waits for the disk."""
+        """Puts a range back into the queue, and has its first piece read into memory; nothing is sent before.
+
+        Returns False if the process may have no further thread: then the event loop reads the piece itself, and waits
+        for the disk.
+        """
         self.parts.appendleft(part)
         if self.full:
             self._not_full()
@@ -211,7 +218,7 @@ class Outgoing:
 
 
 class _Rest:
-    """What is left of a file range that was sent in part."""
+    """The rest of a file range of which a part was sent."""
 
     __slots__ = ("file", "position", "size")
 

@@ -1,8 +1,8 @@
 """One connection to another broker, for a broker's own requests: one at a time, each with a deadline.
 
-Over an injected `Connect`. An answer is received into memory that is used again:
-it may be read until the next request. After anything that went wrong (a deadline, a reset, half a frame, a cancelled
-request) the connection is closed, because nobody knows what is still on the way; the next request opens a new one.
+The connection is opened by an injected `Connect`. Each answer is received into the same buffer, so it is valid until
+the next request. After any failure (a deadline, a reset, half a frame, a cancelled request) the connection is closed,
+because bytes of the old answer may still be on the way. The next request opens a new connection.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ottla.protocol.frames import request_frame, response_body
 
 ANSWER_BYTES_MAX = 1 << 30
 BUFFER_BYTES = 1 << 16
-_KEPT_BYTES_MAX = 1 << 20  # a larger buffer goes back as soon as an answer would have fitted into a small one
+_KEPT_BYTES_MAX = 1 << 20  # a larger buffer is freed as soon as an answer would have fitted into a small one
 _size = struct.Struct(">i")
 
 
 class Answer(NamedTuple):
-    """Where the body of an answer lies: valid until the next request."""
+    """The body of an answer, as frame[start:end]. Valid until the next request."""
 
     frame: bytearray
     start: int
@@ -41,15 +41,15 @@ class Peer:
         self._stream: Stream | None = None
         self._correlation_id = 0
         self._buffer = bytearray(BUFFER_BYTES)
-        self._deadline: asyncio.Timeout | None = None  # of the request under way
-        self._answered = False  # its answer has begun to come
+        self._deadline: asyncio.Timeout | None = None  # the deadline of the request under way
+        self._answered = False  # whether that request's answer has begun to arrive
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
     @property
     def connected(self) -> bool:
-        """Whether a stream is open, as far as is known."""
+        """Whether a stream is open, as far as this side knows."""
         return self._stream is not None
 
     async def open(self) -> None:
@@ -58,8 +58,11 @@ class Peer:
             self._stream = await self._connect(self.host, self.port)
 
     async def until_cut(self) -> None:
-        """Waits, with no request under way, until the other side ends the open connection. What it sends unasked ends
-        it, too. After a wait that was cancelled the connection is as it was."""
+        """Waits, without a request under way, until the other side closes the open connection.
+
+        Bytes that it sends without a request end the wait and the connection, too. After a cancelled wait the
+        connection is as it was.
+        """
         assert self._stream is not None
         with suppress(OSError):
             await self._stream.read_exactly(memoryview(bytearray(1)))
@@ -68,7 +71,7 @@ class Peer:
     async def request(self, api_key: int, version: int, body: bytes, timeout_seconds: float) -> Answer:
         """Sends a request and waits for its answer. Raises OSError (TimeoutError too) and ProtocolError."""
         self._answered = False
-        stream, self._stream = self._stream, None  # only a request that ends well gives it back
+        stream, self._stream = self._stream, None  # only a request that succeeds puts the stream back
         try:
             async with asyncio.timeout(timeout_seconds) as self._deadline:
                 if stream is None:
@@ -89,7 +92,10 @@ class Peer:
         return Answer(self._buffer, start, end)
 
     def give_up(self) -> bool:
-        """Ends the request under way with TimeoutError, if nothing of its answer has come yet; whether it does."""
+        """Ends the request under way with TimeoutError, unless its answer has begun to arrive.
+
+        Returns whether it ends the request.
+        """
         if self._deadline is None or self._deadline.expired() or self._answered:
             return False
         self._deadline.reschedule(asyncio.get_running_loop().time())
@@ -102,7 +108,7 @@ class Peer:
             self._stream = None
 
     async def _receive(self, stream: Stream) -> int:
-        """Reads one frame into the buffer; its size."""
+        """Reads one frame into the buffer, and returns the frame's size."""
         head = bytearray(_size.size)
         await stream.read_exactly(memoryview(head))
         self._answered = True

@@ -1,6 +1,6 @@
-"""An answer that comes later, and what answers are made of. Pure.
+"""Answers that come later (`Pending`), and the parts of which answers are made (`Part`). Pure.
 
-A handler that can't answer at once returns a `Pending`; the connection keeps it in its place among the answers.
+A handler that can't answer at once returns a `Pending`. The connection keeps it in its place among the answers.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
-KNOWN_SECONDS = 0.1  # for so long, what of a file was found in memory counts as being there
-READ_AHEAD_BYTES = 1024 * 1024  # which a thread reads at once of what isn't in memory
+KNOWN_SECONDS = 0.1  # bytes of a file that were found in memory count as being there for so long
+READ_AHEAD_BYTES = 1024 * 1024  # a thread reads so much of a file at once if it isn't in memory
 
 
 class OpenFile(Protocol):
-    """A file that parts of answers are read from."""
+    """A file from which parts of answers are read."""
 
     def fileno(self) -> int: ...
 
@@ -23,17 +23,17 @@ class OpenFile(Protocol):
     def pread(self, size: int, position: int) -> bytes: ...
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray:
-        """As `pread`, without waiting for the disk. Raises BlockingIOError where it would have to."""
+        """The same as `pread`, without waiting for the disk. Raises BlockingIOError if it would have to wait."""
 
     def cached(self, size: int, position: int) -> int:
-        """How many of these bytes can be sent without waiting for the disk, before the first one that can't."""
+        """How many bytes from `position` on, at most `size`, can be sent without waiting for the disk."""
 
     def read_ahead(self, size: int, position: int) -> None:
-        """Brings these bytes into memory. Waits for the disk."""
+        """Reads these bytes into memory. Waits for the disk."""
 
 
 class FileRange(Protocol):
-    """A piece of a file to send; holding it keeps the file open."""
+    """A piece of a file to send. While a reference to it exists, the file stays open."""
 
     @property
     def file(self) -> OpenFile: ...
@@ -47,16 +47,16 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class Asking(Protocol):
-    """The connection that a request came by, as far as its answer needs it."""
+    """The connection by which a request came, as far as its answer needs it."""
 
     def answered(self) -> None:
-        """One of its requests has its answer."""
+        """Called when one of the connection's requests has got its answer."""
 
     def may_go_on(self) -> None:
-        """A request that couldn't start may be able to now."""
+        """Called when a request that couldn't start may be able to start now."""
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the connection."""
 
 
 class Pending:
@@ -67,21 +67,21 @@ class Pending:
     def __init__(self, connection: Asking, api_key: int) -> None:
         self._connection: Asking | None = connection
         self.api_key = api_key
-        self.size = 0  # of the request, once it waits
+        self.size = 0  # the request's bytes, set when the request begins to wait in the pipeline
         self.parts: Sequence[Part] | None = None
         self.abandoned: Callable[[], None] | None = None  # called when the connection closes first
         self.answering: Callable[[], None] | None = None  # called before the answer leaves
         self.behind: int | None = None  # the API of a request that can't start before this answer
-        self.hurry: Callable[[], None] | None = None  # called when there is one
+        self.hurry: Callable[[], None] | None = None  # called when there is such a request
         self.overtakable = False  # pipelined requests may start meanwhile
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits for the answer: the connection is there, and it hasn't been given."""
+        """Whether the connection still waits for the answer: it is open, and has no answer yet."""
         return self._connection is not None
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Sends `parts` as soon as the answers before it are out; none means that the request has no answer."""
+        """Sends `parts` as soon as the answers before it are sent. Without parts, the request has no answer."""
         connection = self._connection
         if connection is None:
             return
@@ -99,12 +99,12 @@ class Pending:
             self._connection.may_go_on()
 
     def close_connection(self) -> None:
-        """For a request without an answer (acks=0) that failed: closing is all that can be said."""
+        """Closes the connection after a request without an answer (acks=0) failed: there is no other sign of that."""
         if self._connection is not None:
             self._connection.close()
 
     def forget(self) -> None:
-        """The connection is gone."""
+        """Drops the answer after the connection was closed."""
         self._connection = None
         if self.abandoned is not None:
             self.abandoned()

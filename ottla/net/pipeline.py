@@ -1,11 +1,11 @@
 """The order of one connection's requests and answers, and how many of them it may have under way. Pure.
 
-Order, as Kafka's clients rely on: a request starts when the ones before it are answered, except that requests of the
-pipelined APIs (Produce) may start behind one another, and behind one that changes nothing and says so (`overtakable`).
-Answers are sent in the order of the requests.
+Kafka's clients rely on this order: a request starts when the ones before it are answered. There is an exception:
+requests of the pipelined APIs (Produce) may start behind one another, and behind a request that changes nothing and is
+marked so (`overtakable`). Answers are sent in the order of the requests.
 
-A pipeline sees the sizes and headers of frames, and requests that wait for their answer; buffers and bytes are the
-channel's and the connection's.
+A pipeline sees only the sizes and headers of frames, and the requests that wait for their answers. Bytes belong to the
+channel, buffers to the connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.net.pending import Part, Pending
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.received import Buffer
 
-SIZE_BYTES = 4  # of a frame's size, before the frame
+SIZE_BYTES = 4  # the length of the size field before a frame
 FRAME_BYTES_MIN = 10  # a request's header with an empty client id
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI ")
 _size = struct.Struct(">i")
@@ -27,19 +27,19 @@ _key = struct.Struct(">h")
 
 
 class Bounds(Protocol):
-    """How much of a connection may be under way; may change while it runs."""
+    """How many requests of a connection may be unanswered. The bounds may change while it runs."""
 
     @property
     def unanswered_max(self) -> int:
-        """Requests."""
+        """The largest number of unanswered requests."""
 
     @property
     def unanswered_bytes_max(self) -> int:
-        """Bytes of requests."""
+        """The bytes of unanswered requests from which on no further request starts."""
 
 
 class Pipeline:
-    """The requests that wait for their answers, and what may start behind them."""
+    """The requests that wait for their answers, and the rule by which another one may start behind them."""
 
     __slots__ = ("_bounds", "_pipelined", "_unanswered", "_unanswered_bytes")
 
@@ -50,11 +50,11 @@ class Pipeline:
         self._unanswered_bytes = 0
 
     def __len__(self) -> int:
-        """Requests that wait for their answer, or for answers before theirs."""
+        """The number of requests that wait for their answer, or for the answers before theirs."""
         return len(self._unanswered)
 
     def may_start(self, api_key: int) -> bool:
-        """Whether a request of this API may start now, behind those that aren't answered."""
+        """Whether a request of this API may start now, behind the unanswered ones."""
         unanswered, bounds, pipelined = self._unanswered, self._bounds, self._pipelined
         if not unanswered:
             return True
@@ -65,13 +65,13 @@ class Pipeline:
         )
 
     def waits(self, pending: Pending, size: int) -> None:
-        """A request of `size` bytes has started, whose answer isn't there yet or stands behind others."""
+        """Adds a request of `size` bytes that has started, and whose answer isn't there yet or stands behind others."""
         pending.size = size
         self._unanswered.append(pending)
         self._unanswered_bytes += size
 
     def hurry(self, behind: int) -> None:
-        """A request of the API `behind` can't start: the first one that isn't answered hears of it."""
+        """Tells the first unanswered request that a request of the API `behind` can't start before its answer."""
         if self._unanswered:
             first = self._unanswered[0]
             first.behind = behind
@@ -79,7 +79,7 @@ class Pipeline:
                 first.hurry()
 
     def move_answers(self, queue: deque[Part]) -> bool:
-        """Moves the answers that are next in order into `queue`; whether there was any, be it an empty one."""
+        """Moves the answers that are next in order into `queue`. Returns whether there was one, even an empty one."""
         unanswered = self._unanswered
         moved = False
         while unanswered:
@@ -92,22 +92,24 @@ class Pipeline:
         return moved
 
     def waits_for_pipelined(self) -> bool:
-        """Whether some request isn't answered, and all that aren't are of the pipelined APIs: these take as long as the
-        broker has work with them."""
+        """Whether some request is unanswered, and all unanswered ones are of the pipelined APIs.
+
+        Requests of these APIs take only as long as the broker works on them.
+        """
         pipelined = self._pipelined
         return bool(self._unanswered) and all(pending.api_key in pipelined for pending in self._unanswered)
 
     def forget(self) -> None:
-        """The connection is gone: nobody waits for an answer any more."""
+        """Drops all requests after the connection was closed: their answers aren't awaited any more."""
         for pending in self._unanswered:
             pending.forget()
         self._unanswered.clear()
 
 
 def frame_end(buffer: Buffer, position: int, end: int, size_max: int) -> int:
-    """Where the frame at `position` ends; 0 where not all of it is in buffer[:end] yet.
+    """The position at which the frame at `position` ends; 0 if the frame isn't whole in buffer[:end] yet.
 
-    Raises ProtocolError where its size is out of bounds.
+    Raises ProtocolError if the frame's size is out of bounds.
     """
     if end - position < SIZE_BYTES:
         return 0
@@ -122,19 +124,19 @@ def frame_end(buffer: Buffer, position: int, end: int, size_max: int) -> int:
 
 
 def frame_bytes(buffer: Buffer, position: int, end: int) -> int:
-    """The bytes of the frame at `position`, its size included, as far as buffer[:end] says: at least `SIZE_BYTES`."""
+    """The bytes of the frame at `position`, with its size field; `SIZE_BYTES` if buffer[:end] lacks a whole size."""
     if end - position < SIZE_BYTES:
         return SIZE_BYTES
     return SIZE_BYTES + int(_size.unpack_from(buffer, position)[0])
 
 
 def api_key_of(buffer: Buffer, start: int) -> int:
-    """The API of the request that begins at `start`, behind its size."""
+    """The API key of the request that begins at `start`, behind the frame's size field."""
     return int(_key.unpack_from(buffer, start)[0])
 
 
 def _other_protocol(start: bytes) -> str:
-    """What a peer seems to speak whose first bytes make no sense as a frame's size."""
+    """The protocol that the peer seems to speak, by first bytes that make no sense as a frame's size; may be empty."""
     if start[0] == 0x16 and start[1] == 3:
         return "; the peer speaks TLS, this listener doesn't"
     if start in _HTTP_METHODS:

@@ -1,11 +1,13 @@
 """Produces sealed batches to partitions' leaders: idempotent, in order, one request at a time to each leader.
 
-A request carries the oldest waiting batch of every partition that its leader leads, so no partition ever has two
-batches on the way: a retry can't overtake, and its sequence numbers tell the broker what it has seen. While a leader
-works on a request, the caller goes on making batches; `send` waits only when `buffer_bytes` are waiting.
+A request carries the oldest waiting batch of every partition that its leader leads. So no partition ever has two
+batches on the way: a retry can't change the order of batches, and by the batch's sequence numbers the broker recognises
+a batch that it has already. While a leader works on a request, the caller goes on making batches; `send` waits only
+while more than `buffer_bytes` are waiting.
 
-Errors that a retry can cure are retried until a batch is `delivery_timeout_ms` old; then, and for all others, `send`
-or `flush` raises and the producer is of no use any more. Source: KIP-98, Kafka's Sender and TransactionManager.
+After an error that a retry can cure, a batch is sent again until it is `delivery_timeout_ms` old. After that, and after
+any other error, `send` or `flush` raises, and the producer can't be used any more. Source: KIP-98, Kafka's Sender and
+TransactionManager.
 """
 
 from __future__ import annotations
@@ -43,9 +45,11 @@ class _Queue:
 class Producer:
     """Sends record batches. Not safe to share between threads.
 
-    `request_bytes` bounds the batches in one request, as Kafka's max.request.size does (before compression for each).
+    `request_bytes` bounds the batches in one request, as Kafka's max.request.size does. It also bounds each batch
+    before compression.
 
-    `acks` is −1, 0 or 1; with 0 nothing is known about what was written. `codec` and `level` compress each batch.
+    `acks` is −1, 0 or 1; with 0 the producer doesn't learn which batches were written. `codec` and `level` compress
+    each batch.
     """
 
     def __init__(
@@ -75,9 +79,9 @@ class Producer:
         self.records_acknowledged = 0
 
     def send(self, partition: TopicPartition, body: bytes, count: int, timestamp: int) -> None:
-        """Queues one batch of `count` encoded records that all carry `timestamp` (ms), offsets from 0 up.
+        """Queues one batch of `count` encoded records, with offsets from 0 up, which all have `timestamp` (ms).
 
-        Raises KafkaError(message_too_large) for one that is larger, before compression, than a request may be.
+        Raises KafkaError(message_too_large) if the batch, before compression, is larger than a request may be.
         """
         size = len(body) + HEADER_SIZE
         if size > self._request_bytes:
@@ -108,12 +112,12 @@ class Producer:
             self._turn()
 
     def flush(self) -> None:
-        """Returns when every batch was acknowledged."""
+        """Returns when every batch is acknowledged."""
         while self._waiting_bytes:
             self._turn()
 
     def _turn(self) -> None:
-        """Sends to every leader that has nothing under way, then takes the answers of the ones that had."""
+        """Sends to every leader without a request under way, then takes the answer of one leader that has one."""
         trouble = self._dispatch()
         if not self._under_way:
             self._last_trouble = trouble or self._last_trouble
@@ -130,7 +134,10 @@ class Producer:
             time.sleep(self._client.retry_backoff_ms / 1000)
 
     def _dispatch(self) -> str:
-        """Returns why a batch couldn't be sent, or nothing."""
+        """Sends a request to each leader that has waiting batches and no request under way.
+
+        Returns the reason why a batch couldn't be sent, or an empty text.
+        """
         requests: dict[Connection, list[TopicPartition]] = {}
         busy = {partition for partitions in self._under_way.values() for partition in partitions}
         sizes: dict[Connection, int] = {}

@@ -1,13 +1,14 @@
 """Listening sockets, and the limits that protect the clients from one another.
 
-A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Limits,
-in Kafka's words: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip`, `connections.max.idle.ms`;
-and two of our own: unanswered requests and their bytes per connection, and memory for frames and answers in all.
+A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Four
+limits have Kafka's names: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip` and
+`connections.max.idle.ms`. Two are Ottla's own: the unanswered requests (and their bytes) of one connection, and the
+memory for frames and answers of all connections.
 
-Clients can't shut brokers out: where the broker-wide `max.connections` is reached, a connection to the inter-broker
-listener is accepted all the same, and the connection of another listener that was used longest ago is closed for it. As
-in Kafka's ConnectionQuotas, it takes a listener of the brokers' own beside the clients', and a bound that is lowered
-closes clients' connections down to it.
+Clients' connections can't keep other brokers from connecting. If the broker-wide `max.connections` is reached, a
+connection to the inter-broker listener is accepted all the same, and the least recently used connection of the other
+listeners is closed for it. As in Kafka's ConnectionQuotas, this works only if the inter-broker listener isn't the only
+listener. If the bound is lowered, clients' connections are closed until it is met.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Dispatch = Callable[[Connection, Memory, int, int], Reply]
 
 @dataclass
 class Limits:
-    """What a server allows; each can change while it runs."""
+    """The limits of a server. Each may change while it runs."""
 
     frame_bytes_max: int = 104857600
     buffered_memory_bytes: int = 256 * 1024 * 1024
@@ -59,7 +60,7 @@ OpenSocket = Callable[[str, int, Limits], Awaitable[socket.socket]]
 
 
 async def open_socket(host: str, port: int, limits: Limits) -> socket.socket:
-    """A listening socket. `host` '' means all addresses; port 0 takes a free one. Raises OSError."""
+    """A listening socket. `host` '' means all addresses, port 0 a free port. Raises OSError."""
     loop = asyncio.get_running_loop()
     infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = infos[0]
@@ -102,18 +103,20 @@ class Server:
         self.connection_count = 0
         self.connections_refused = 0
         self.connections_closed_for_others = 0
-        self.turns_away = False  # whoever comes, for now
+        self.turns_away = False  # whether each new connection is closed at once
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, name: str, host: str, port: int) -> Listener:
-        """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses; port 0 takes a free one.
-        Raises OSError."""
+        """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses, port 0 a free port.
+
+        Raises OSError.
+        """
         listener = Listener(self, name, await self._open_socket(host, port, self.limits))
         self.listeners[name] = listener
         return listener
 
     def accept(self) -> None:
-        """Serves the clients that have come so far, and those that come from now on."""
+        """Serves the clients that have connected so far, and those that connect from now on."""
         self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
         for listener in self.listeners.values():
             listener.accept()
@@ -126,11 +129,11 @@ class Server:
                 connection.close(why)
 
     def let_in(self) -> None:
-        """Serves who comes from now on."""
+        """Serves new connections again."""
         self.turns_away = False
 
     def makes_room(self, listener: Listener) -> bool:
-        """Whether `listener` may have one connection more; that of another one may be closed for it."""
+        """Whether `listener` may have one more connection. A connection of another listener may be closed for it."""
         limits = self.limits
         if len(listener.connections) >= limits.listener_connections_max.get(listener.name, limits.connections_max):
             return False
@@ -142,7 +145,7 @@ class Server:
         return True
 
     def _close_longest_unused(self, count: int, why: str) -> None:
-        """Closes so many connections of clients, if there are as many: those that were used longest ago."""
+        """Closes the `count` least recently used connections of clients, or all if there are fewer."""
         limits, listeners = self.limits, self.listeners.values()
         alone = len(listeners) == 1
         clients = (
@@ -170,7 +173,7 @@ class Server:
             await asyncio.sleep(1.0)
             try:
                 self._sweep_once(loop.time())
-            except Exception:  # of one connection: the others are to be closed all the same, in a second
+            except Exception:  # a bug with one connection mustn't end the sweeps, which close the other connections
                 logger.exception("idle and slow connections couldn't be looked for")
 
     def _sweep_once(self, now: float) -> None:
@@ -194,13 +197,13 @@ class Listener:
         self.server = server
         self.name = name
         self.host, self.port = sock.getsockname()[:2]
-        self.connections: dict[Connection, None] = {}  # in the order in which they came
+        self.connections: dict[Connection, None] = {}  # in the order of their arrival
         self._socket = sock
         self._loop = asyncio.get_running_loop()
         self._next_id = 0
 
     def accept(self) -> None:
-        """Begins to serve."""
+        """Begins to accept connections."""
         self._loop.add_reader(self._socket.fileno(), self._acceptable)
 
     def _acceptable(self) -> None:
@@ -210,7 +213,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Out of file descriptors or memory: let the others go on, try again in a moment.
+                # The process is out of file descriptors or memory: serve the other connections, and retry in a second.
                 logger.error("listener %s can't accept: %s", self.name, error.strerror)
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(1.0, self._accept_again)
@@ -243,13 +246,14 @@ class Listener:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if limits.send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
-        server.connections_by_host[host] = server.connections_by_host.get(host, 0) + 1  # one may just have been closed
+        # The count is read again, because `makes_room` may have closed a connection of this host.
+        server.connections_by_host[host] = server.connections_by_host.get(host, 0) + 1
         server.connection_count += 1
         self._next_id += 1
         self.connections[Connection(self, PlainChannel(sock), self._next_id, host)] = None
 
     def connection_closed(self, connection: Connection) -> None:
-        """Bookkeeping of a connection that has just closed."""
+        """Takes a connection that has just been closed out of all counts."""
         self.connections.pop(connection, None)
         server = self.server
         server.connection_count -= 1

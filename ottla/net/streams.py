@@ -1,7 +1,7 @@
-"""Streams to other brokers, for whoever can wait: tasks of an event loop by `Stream`, threads by `BlockingStream`.
+"""Streams of bytes to other brokers, for callers that can wait.
 
-A stream moves bytes and knows nothing of frames. What is written here of plain TCP is what another kind of stream has
-to do, too.
+Tasks of an event loop use a `Stream`, threads a `BlockingStream`. A stream knows nothing of frames. These are streams
+over plain TCP; a stream of another kind would have to keep the same contracts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Stream(Protocol):
-    """Bytes to and from one address. Failures are OSErrors, the peer's goodbye among them."""
+    """Moves bytes to and from one address. Failures are OSErrors, also when the peer closes the connection."""
 
     async def read_exactly(self, into: memoryview) -> None:
         """Fills `into`."""
@@ -55,9 +55,9 @@ class _TcpStream:
 
 
 async def connect_tcp(host: str, port: int) -> Stream:
-    """A TCP connection to the first address of `host` that takes it.
+    """A TCP connection to the first address of `host` that accepts it.
 
-    Raises OSError; ConnectionRefusedError only if every address refuses, which is what a dead process's do.
+    Raises OSError. It is a ConnectionRefusedError only if every address refuses, as a dead process's addresses do.
     """
     loop = asyncio.get_running_loop()
     failure: OSError | None = None
@@ -80,7 +80,7 @@ async def connect_tcp(host: str, port: int) -> Stream:
 
 
 class BlockingStream:
-    """A TCP connection whose every wait is bounded. Not safe to share between threads."""
+    """A TCP connection on which every wait has a time-out. Not safe to share between threads."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
         """Connects. Raises OSError."""
@@ -93,12 +93,12 @@ class BlockingStream:
         self._socket.sendall(data)
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
-        """How many bytes have come, once some have; 0 where the peer sends no more. Raises OSError."""
+        """Waits for bytes, and returns how many were received; 0 if the peer sends no more. Raises OSError."""
         self._socket.settimeout(timeout_s)
         return self._socket.recv_into(buffer)
 
     def readable_within(self, seconds: float) -> bool:
-        """Whether bytes come, or the connection ends, within so many seconds."""
+        """Whether bytes arrive, or the connection ends, within `seconds`."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))

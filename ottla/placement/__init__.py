@@ -1,13 +1,14 @@
-"""Where the replicas of a topic's partitions go. Pure.
+"""Places the replicas of a topic's partitions on brokers. Pure.
 
-As Apache Kafka's StripedReplicaPlacer: brokers are taken round robin, the first replicas of successive partitions on
-successive brokers; racks take turns, so that the replicas of a partition are on as many racks as there are. Live
-brokers come first; one that isn't running gets replicas only where the factor needs it, and never the first.
+The placement is that of Apache Kafka's StripedReplicaPlacer. Brokers are taken round robin: the first replicas of
+successive partitions are on successive brokers. Racks take turns, so that a partition's replicas are on as many racks
+as possible. Live brokers come first. A broker that isn't running gets a replica only if the replication factor needs
+it, and never the first replica.
 
-The caller gives the starting position (Kafka's is random), so that the same input places the same way.
+The caller gives the starting position (Kafka's is random), so that the same input gives the same placement.
 
-Another replication factor for partitions that exist keeps what it can: the first replica stays the first, replicas are
-only added or only taken away.
+If the replication factor of existing partitions is changed, replicas are only added or only removed. The first replica
+stays the first one, as long as it is in sync.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def place(
 ) -> tuple[tuple[int, ...], ...]:
     """The replicas of partitions `first_index` … `first_index + partition_count − 1`, first replica first.
 
-    Raises KafkaError INVALID_REPLICATION_FACTOR where there are fewer brokers than the factor asks for, or none lives.
+    Raises KafkaError INVALID_REPLICATION_FACTOR if there are fewer brokers than the factor needs, or none is live.
     """
     brokers = sorted(candidates)
     if replication_factor > len(brokers):
@@ -67,13 +68,14 @@ def resized(
     replication_factor: int,
     in_sync: Mapping[PartitionName, Collection[int]],
 ) -> dict[PartitionName, Replicas]:
-    """New replicas of those partitions of `names` that have more or fewer than `replication_factor`.
+    """The new replicas of the partitions in `names` that have more or fewer than `replication_factor`.
 
-    A replica is added on a live broker of a rack that the partition doesn't have yet, if there is one, and there on the
-    one that has the fewest replicas of all `assignments`. Taken away is first what isn't in sync (`in_sync`, by
-    partition), then what shares its rack, then what is on the broker that has most; never the first of those in sync.
+    A replica is added on a live broker, if possible on a rack that the partition doesn't have yet; of several such
+    brokers, on the one with the fewest replicas in all `assignments`. Replicas are removed in this order: those that
+    aren't in sync (`in_sync`, by partition), those that share a rack with another replica, those on the broker with the
+    most replicas. The first replica that is in sync is never removed.
 
-    Raises KafkaError INVALID_REPLICATION_FACTOR where too few brokers live.
+    Raises KafkaError INVALID_REPLICATION_FACTOR if too few brokers are live.
     """
     brokers = sorted(candidates)
     racks = {broker.id: broker.rack for broker in brokers}
@@ -105,7 +107,7 @@ def resized(
 def _least_wanted(
     replicas: Replicas, in_sync: Collection[int], racks: Mapping[int, str | None], load: Mapping[int, int]
 ) -> int:
-    """The replica that a partition loses first."""
+    """The replica that is removed first from a partition."""
     kept = next((replica for replica in replicas if replica in in_sync), replicas[0])
     shared = Counter(racks.get(replica) for replica in replicas)
     return max(
@@ -115,7 +117,7 @@ def _least_wanted(
 
 
 def _alternating(brokers: Sequence[Candidate]) -> list[int]:
-    """Broker ids such that neighbours are on different racks as far as possible."""
+    """The brokers' ids, in an order in which neighbours are on different racks as far as possible."""
     racks: dict[str | None, list[int]] = {}
     for broker in brokers:
         racks.setdefault(broker.rack, []).append(broker.id)
@@ -127,8 +129,8 @@ def _alternating(brokers: Sequence[Candidate]) -> list[int]:
 def _replicas(
     live: Sequence[int], other: Sequence[int], rack_of: dict[int, str | None], position: int, count: int
 ) -> tuple[int, ...]:
-    """The first `count` of the live brokers from `position` on, then of the others, each new rack before a used one."""
-    # After each full round of first replicas the followers shift by one, so that a dead broker's load spreads.
+    """`count` brokers: first live ones from `position` on, then others, each time new racks before used ones."""
+    # After each full round of first replicas the followers shift by one, so that a dead broker's load is spread.
     shift = position // len(live)
     first = position % len(live)
     rest = [live[(first + 1 + (shift + step) % max(1, len(live) - 1)) % len(live)] for step in range(len(live) - 1)]

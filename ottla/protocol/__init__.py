@@ -1,9 +1,9 @@
 """Kafka's wire protocol: frames, messages, record batches, errors.
 
-This package is the one place that decides how kio, which knows Kafka's message schemas, is loaded. Where Hypothesis is
+This package is the one place that decides how kio, which knows Kafka's message schemas, is loaded. If Hypothesis is
 installed, kio imports it and registers a strategy for each of its types. That costs a process 9 MB and a third of its
 start, and no test uses those strategies. So kio's types are loaded here, before any module of this package can load
-them, while Hypothesis can't be found. Afterwards everybody else finds Hypothesis as before.
+them, while Hypothesis is hidden. Afterwards other importers find Hypothesis as before.
 """
 
 import sys
@@ -11,7 +11,7 @@ from importlib import import_module
 
 
 def _load_kio_without_hypothesis() -> None:
-    """Hides Hypothesis while kio asks for it: kio asks once, when its types are loaded."""
+    """Loads kio's types while Hypothesis is hidden. kio imports Hypothesis only once, when its types are loaded."""
     present = sys.modules.get("hypothesis")
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
     try:

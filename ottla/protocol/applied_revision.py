@@ -1,11 +1,11 @@
 """AwaitRevision: a broker asks another one to answer as soon as it has applied a revision of the metadata. Pure.
 
-Applied means that the broker's image shows the revision, and that the logs which it leads by that image are open. The
-API is Ottla's own, and its key lies far above Kafka's. It is for brokers alone: ApiVersions doesn't name it, and only
-the inter-broker listener serves it. A broker that doesn't know it closes the connection.
+A broker has applied a revision when its image shows the revision, and the logs that the broker leads by that image are
+open. The API is Ottla's own, and its key lies far above Kafka's keys. It is for brokers alone: ApiVersions doesn't name
+it, and only the inter-broker listener serves it. A broker that doesn't know the API closes the connection.
 
-Question, version 0: revision int64, and for how many milliseconds the answer may wait for it, int32. Answer: the
-revision that the broker has applied by then, int64; it is below the one asked for where the time was up.
+The request, version 0, has the revision (int64) and the milliseconds for which the answer may wait (int32). The answer
+has the revision that the broker has applied by then (int64). It is below the requested one if the time was up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _answer = struct.Struct(">q")
 
 
 class Question(NamedTuple):
-    """Which revision is waited for, and for how long at most."""
+    """A request: the revision to wait for, and the longest wait in ms."""
 
     revision: int
     wait_ms: int
@@ -35,7 +35,7 @@ def write_question(question: Question) -> bytes:
 
 
 def read_question(frame: Buffer, start: int, end: int) -> Question:
-    """The question in frame[start:end]. Raises ProtocolError where the frame ends inside it."""
+    """The question in frame[start:end]. Raises ProtocolError if the frame ends inside it."""
     if end - start < _question.size:
         raise ProtocolError("the frame ends inside the question for a revision")
     return Question(*_question.unpack_from(frame, start))
@@ -47,7 +47,7 @@ def write_answer(applied: int) -> bytes:
 
 
 def read_answer(frame: Buffer, start: int, end: int) -> int:
-    """The applied revision in frame[start:end]. Raises ProtocolError where the frame ends inside it."""
+    """The applied revision in frame[start:end]. Raises ProtocolError if the frame ends inside it."""
     if end - start < _answer.size:
         raise ProtocolError("the frame ends inside the applied revision")
     (applied,) = _answer.unpack_from(frame, start)

@@ -1,11 +1,11 @@
-"""Record batches of magic 2: their headers, and what is inside. Pure.
+"""Record batches of magic 2: their headers and their records. Pure.
 
-The broker's hot path reads headers only. Records are read where it can't be helped (the broker's own topics,
-compaction, lookups by timestamp, tools), and then with a bound on what decompression may take.
+The broker's hot path reads headers only. Records are read only where they are needed (in internal topics, compaction,
+lookups by timestamp, tools), and then with a bound on the bytes that decompression may make.
 
 Source: Kafka's DefaultRecordBatch and DefaultRecord (KIP-98); big-endian throughout:
 
-    0 baseOffset i64 | 8 length i32, of what follows it | 12 partitionLeaderEpoch i32 | 16 magic i8 |
+    0 baseOffset i64 | 8 length i32, of the bytes after it | 12 partitionLeaderEpoch i32 | 16 magic i8 |
     17 crc u32, CRC-32C of all from 21 on | 21 attributes i16 | 23 lastOffsetDelta i32 | 27 baseTimestamp i64 |
     35 maxTimestamp i64 | 43 producerId i64 | 51 producerEpoch i16 | 53 baseSequence i32 | 57 count i32 | 61 records
 """
@@ -25,7 +25,7 @@ from .unpacking import MAX_BYTES, decompress
 from .varints import read_varint, write_varint
 
 HEADER_SIZE = 61
-LOG_OVERHEAD = 12  # base offset and length: what the length doesn't count
+LOG_OVERHEAD = 12  # base offset and length, which the length doesn't count
 CRC_START = 21
 MAGIC = 2
 
@@ -63,7 +63,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses on a header
+    count: int  # type: ignore[assignment]  # hides tuple.count, which a header doesn't need
 
     @property
     def size(self) -> int:
@@ -115,7 +115,7 @@ class Record(NamedTuple):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked. Raises ProtocolError where the buffer ends first."""
+    """The header at `position`, unchecked. Raises ProtocolError if the buffer ends inside it."""
     try:
         return _new(BatchHeader, _header.unpack_from(buffer, position))
     except struct.error:
@@ -123,9 +123,9 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iterate_headers(buffer: Buffer, position: int = 0, stop: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch; what follows the last whole one is left out.
+    """(position, header) of each whole batch. Bytes after the last whole batch are left out.
 
-    Raises KafkaError corrupt_message at a length below the header's own.
+    Raises KafkaError corrupt_message if a batch states a length below that of its own header.
     """
     end = len(buffer) if stop is None else stop
     while position + HEADER_SIZE <= end:
@@ -140,16 +140,16 @@ def iterate_headers(buffer: Buffer, position: int = 0, stop: int | None = None) 
 
 
 def crc_valid(buffer: Buffer, position: int, size: int) -> bool:
-    """Whether the `size` bytes at `position` carry the CRC-32C of what follows it."""
+    """Whether the batch of `size` bytes at `position` has the right CRC-32C of the bytes after it."""
     (stated,) = _uint32.unpack_from(buffer, position + 17)
     return bool(crc32c(memoryview(buffer)[position + CRC_START : position + size]) == stated)
 
 
 def records(batch: Buffer, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
-    """The records of the batch at the start of `batch`; at most `max_bytes` are decompressed.
+    """The records of the batch at the start of `batch`, of which at most `max_bytes` are decompressed.
 
-    Raises KafkaError corrupt_message or invalid_record where the inside doesn't follow the format,
-    record_list_too_large beyond the bound.
+    Raises KafkaError corrupt_message or invalid_record if the content doesn't follow the format, and
+    record_list_too_large if it exceeds the bound.
     """
     header = read_header(batch)
     payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE : header.size], max_bytes)
@@ -220,7 +220,7 @@ def build_batch(
 ) -> bytes:
     """One batch of `records`, whose offsets are absolute, ascending and at least `base_offset`.
 
-    `last_offset` is given where it is beyond the last record's (compaction keeps a batch's range). With
+    `last_offset` is given if it is greater than the last record's, because compaction keeps a batch's range. With
     `log_append_time` all records take that time. With `delete_horizon` the base timestamp is the horizon (KIP-534).
     """
     items = list(records)
@@ -269,7 +269,10 @@ def seal_batch(
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """A batch around `body`, `count` records as `write_record` writes them; compressed by the codec in `attributes`."""
+    """A batch with the records in `body`, compressed by the codec in `attributes`.
+
+    `body` has `count` records, as `write_record` writes them.
+    """
     payload = compress(attributes & CODEC_MASK, body, level)
     rest = _after_crc.pack(
         attributes,
@@ -288,7 +291,7 @@ def seal_batch(
 
 
 def write_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
-    """Appends `record` as it stands inside a batch."""
+    """Appends `record` in the form that it has inside a batch."""
     body = bytearray(b"\x00")
     write_varint(body, record.timestamp - base_timestamp)
     write_varint(body, record.offset - base_offset)
@@ -311,19 +314,19 @@ def _write_bytes(out: bytearray, field: bytes | None) -> None:
 
 
 def assign(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Writes the two fields that a leader sets and that the CRC leaves out."""
+    """Writes the base offset and the leader epoch, which a leader sets, and which the CRC doesn't cover."""
     _int64.pack_into(buffer, position, base_offset)
     _int32.pack_into(buffer, position + LOG_OVERHEAD, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Turns the batch at `position` into one of LogAppendTime `now_ms`; recomputes the CRC."""
+    """Makes the batch at `position` one of LogAppendTime, with the time `now_ms`, and recomputes the CRC."""
     header = read_header(buffer, position)
     _rewrite_times(buffer, position, header, header.attributes | LOG_APPEND_TIME, now_ms)
 
 
 def stamp_create_time(buffer: bytearray | memoryview, position: int, max_timestamp: int) -> None:
-    """Corrects the maximum timestamp of the batch at `position`; recomputes the CRC."""
+    """Sets the batch at `position` to CreateTime, with that maximum timestamp, and recomputes the CRC."""
     header = read_header(buffer, position)
     _rewrite_times(buffer, position, header, header.attributes & ~LOG_APPEND_TIME, max_timestamp)
 

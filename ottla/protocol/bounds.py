@@ -1,10 +1,11 @@
-"""Whether a request's arrays can be as long as they claim, found out before anything is allocated for them. Pure.
+"""Checks that a request's arrays can be as long as they announce, before memory is allocated for them. Pure.
 
-The native reader reserves room for as many elements as an array announces, so five bytes could end the process. A
-check walks over the body by the schema, and refuses an array with more elements than bytes are left, or a request with
-more than `ELEMENTS_MAX` elements in all: that many would hold up everybody else for seconds.
+kio's native reader allocates memory for as many elements as an array announces, so a request of five bytes could end
+the process. The check walks over the body by the schema. It refuses an array with more elements than bytes are left. It
+also refuses a request with more than `ELEMENTS_MAX` elements in all, because that many would block the event loop for
+seconds.
 
-A walker is compiled once for each schema: fixed fields are one addition, arrays of fixed elements one multiplication.
+A walker is compiled once for each schema: fixed fields take one addition, arrays of fixed elements one multiplication.
 Bytes that are malformed in any other way are left to the reader.
 """
 
@@ -25,7 +26,7 @@ from .varints import read_unsigned_varint
 
 ELEMENTS_MAX = 1_000_000
 
-# (data, position, elements that may still come) → position after what it walks over.
+# (data, position, [number of elements that are still allowed]) → position after the value that it walks over.
 Walker = Callable[[bytes, int, list[int]], int]
 
 _SIZES = {
@@ -50,7 +51,7 @@ _int = struct.Struct(">i").unpack_from
 
 
 def check_arrays(api_key: int, version: int, body: bytes, offset: int) -> None:
-    """Raises ProtocolError where the request body at `offset` announces more elements than it can hold."""
+    """Raises ProtocolError if the request body at `offset` announces more elements than it can hold."""
     walker = _request_walker(api_key, version)
     if walker is None:
         return
@@ -93,7 +94,7 @@ def _nullable(field: Field[Any]) -> bool:
 
 
 def _fixed_size(field: Field[Any]) -> int | None:
-    """Bytes of a value, or of an element; None where they vary."""
+    """The bytes of a value of the field, or of an element of an array; None if they vary."""
     kind = field.metadata.get("kafka_type")
     if kind is not None:
         return _SIZES.get(kind)
@@ -171,7 +172,10 @@ def _value_walker(kind: str | None, inner: Any, flexible: bool) -> Walker:
 
 
 def _array_walker(element: Walker | None, size: int, flexible: bool) -> Walker:
-    """`size` is what an element takes at least, and exactly where there is no `element` to walk over it."""
+    """A walker over an array, by the walker of an `element`.
+
+    `size` is the least number of bytes of an element. Without an `element` walker, each element has exactly that size.
+    """
 
     def walk(data: bytes, position: int, left: list[int]) -> int:
         if flexible:

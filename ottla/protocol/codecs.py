@@ -1,4 +1,4 @@
-"""The five compressions of a record batch, as Kafka frames them. Pure; `ottla.protocol.unpacking` is the way back.
+"""Compresses record batches by Kafka's codecs, in Kafka's framings. Pure. `ottla.protocol.unpacking` decompresses.
 
 Framings: gzip members (RFC 1952), Snappy in snappy-java's blocks (or raw Snappy, which Kafka reads too), LZ4 frames
 with independent blocks (KIP-57), Zstandard frames (KIP-110).
@@ -35,7 +35,7 @@ class Codec(IntEnum):
 
 DEFAULT_LEVELS = {Codec.gzip: 6, Codec.lz4: 9, Codec.zstd: 3}
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER_BYTES = 16  # the magic, the version and the least version that can read it
+XERIAL_HEADER_BYTES = 16  # the magic, the version, and the lowest version that can read the format
 
 _XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 32 << 10
@@ -56,8 +56,11 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 def compress_pieces(
     codec: int, pieces: Iterable[Buffer], level: int | None = None, size_bytes: int | None = None
 ) -> Iterator[Buffer]:
-    """What arrives in `pieces` as one block of `codec`, as it comes, for each piece something, if only an empty
-    one; `size_bytes` in all, where that is known."""
+    """Compresses `pieces` to one block of `codec`, and yields the block's parts while the pieces arrive.
+
+    After each piece at least one part is yielded, which may be empty. `size_bytes` is the size of all pieces, if it is
+    known.
+    """
     if codec == Codec.none:
         yield from pieces
     elif codec == Codec.snappy:
@@ -91,10 +94,9 @@ class _Compressor(Protocol):
 
 
 def _lz4_blocks(data: Buffer, level: int) -> Iterator[Buffer]:
-    """The blocks of a frame, independent of one another: Kafka refuses the linked ones that the lz4 library makes by
-    default.
+    """The blocks of a frame, which don't refer to one another: Kafka refuses linked blocks, the lz4 library's default.
 
-    As in Kafka, the default level is the fast compressor and every other one the slow.
+    As in Kafka, the default level uses the fast compressor, every other level the slow one.
     """
     view = memoryview(data)
     options: dict[str, Any] = (

@@ -1,7 +1,8 @@
-"""Who leads now, told beside the error of who asked another (KIP-951), so that a client needn't ask for metadata. Pure.
+"""The current leader in an error answer (KIP-951), so that the client needn't ask for metadata first. Pure.
 
-Tagged fields of the Produce response (from version 10) and the Fetch response (from version 16): `CurrentLeader` with a
-partition, `NodeEndpoints` with the whole.
+A broker that isn't a partition's leader answers an error, and names the leader beside it. The leader is in tagged
+fields of the Produce response (from version 10) and the Fetch response (from version 16): `CurrentLeader` in a
+partition's part, `NodeEndpoints` in the response itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _CURRENT_LEADER = struct.Struct(">iib")
 
 
 class Node(NamedTuple):
-    """Where a broker is found by the client that asked."""
+    """A broker and its address, for the client that gets the answer."""
 
     id: int
     host: str
@@ -37,7 +38,7 @@ def fetch_leader_tags(leader: int, leader_epoch: int) -> bytes:
 
 
 def node_tags(nodes: Collection[Node]) -> bytes:
-    """The tagged fields of a whole response; that there are none where it names no leader."""
+    """The tagged fields of a whole response; without nodes, the encoding of no tagged fields."""
     if not nodes:
         return _NO_TAGS
     field = bytearray()

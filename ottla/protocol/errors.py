@@ -1,7 +1,7 @@
 """The two kinds of failure that the protocol knows, and Kafka's error codes. Pure.
 
-A peer that breaks the framing or the schema is answered by closing the connection (`ProtocolError`); a request that is
-well formed but can't be served is answered by an error code (`KafkaError`). Codes are Kafka's `Errors` enum.
+If a peer breaks the framing or the schema, its connection is closed (`ProtocolError`). If a request is well formed but
+can't be served, it is answered by an error code (`KafkaError`). Codes are Kafka's `Errors` enum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class ProtocolError(Exception):
 class KafkaError(Exception):
     """A request, or one element of it, can't be served; `code` becomes the client's answer.
 
-    `message` is the sentence that answers with an error-message field carry; empty where the code says it all.
-    `record_errors` are the records of a producer's batch that are at fault, as (index in the batch, sentence): KIP-467.
+    `message` is for answers that have a field for an error message; it is empty if the code says everything.
+    `record_errors` are the bad records of a producer's batch, as (index in the batch, sentence): KIP-467.
     """
 
     def __init__(

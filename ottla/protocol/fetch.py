@@ -1,7 +1,7 @@
-"""The Fetch (key 1) response, by hand: record sets stay in the files they lie in. Pure.
+"""A broker's writer of the Fetch (key 1) response, written by hand: record sets stay in their files. Pure.
 
-The answer is a list of parts: bytes, and file ranges that the connection sends with `sendfile`. Versions 4–18; the
-generic writer is the twin that tests compare this module with.
+The answer is a list of parts: bytes, and file ranges that the connection sends with `sendfile`. Versions 4–18. Tests
+compare this module with its twin, the generic writer of `ottla.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 
 
 class PartitionAnswer(NamedTuple):
-    """What a partition answers. `records` are the parts of its record set, `size` their bytes in all; `aborted` is
-    None for a reader of uncommitted records, else (producer id, first offset) pairs. `tags` are the encoded tagged
-    fields with their count, for followers (diverging epoch) and lost leaders."""
+    """The answer for one partition. `records` are the parts of its record set, `size` is their bytes in all.
+
+    `aborted` is None for a reader of uncommitted records, else it has (producer id, first offset) pairs. `tags` are the
+    encoded tagged fields, with their count before them: a follower's diverging epoch, or the current leader.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     error: int
@@ -56,7 +58,7 @@ def success(
     size: int,
     aborted: Sequence[tuple[int, int]] | None,
 ) -> PartitionAnswer:
-    """What a partition answers that could be read."""
+    """The answer for a partition that could be read."""
     return _new(
         PartitionAnswer,
         (index, 0, high_watermark, last_stable_offset, log_start_offset, records, size, aborted, -1, NO_TAGS),
@@ -64,7 +66,7 @@ def success(
 
 
 def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:
-    """The tagged fields that tell a follower to truncate (KIP-595)."""
+    """The tagged fields by which a follower truncates its log (KIP-595)."""
     return b"\x01\x00\x0d" + struct.pack(">iqb", epoch, end_offset, 0)
 
 
@@ -77,7 +79,10 @@ def write_fetch_answer(
     throttle_time: int = 0,
     tags: bytes = NO_TAGS,
 ) -> list[Any]:
-    """The whole response frame as parts: the first begins with size and header. `tags` are the response's own."""
+    """The whole response frame as parts, the first of which begins with the size and the header.
+
+    `tags` are the response's own tagged fields.
+    """
     flexible = version >= FLEXIBLE
     if flexible and len(topics) == 1:
         topic, partitions = topics[0]
@@ -119,7 +124,7 @@ def write_fetch_answer(
 def _write_one_read(
     correlation_id: int, session_id: int, topic: str | bytes, answer: PartitionAnswer, throttle_time: int
 ) -> list[Any]:
-    """What small requests get: records of one partition, a flexible version."""
+    """The answer that small requests get: records of one partition, a flexible version."""
     index, error, high_watermark, stable, log_start, records, size, aborted, preferred, tags = answer
     null_or_empty = 0 if aborted is None else 1
     out = bytearray(_start_flexible.pack(0, correlation_id, 0, throttle_time, 0, session_id))

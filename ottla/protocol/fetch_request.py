@@ -1,4 +1,6 @@
-"""The Fetch (key 1) request, by hand: parts of fixed size are unpacked at once, into plain tuples. Pure.
+"""A reader of the Fetch (key 1) request, written by hand for speed. Pure.
+
+It unpacks each part of fixed size by one call, into plain tuples.
 
 Versions 4–18; kio's reader is the twin that tests compare this module with. Unknown tagged fields are skipped.
 """
@@ -36,8 +38,10 @@ AskedPartition = tuple[int, int, int, int, int, int]
 
 
 class FetchRequest(NamedTuple):
-    """A decoded request. Topics go by name, or from version 13 by the 16 bytes of their id. `replica_epoch` is that of
-    the follower's registration, −1 where it doesn't say."""
+    """A decoded request. Topics are given by name, from version 13 on by the 16 bytes of their id.
+
+    `replica_epoch` is the epoch of the follower's registration; it is −1 if the request doesn't have it.
+    """
 
     replica_id: int
     max_wait_ms: int
@@ -53,9 +57,9 @@ class FetchRequest(NamedTuple):
 
 
 def read_fetch_request(version: int, frame: Frame, position: int, end: int) -> FetchRequest:
-    """The request body at frame[position:end]; what follows it is left out, as by Kafka.
+    """The request body at frame[position:end]. Bytes after the body are ignored, as Kafka ignores them.
 
-    Raises ProtocolError where the bytes don't follow the schema.
+    Raises ProtocolError if the bytes don't follow the schema.
     """
     try:
         if version >= FLEXIBLE:
@@ -66,7 +70,7 @@ def read_fetch_request(version: int, frame: Frame, position: int, end: int) -> F
 
 
 def _read_flexible(version: int, frame: Frame, position: int, end: int) -> FetchRequest:
-    """Counts and sizes of the usual one byte are read in place, for speed."""
+    """Reads a flexible version. Counts and sizes of one byte, as most are, are read in place, for speed."""
     replica_id, replica_epoch = CONSUMER, -1
     if version < _REPLICA_STATE_VERSION:
         (replica_id,) = _int.unpack_from(frame, position)
@@ -128,7 +132,7 @@ def _read_flexible(version: int, frame: Frame, position: int, end: int) -> Fetch
 def _read_forgotten(
     version: int, frame: Frame, position: int, end: int, forgotten: list[tuple[str | bytes, list[int]]]
 ) -> int:
-    """Adds the partitions that leave the session; the position after them."""
+    """Adds the partitions that leave the session to `forgotten`. Returns the position after them."""
     forgotten_count, position = _compact_count(frame, position, end)
     for _ in range(forgotten_count):
         topic, position = _compact_topic(version, frame, position, end)
@@ -200,7 +204,7 @@ def _cut_short() -> ProtocolError:
 
 
 def _compact_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
-    """An array's count, refused where so many elements can't follow."""
+    """(an array's count, position after it). Raises ProtocolError if so many elements can't follow."""
     count = frame[position]
     if 0 < count < 0x80:
         return count - 1, position + 1

@@ -1,7 +1,7 @@
-"""The Fetch (key 1) response as a client reads it, by hand: record sets are views, not copies. Pure.
+"""A client's reader of the Fetch (key 1) response, written by hand: record sets are views, not copies. Pure.
 
-Versions 4–13. kio copies a record set out of its frame, which for a client that reads gigabytes is a tenth of its work;
-kio is the twin that tests compare this module with.
+Versions 4–13. kio's reader copies a record set out of its frame, which is a tenth of the work of a client that reads
+gigabytes. Tests compare this module with kio's reader, its twin.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class _Reader:
         return values
 
     def _count(self) -> int:
-        """Of an array; a null one has none."""
+        """The number of an array's elements; 0 for a null array."""
         count = self._size(_int)
         if count > len(self.frame) - self.position:
             raise ProtocolError(f"an array of {count} elements in {len(self.frame)} bytes")
         return max(count, 0)
 
     def _bytes(self, plain_size: struct.Struct) -> memoryview:
-        """A string or bytes; null ones are empty."""
+        """The content of a string or of bytes; empty if it is null."""
         size = max(self._size(plain_size), 0)
         end = self.position + size
         if end > len(self.frame):

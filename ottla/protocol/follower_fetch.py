@@ -1,7 +1,7 @@
-"""Fetch (key 1, version 17) as a follower speaks it: the request written, the answer read where it lies. Pure.
+"""Fetch (key 1, version 17) for a follower: a writer of the request, and a reader of the answer. Pure.
 
-Record sets aren't copied out of the answer: the reader says where they are. kio is the twin that tests compare this
-module with.
+Record sets aren't copied out of the answer: the reader gives their positions. Tests compare this module with kio, its
+twin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ABORTED_BYTES = 16  # producer id and first offset, before the tagged fields
 
 
 class FetchLimits(NamedTuple):
-    """How long the leader may wait for how much, and how much it may send."""
+    """The bounds of a fetch: the leader waits up to `max_wait_ms` for `min_bytes`, and sends up to `max_bytes`."""
 
     max_wait_ms: int
     min_bytes: int
@@ -38,9 +38,10 @@ class FetchLimits(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """What the leader answers for a partition; `records` is where its record set lies, as (start, end).
+    """The leader's answer for one partition. `records` is the position of the record set, as (start, end).
 
-    `diverging` is (epoch, end offset) where the follower's last epoch ended otherwise at the leader (KIP-595).
+    If the follower's last epoch ended at another offset in the leader's log, `diverging` is (epoch, end offset) there
+    (KIP-595).
     """
 
     topic: bytes
@@ -53,7 +54,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """The head of an answer, and where its topics begin."""
+    """The head of an answer, and the position of its topics."""
 
     error: int
     session_id: int
@@ -67,7 +68,7 @@ def write_follower_fetch(
     topics: Sequence[tuple[bytes, Sequence[AskedPartition]]],
     forgotten: Sequence[tuple[bytes, Sequence[int]]] = (),
 ) -> bytes:
-    """The request's body. `replica` is (broker id, broker epoch), `session` is (id, epoch); topics by their ids."""
+    """The request's body. `replica` is (broker id, broker epoch), `session` is (id, epoch). Topics are given by id."""
     out = bytearray(_limits.pack(*limits, 0, *session))
     write_unsigned_varint(out, len(topics) + 1)
     for topic, partitions in topics:
@@ -82,7 +83,7 @@ def write_follower_fetch(
         write_unsigned_varint(out, len(indexes) + 1)
         out += struct.pack(f">{len(indexes)}i", *indexes)
         out.append(0)
-    out.append(1)  # no rack: a follower fetches from the leader wherever that is
+    out.append(1)  # no rack, because a follower fetches from the leader in any case
     out += bytes((1, 1, _replica_state.size))  # one tagged field: number 1, its size
     out += _replica_state.pack(*replica, 0)
     return bytes(out)
@@ -97,7 +98,7 @@ def read_fetch_answer(frame: bytearray, position: int, end: int) -> FetchAnswer:
 
 
 def read_fetched_partitions(frame: bytearray, position: int, end: int) -> Iterator[FetchedPartition]:
-    """The partitions of the answer, from `FetchAnswer.topics_at` on. Raises ProtocolError where it isn't one."""
+    """The partitions of the answer, from `FetchAnswer.topics_at` on. Raises ProtocolError for malformed bytes."""
     try:
         topic_count, position = _count(frame, position, end)
         for _ in range(topic_count):
@@ -128,7 +129,7 @@ def _read_partition(frame: bytearray, position: int, end: int, topic: bytes) -> 
 
 
 def _diverging(frame: bytearray, position: int, end: int) -> tuple[tuple[int, int] | None, int]:
-    """(epoch and end offset that the leader knows, position after the tagged fields)."""
+    """((epoch, end offset) where the leader's log diverges, or None; position after the tagged fields)."""
     count, position = read_unsigned_varint(frame, position)
     diverging = None
     for _ in range(count):
@@ -151,7 +152,7 @@ def _count(frame: bytearray, position: int, end: int) -> tuple[int, int]:
 
 
 def by_topic(keys: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]]:
-    """(topic id, partition index) pairs as the request groups them, in their order."""
+    """(topic id, partition index) pairs, grouped by topic as in the request, in the order in which they came."""
     topics: dict[bytes, list[int]] = {}
     for topic, index in keys:
         topics.setdefault(topic, []).append(index)

@@ -23,12 +23,12 @@ _correlation = struct.Struct(">i")
 def read_request_header(
     frame: Buffer, start: int = 0, stop: int | None = None
 ) -> tuple[int, int, int, str | None, int]:
-    """(API key, API version, correlation id, client id, offset of what follows the client id) of the header at `start`.
+    """(API key, API version, correlation id, client id, offset after the client id) of the header at `start`.
 
-    The tagged fields of a flexible version follow the client id, and then the body. They are left to the caller, who
-    knows whether that version of the API is served.
+    After the client id follow the tagged fields, in a flexible version, and then the body. The caller has to skip the
+    tagged fields, because only the caller knows whether that version of the API is served.
 
-    Raises ProtocolError where the frame ends inside it or the client id is not UTF-8.
+    Raises ProtocolError if the frame ends inside the header or the client id is not UTF-8.
     """
     try:
         api_key, api_version, correlation_id, length = _fixed.unpack_from(frame, start)
@@ -44,8 +44,10 @@ def read_request_header(
 
 
 def skip_tagged_fields(data: Buffer, position: int, end: int | None = None) -> int:
-    """The position after a block of tagged fields. Raises ProtocolError where it isn't over by `end` (default: of the
-    data)."""
+    """The position after a block of tagged fields. Raises ProtocolError if the block ends after `end`.
+
+    `end` is the end of the data by default.
+    """
     stop = len(data) if end is None else end
     count, position = read_unsigned_varint(data, position)
     for _ in range(count):

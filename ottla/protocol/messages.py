@@ -1,11 +1,11 @@
 """Kafka's request and response bodies, read and written by (API key, version). Pure.
 
-Reading is kio's native reader. It yields one class a version; so that a handler needs no version checks for fields
-that are merely newer, each class is given the fields of the API's *latest* version with Kafka's defaults
-(`_adopt_defaults`). Fields that later versions dropped exist only on the old classes.
+kio's native reader reads the bodies. It has one class for each version. Each class is given the fields of the API's
+*latest* version, with Kafka's defaults (`_adopt_defaults`), so that a handler needs no version checks for newer fields.
+Fields that later versions dropped exist only on the classes of the older versions.
 
-Writing takes plain mappings, since one answer must serve every version: keys are kio's field names (Kafka's names in
-snake case, without `_ms`), values are ints (times in ms), strings, bytes, UUIDs, booleans, and lists of mappings. A
+Writers take plain mappings, because one answer must serve every version. Keys are kio's field names (Kafka's names in
+snake case, without `_ms`); values are ints (times in ms), strings, bytes, UUIDs, booleans, and lists of mappings. A
 missing key means the field's default; a key that a version lacks is left out. The writer of a version is compiled once
 from kio's annotations: neighbouring fields of fixed size become one `struct.pack`.
 
@@ -64,16 +64,16 @@ def latest_version(api_key: int) -> int:
 
 
 def read_request(api_key: int, version: int, body: bytes, offset: int = 0) -> Any:
-    """The request body at `offset`. Raises ProtocolError where the bytes don't follow the schema.
+    """The request body at `offset`. Raises ProtocolError if the bytes don't follow the schema.
 
-    Bytes after the body are ignored, as by Kafka: librdkafka's Metadata requests end in some.
+    Bytes after the body are ignored, as Kafka ignores them: librdkafka's Metadata requests have such bytes.
     """
     check_arrays(api_key, version, body, offset)
     return _read(_request_reader(api_key, version), body, offset)
 
 
 def read_response(api_key: int, version: int, body: bytes, offset: int = 0) -> Any:
-    """The response body at `offset`. Raises ProtocolError where the bytes don't follow the schema."""
+    """The response body at `offset`. Raises ProtocolError if the bytes don't follow the schema."""
     return _read(_response_reader(api_key, version), body, offset)
 
 
@@ -92,7 +92,7 @@ def write_response(api_key: int, version: int, message: Message) -> bytes:
 
 
 class Encoded(bytes):
-    """A struct already encoded by `encode_element`: stands for its mapping in an array of structs."""
+    """A struct that `encode_element` has encoded. It takes the place of its mapping in an array of structs."""
 
 
 def encode_element(api_key: int, version: int, field: str, element: Message) -> Encoded:
@@ -103,9 +103,11 @@ def encode_element(api_key: int, version: int, field: str, element: Message) -> 
 
 
 class EncodedArray:
-    """An array of structs of a response that is encoded bit by bit, because it is too much for one turn of the event
-    loop: stands for the list of their mappings. `path` has the names of the fields that lead to it, with dots in
-    between."""
+    """An array of a response's structs that is encoded in portions, because it is too long for one turn of the event
+    loop. It takes the place of the list of their mappings.
+
+    `path` has the names of the fields that lead to the array, with dots in between.
+    """
 
     __slots__ = ("_count", "_write", "data")
 
@@ -118,14 +120,17 @@ class EncodedArray:
         return self._count
 
     def extend(self, elements: Iterable[Message]) -> None:
-        """Encodes these structs behind those that are there."""
+        """Encodes these structs behind the ones that the array has already."""
         for element in elements:
             self._write(self.data, element)
             self._count += 1
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version's request header is v2 and its fields are compact (KIP-482). No API of our own is."""
+    """Whether this version's request header is v2 and its fields are compact (KIP-482).
+
+    Ottla's own APIs have no such versions.
+    """
     return _flexible(api_key, version)
 
 
@@ -171,7 +176,7 @@ def _response_writer(api_key: int, version: int) -> Writer:
 
 
 def _adopt_defaults(old: Any, new: Any) -> None:
-    """Gives `old` a class attribute for each field that only `new` has, and likewise for the structs inside."""
+    """Gives `old` a class attribute for each field that only `new` has, and does the same for structs in fields."""
     old_fields = {field.name: field for field in fields(old)}
     for field in fields(new):
         known = old_fields.get(field.name)
@@ -184,7 +189,7 @@ def _adopt_defaults(old: Any, new: Any) -> None:
 
 
 def _default(field: Field[Any]) -> Any:
-    """What Kafka assumes for a field that a version lacks."""
+    """The value that Kafka assumes for a field that a version lacks."""
     _, array, nullable = _inner_type(field)
     if field.default is not MISSING:
         return field.default
@@ -264,7 +269,7 @@ def _entity_writer(schema: type[Any]) -> Writer:
 
 
 def _plain(value: Any) -> Any:
-    """A default as handlers would give it: durations in ms."""
+    """A default in the form in which handlers give values: durations in ms."""
     return milliseconds(value) if isinstance(value, timedelta) else value
 
 

@@ -1,6 +1,7 @@
-"""What a compressed payload says of itself before it is unpacked: how much it holds, and what unpacking it takes. Pure.
+"""Estimates, by the heads of a compressed payload, its unpacked size and the memory that unpacking takes. Pure.
 
-Nothing here is believed: a payload may be damaged, and a gzip member may lie about its size. Who unpacks counts.
+These numbers can't be relied on: a payload may be damaged, and a gzip member may state a wrong size. So code that
+unpacks a payload counts its bytes.
 
 Source: RFC 1952 (gzip), snappy-java's blocks, the LZ4 frame format 1.6, RFC 8878 (Zstandard).
 """
@@ -16,17 +17,17 @@ import cramjam
 from .codecs import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Codec
 from .received import Buffer
 
-ZSTD_WINDOW_LOG_MAX = 27  # what Kafka's consumers take
+ZSTD_WINDOW_LOG_MAX = 27  # the largest window that Kafka's consumers accept
 
 BLOCK_BYTES_MIN = 2 << 10
 """What a block of Snappy or Zstandard counts for at least where bytes stand for time: an empty one takes time, too."""
 
 _LIKELY_BLOCK_BYTES = 16 << 10
-_BLOCKS_AT_ONCE = 4  # whose heads take about the time that BLOCK_BYTES_MIN stand for
-_ODD_BLOCKS = 4  # and so many more: an empty last one, those that a producer's flush cut off
+_BLOCKS_AT_ONCE = 4  # reading so many heads takes about the time that BLOCK_BYTES_MIN stand for
+_ODD_BLOCKS = 4  # further blocks that are allowed: an empty last one, and short ones that a producer's flush made
 _SNAPPY_LENGTH_BYTES_MAX = 5
-_SNAPPY_RATIO_MAX = 22  # its best element makes 64 bytes of 3
-_SNAPPY_LIKELY_PACKED_BYTES = 1 << 10  # of a block: 32 KiB at the best ratio take more
+_SNAPPY_RATIO_MAX = 22  # Snappy's best element makes 64 bytes of 3
+_SNAPPY_LIKELY_PACKED_BYTES = 1 << 10  # a block of 32 KiB takes more than this, even at the best ratio
 _SNAPPY_BLOCKS_LOOKED_AT = 1_000
 _GZIP_RATIO_MAX = 1032
 _LZ4_HEAD = struct.Struct("<IBB")
@@ -36,34 +37,36 @@ _LZ4_BLOCK_CHECKSUM = 0x10
 _LZ4_CONTENT_SIZE = 0x08
 _LZ4_DICTIONARY = 0x01
 _LZ4_SIZE_MASK = 0x7FFFFFFF
-_LZ4_STORED = 0x80000000  # the bit; alone it is the size of a stored block that holds nothing
-_LZ4_PACKED_NOTHING = 1  # the size of a packed one
-_LZ4_NOTHING_MAX = 2  # of those in a row, as many as Kafka's clients in Java pass over wherever they stand
+_LZ4_STORED = 0x80000000  # the bit of a stored block; alone it is the size field of an empty stored block
+_LZ4_PACKED_NOTHING = 1  # the size of an empty packed block
+_LZ4_NOTHING_MAX = 2  # so many empty packed blocks in a row are skipped by Kafka's clients in Java at any place
 _LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _LZ4_WINDOW_BYTES = 128 << 10
 _ZSTD_HEAD = struct.Struct("<IB")
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SINGLE_SEGMENT = 0x20
-_ZSTD_RESERVED = 0x08  # a frame with it is refused
+_ZSTD_RESERVED = 0x08  # a frame with this bit is refused
 _ZSTD_BLOCK_BYTES = 128 << 10
 _ZSTD_DICTIONARY_BYTES = (0, 1, 2, 4)
 _ZSTD_CONTENT_SIZE_BYTES = (0, 2, 4, 8)
-_ZSTD_CONTENT_SIZE_OF_TWO_BYTES = 256  # is added to it
+_ZSTD_CONTENT_SIZE_OF_TWO_BYTES = 256  # is added to a size of two bytes
 _ZSTD_RLE, _ZSTD_PACKED = 1, 2  # kinds of blocks; 0 is a raw one
 _int32 = struct.Struct(">i")
 _uint32_little = struct.Struct("<I")
 
 
 class Unreadable(Exception):
-    """The payload isn't what the codec makes."""
+    """The payload doesn't follow the codec's format, or some client can't read it."""
 
 
 def claimed_bytes(codec: int, data: Buffer, enough: int) -> int:
-    """How much the first frame of `data` holds unpacked, in bytes, at most: what gzip's end or Zstandard's head states,
-    or else what its blocks may hold, one of Snappy or Zstandard for at least `BLOCK_BYTES_MIN`.
+    """An upper bound, in bytes, for the unpacked size of the first frame of `data`.
 
-    Counting ends once it is more than `enough`, or where `data` can't be read any further. What consists of more blocks
-    than that many bytes are likely to be in counts for more than `enough`: going from block to block takes time, too.
+    It is the size that gzip's end or Zstandard's head states. Otherwise it is the sum of what the frame's blocks may
+    hold, in which a block of Snappy or Zstandard counts for at least `BLOCK_BYTES_MIN`.
+
+    Counting ends once the sum exceeds `enough`, or when `data` can't be read any further. Going from block to block
+    takes time, too. So the result also exceeds `enough` if there are more blocks than `enough` bytes usually have.
     """
     view = memoryview(data)
     if codec == Codec.gzip:
@@ -81,8 +84,11 @@ def claimed_bytes(codec: int, data: Buffer, enough: int) -> int:
 
 
 def working_bytes(codec: int, data: Buffer) -> int:
-    """What unpacking one frame, `data`, keeps in memory beside its pieces, in bytes, at most: the window that it
-    refers back to, the block that has to be unpacked as a whole. 0 where `data` can't be read."""
+    """An upper bound, in bytes, for the memory that unpacking the frame `data` takes beside its pieces.
+
+    It is the window to which the frame refers back, or the block that has to be unpacked as a whole. It is 0 if `data`
+    can't be read.
+    """
     view = memoryview(data)
     if codec == Codec.snappy:
         return _largest_of_snappy(view)
@@ -95,11 +101,12 @@ def working_bytes(codec: int, data: Buffer) -> int:
 
 
 def blocks_passed(codec: int, view: memoryview) -> Iterator[None]:
-    """Goes over the heads of the blocks of a frame of LZ4 or Zstandard, and pauses every few blocks. Raises Unreadable
-    where the codec's library here reads the frame and another client's doesn't.
+    """Goes over the heads of the blocks of a frame of LZ4 or Zstandard, and yields every few blocks.
 
-    Kafka's clients in Java know independent blocks of LZ4 only and no dictionaries. A stored block of 0 bytes is a
-    frame's end to them, and so is a run of packed ones that hold nothing, now and then: whatever follows is never read.
+    Raises Unreadable if the codec's library here reads the frame, but the library of some other client doesn't.
+
+    Kafka's clients in Java know only independent blocks of LZ4, and no dictionaries. They take a stored block of 0
+    bytes for the end of a frame, and sometimes also a run of empty packed blocks, and never read what follows.
     librdkafka refuses a packed block of Zstandard of 0 bytes, which RFC 8878 (3.1.1.2.4) excludes.
     """
     heads = _lz4_heads_passed(view) if codec == Codec.lz4 else _zstd_heads_passed(view)
@@ -142,7 +149,7 @@ def _zstd_heads_passed(view: memoryview) -> Iterator[None]:
 
 
 def _lz4_block_sizes(view: memoryview, flags: int) -> Iterator[int]:
-    """The sizes as they stand before the blocks, with the bit of the stored ones, up to the frame's end."""
+    """The size fields before the blocks, up to the frame's end. A stored block's size has the bit `_LZ4_STORED`."""
     checksum = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
     position = _LZ4_HEAD.size + 1 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
     end = len(view) - _uint32_little.size
@@ -155,7 +162,10 @@ def _lz4_block_sizes(view: memoryview, flags: int) -> Iterator[int]:
 
 
 def snappy_blocks(view: memoryview) -> Iterator[memoryview]:
-    """The blocks of a payload in snappy-java's framing, or all of it as one. Raises Unreadable."""
+    """The blocks of a payload in snappy-java's framing; without that framing, the payload as one block.
+
+    Raises Unreadable.
+    """
     if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         yield view
         return
@@ -174,9 +184,12 @@ def snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 
 
 def snappy_claim(block: memoryview) -> int:
-    """The bytes that a block of Snappy says it holds, if it can. Raises Unreadable, cramjam.DecompressionError."""
+    """The unpacked size that a block of Snappy states.
+
+    Raises Unreadable if the block can't hold so much, and cramjam.DecompressionError.
+    """
     if len(block) > _SNAPPY_LENGTH_BYTES_MAX and min(block[:_SNAPPY_LENGTH_BYTES_MAX]) >= 0x80:
-        raise Unreadable("a block's length takes more than 32 bits")  # cramjam takes it
+        raise Unreadable("a block's length takes more than 32 bits")  # cramjam would accept it
     claimed = int(cramjam.snappy.decompress_raw_len(block))
     if claimed > _SNAPPY_RATIO_MAX * len(block):
         raise Unreadable(f"a block of {len(block)} bytes claims to hold {claimed}")
@@ -184,7 +197,7 @@ def snappy_claim(block: memoryview) -> int:
 
 
 def _blocks_in(size_bytes: int) -> int:
-    """In how many blocks that many unpacked bytes are at most, unless somebody cut them up on purpose."""
+    """The largest number of blocks for that many unpacked bytes, unless a producer made small blocks on purpose."""
     return size_bytes // _LIKELY_BLOCK_BYTES + _ODD_BLOCKS
 
 
@@ -205,7 +218,7 @@ def _claimed_by_snappy(view: memoryview, enough: int) -> int:
 def _largest_of_snappy(view: memoryview) -> int:
     largest = 0
     blocks_max = min(len(view) // _SNAPPY_LIKELY_PACKED_BYTES + _ODD_BLOCKS, _SNAPPY_BLOCKS_LOOKED_AT)
-    with suppress(Unreadable, cramjam.DecompressionError):  # those before the one that can't be read are unpacked
+    with suppress(Unreadable, cramjam.DecompressionError):  # the blocks before an unreadable one will be unpacked
         for number, block in enumerate(snappy_blocks(view)):
             if number == blocks_max:
                 return _SNAPPY_RATIO_MAX * len(view)
@@ -240,13 +253,13 @@ def _claimed_by_zstd(view: memoryview, enough: int) -> int:
         if not blocks_left:
             return enough + 1
         blocks_left -= 1
-        if stated < 0:  # blocks that are partly filled would count for more than what is stated
+        if stated < 0:  # if the size is stated, it isn't raised: partly filled blocks would count for too much
             claimed += max(min(size, _ZSTD_BLOCK_BYTES), BLOCK_BYTES_MIN) if kind <= _ZSTD_RLE else _ZSTD_BLOCK_BYTES
     return claimed
 
 
 def _zstd_blocks(view: memoryview, position: int) -> Iterator[tuple[int, int]]:
-    """The kind and the size of each block from there to the frame's last one."""
+    """The kind and the size of each block from `position` to the frame's last block."""
     last = False
     while not last and position + 3 <= len(view):
         head_of_block = view[position] | view[position + 1] << 8 | view[position + 2] << 16
@@ -260,12 +273,14 @@ def _zstd_window(view: memoryview) -> int:
     if head is None:
         return 0
     window = head[0]
-    return window if window <= 1 << ZSTD_WINDOW_LOG_MAX else 0  # beyond, it is refused
+    return window if window <= 1 << ZSTD_WINDOW_LOG_MAX else 0  # a frame with a larger window is refused
 
 
 def _zstd_head(view: memoryview) -> tuple[int, int, int] | None:
-    """Of a frame (RFC 8878, 3.1.1.1) the window, what it states to hold (−1 where it states nothing), in bytes, and
-    where its blocks begin. None where the head can't be read."""
+    """(window in bytes, stated unpacked size in bytes or −1, position of the first block) of a frame.
+
+    None if the head can't be read. Source: RFC 8878, 3.1.1.1.
+    """
     if len(view) <= _ZSTD_HEAD.size:
         return None
     magic, descriptor = _ZSTD_HEAD.unpack_from(view)

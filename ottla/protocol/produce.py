@@ -1,7 +1,8 @@
-"""Produce (key 0), the hottest request, by hand: positions in the frame instead of copies. Pure.
+"""A reader and a writer for Produce (key 0), the hottest request, written by hand for speed. Pure.
 
-The record sets stay where they were received, so that their offsets can be patched in place and the bytes written from
-there. Versions 3–13; kio's reader and our generic writer are the twins that tests compare this module with.
+Record sets aren't copied: the reader gives their positions in the frame, so that their offsets can be patched in place
+and the bytes be written to the log from there. Versions 3–13. Tests compare this module with its twins, kio's reader
+and the generic writer of `ottla.protocol.messages`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _answer = struct.Struct(">ihqq")  # index, error, base offset, log append time
 _sized_start = struct.Struct(">iib")  # size, correlation id, no tags in the header
 _answer_start = struct.Struct(">ihqqq")  # … and log start offset
 _SUCCESS_END = b"\x01\x00\x00"  # no record errors, null message, no tags
-_ONE_SUCCESS_END = _SUCCESS_END + bytes(6)  # the topic's no tags, no throttle time, no tags
-_ONE_SUCCESS_BYTES = 5 + _answer_start.size + len(_ONE_SUCCESS_END)  # and the topic
+_ONE_SUCCESS_END = _SUCCESS_END + bytes(6)  # no tags of the topic, no throttle time, no tags of the response
+_ONE_SUCCESS_BYTES = 5 + _answer_start.size + len(_ONE_SUCCESS_END)  # without the topic
 _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 NO_TAGS = b"\x00"
 
@@ -41,7 +42,7 @@ TopicRecords = tuple[str | bytes, list[PartitionRecords]]
 
 
 class ProduceRequest(NamedTuple):
-    """A decoded request; acks is −1, 0 or 1 (or anything else that a client sent), timeout in ms."""
+    """A decoded request. `acks` should be −1, 0 or 1, but isn't checked; `timeout` is in ms."""
 
     transactional_id: str | None
     acks: int
@@ -50,8 +51,10 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionAnswer(NamedTuple):
-    """What a partition answers; errors of single records (KIP-467) as (batch index, message). `tags` are the encoded
-    tagged fields with their count, where another broker leads."""
+    """The answer for one partition. `record_errors` are errors of single records, as (batch index, message): KIP-467.
+
+    If another broker leads the partition, `tags` are the encoded tagged fields, with their count before them.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     error: int
@@ -64,12 +67,12 @@ class PartitionAnswer(NamedTuple):
 
 
 def success(index: int, base_offset: int, append_time: int, log_start_offset: int) -> PartitionAnswer:
-    """The answer to a batch that was written."""
+    """The answer for a partition whose batch was written."""
     return _new(PartitionAnswer, (index, 0, base_offset, append_time, log_start_offset, None, (), NO_TAGS))
 
 
 def read_produce_request(version: int, frame: Frame, position: int, end: int) -> ProduceRequest:
-    """The request body at frame[position:end]. Raises ProtocolError where the bytes don't follow the schema."""
+    """The request body at frame[position:end]. Raises ProtocolError if the bytes don't follow the schema."""
     try:
         if version >= FLEXIBLE:
             return _read_flexible(version, frame, position, end)
@@ -79,7 +82,8 @@ def read_produce_request(version: int, frame: Frame, position: int, end: int) ->
 
 
 def _read_flexible(version: int, frame: Frame, position: int, end: int) -> ProduceRequest:
-    """Varints of the usual lengths (one byte, or two for a record set's) are read in place, for speed."""
+    """Reads a flexible version. Varints of the usual length (one byte; for a record set's size one or two) are read in
+    place, for speed."""
     transactional_id = None
     if frame[position] == 0:
         position += 1
@@ -176,7 +180,7 @@ def _another_end(position: int, end: int) -> ProtocolError:
 
 
 def _large_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
-    """An array's count that doesn't fit one byte, or is null."""
+    """(count, position after it) of an array whose count takes more than one byte. Raises ProtocolError for null."""
     count, position = read_unsigned_varint(frame, position)
     if count == 0:
         raise ProtocolError("a null array")
@@ -184,7 +188,7 @@ def _large_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
 
 
 def _plausible(count: int, position: int, end: int) -> int:
-    """An array's count, refused where so many elements can't follow."""
+    """An array's count. Raises ProtocolError if so many elements can't follow."""
     if not 0 <= count <= end - position:
         raise ProtocolError(f"an array of {count} elements in {end - position} bytes")
     return count
@@ -262,7 +266,7 @@ def write_produce_answer(
 
 
 def _write_one_success(correlation_id: int, topic: str | bytes, answer: PartitionAnswer) -> bytes:
-    """What small requests get: one partition, no error, a flexible version."""
+    """The answer that small requests get: one partition, no error, a flexible version."""
     prefix = _one_topic_prefix(topic)
     index, error, base_offset, append_time, log_start, _, _, _ = answer
     start = _sized_start.pack(len(prefix) + _ONE_SUCCESS_BYTES, correlation_id, 0)
@@ -271,7 +275,7 @@ def _write_one_success(correlation_id: int, topic: str | bytes, answer: Partitio
 
 @lru_cache(4096)
 def _one_topic_prefix(topic: str | bytes) -> bytes:
-    """An array of one topic that has an array of one partition, up to that partition."""
+    """The encoded array of one topic with an array of one partition, up to the content of that partition."""
     out = bytearray((2,))
     if isinstance(topic, bytes):
         out += topic

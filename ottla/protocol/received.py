@@ -1,4 +1,4 @@
-"""What bytes lie in. Pure."""
+"""The types of buffers that bytes are received into and read from. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What may be wrong with the records of a batch, and the sentence for each fault. Pure.
+"""The faults that the records of a batch may have, and the sentence for each fault. Pure.
 
-Both forms of the walk (`ottla.protocol.record_walk`) raise what `refusal` makes, so that a producer reads the same
-sentence whichever form looked at its batch. Source: what Kafka's DefaultRecord and DefaultRecordBatch throw
-InvalidRecordException for.
+Both forms of the walk (`ottla.protocol.record_walk`) raise the error that `refusal` makes, so that a producer gets the
+same sentence from both. Source: the cases in which Kafka's DefaultRecord and DefaultRecordBatch throw
+InvalidRecordException.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ _SENTENCES = {
 
 
 def refusal(fault: int, index: int, count: int) -> KafkaError:
-    """INVALID_RECORD for `fault`, found at record `index` (from 0) of a batch that states `count` records;
-    INVALID_TIMESTAMP, which names the record, for its timestamp."""
+    """The error for `fault`, found at record `index` (from 0) of a batch whose header states `count` records.
+
+    It is INVALID_TIMESTAMP, with the record among its `record_errors`, for `Fault.timestamp`, and INVALID_RECORD for
+    every other fault.
+    """
     sentence = _SENTENCES[Fault(fault)].format(index=index, count=count)
     if fault == Fault.timestamp:
         return KafkaError(ErrorCode.invalid_timestamp, sentence, [(index, sentence)])

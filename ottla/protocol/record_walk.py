@@ -1,37 +1,39 @@
-"""The walk over the records of a batch: the header against the content, as Kafka's leader checks it. Pure.
+"""The walk over the records of a batch, which checks the header against the content, as Kafka's leader does. Pure.
 
-One bad batch in a topic stops every consumer behind it for good, so that nothing is appended that a consumer can't
-read. A `RecordWalk` is fed the uncompressed records of one batch of format 2, in pieces that may be cut anywhere; it
-keeps no more of them than a few numbers, however large a record is.
+A single bad batch in a topic would stop every consumer that reaches it for good. So nothing is appended that a consumer
+can't read. A `RecordWalk` is fed the uncompressed records of one batch of format 2, in pieces that may be cut anywhere.
+It keeps only a few numbers of them, however large a record is.
 
     walk = walk_of(header, compacted=…, oldest=…, newest=…)
-    for piece in pieces:        # of at most SLICE_BYTES where the event loop waits
+    for piece in pieces:        # of at most SLICE_BYTES if the event loop waits for the walk
         walk.feed(piece)        # or feed(data, start, end); raises at the first fault of the batch
-    greatest = walk.finish()    # raises where records are missing
+    greatest = walk.finish()    # raises if records are missing
     walk.bad_keys, walk.bad_timestamps, walk.bad
 
-Two kinds of things can be wrong, as in Kafka:
+As in Kafka, there are two kinds of faults:
 
-- The *batch* is wrong, so that nothing after the fault can be read: KafkaError invalid_record from `feed` or `finish`.
-  Each record ends where its length says and its fields do, a length is −1 (null) or no more than what is left of the
-  record, a header has a key, numbers have the bits of their fields, timestamps fit 64 bits, and there are exactly as
-  many records as the header states, with offset deltas that rise up to the header's last one (in a producer's batch,
-  whose last offset delta is the count less one: 0, 1, 2, …).
-- *Records* are wrong, and are named so that the producer can be told which (KIP-467): one without a key on a compacted
-  topic (INVALID_RECORD), one with a timestamp out of bounds (INVALID_TIMESTAMP; −1 is no timestamp and always within).
-  `bad` holds (index, error code) of the first 1,000, `bad_keys` and `bad_timestamps` count all. They don't end the
-  walk. Kafka answers INVALID_TIMESTAMP for the batch where any record has one, otherwise INVALID_RECORD.
+- The *batch* is faulty, so that nothing after the fault can be read. `feed` or `finish` raises KafkaError
+  invalid_record (invalid_timestamp for a timestamp of more than 64 bits). A batch must keep these rules: each record
+  ends where its length says and where its fields end; a length is −1 (null) or at most the rest of the record; a header
+  has a key; numbers have no more bits than their fields; timestamps fit into 64 bits; there are exactly as many records
+  as the header states; their offset deltas rise up to the header's last one (in a producer's batch, whose last offset
+  delta is the count less one, they are 0, 1, 2, …).
+- Single *records* are faulty, and are named so that the producer gets to know them (KIP-467). Such a record has no key
+  on a compacted topic (INVALID_RECORD), or has a timestamp out of bounds (INVALID_TIMESTAMP; −1 means no timestamp and
+  is always allowed). `bad` holds (index, error code) of the first 1,000, `bad_keys` and `bad_timestamps` count all of
+  them. These faults don't end the walk. Kafka answers INVALID_TIMESTAMP for the batch if any record has that fault,
+  otherwise INVALID_RECORD.
 
-`finish` returns the greatest timestamp that occurs, −1 or above. Kafka doesn't refuse a header that states another one:
-the broker corrects it.
+`finish` returns the greatest timestamp that occurs, at least −1. If the header states another one, Kafka doesn't refuse
+the batch; the broker corrects the header.
 
-What Kafka refuses is refused. Beyond Kafka, so are batches that some client's consumer couldn't read: offset deltas
-with gaps or repetitions, lengths below −1, numbers with more bits than their field has, timestamps that overflow, and,
-in compressed batches, bytes after the fields of a record.
+The walk refuses every batch that Kafka refuses. It also refuses batches that Kafka accepts and some client's consumer
+couldn't read: offset deltas with gaps or repetitions, lengths below −1, numbers with more bits than their field has,
+timestamps that overflow, and, in compressed batches, bytes after the fields of a record.
 
-Two forms of the class exist: the native one (`_record_walk.c`, some 6 ns a record), where a compiler was at hand when
-Ottla was installed, and its twin in Python (`record_walk_twin`, some 1.7 µs a record), which says what both mean.
-`NATIVE` tells which is in use.
+There are two forms of the class. The native one (`_record_walk.c`, some 6 ns a record) is in use if a compiler was
+there when Ottla was installed. Its twin in Python (`record_walk_twin`, some 1.7 µs a record) is the specification of
+both. `NATIVE` says which form is in use.
 
 Source: Kafka's LogValidator, DefaultRecord and DefaultRecordBatch; KIP-467.
 """
@@ -68,9 +70,9 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 def walk_of(header: BatchHeader, *, compacted: bool, oldest: int = _LEAST, newest: int = _GREATEST) -> RecordWalk:
     """A walk over the records of the batch with `header`.
 
-    `compacted`: whether the topic refuses records without a key. `oldest` and `newest`: the bounds of timestamps, in
-    ms and inclusive (for a topic of LogAppendTime there are none). Where the batch is of LogAppendTime, each of its
-    records has the header's greatest timestamp.
+    `compacted` says whether the topic refuses records without a key. `oldest` and `newest` are the bounds of
+    timestamps, in ms and inclusive (a topic of LogAppendTime has no bounds). If the batch itself is of LogAppendTime,
+    each of its records has the header's greatest timestamp.
     """
     append_time = header.log_append_time
     return RecordWalk(

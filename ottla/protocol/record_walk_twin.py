@@ -1,8 +1,8 @@
-"""The walk over a batch's records, in Python: what the walk means, and what serves where no compiler was. Pure.
+"""The walk over a batch's records, in Python: its specification, and its form on machines without a compiler. Pure.
 
 `_record_walk.c` is the native form of this class; `ottla.protocol.record_walk` says which one is in use and what both
-promise. Their verdicts are the same for any bytes, cut in any way, and the tests hold them to it: a rule is changed
-here first.
+promise. Their verdicts are the same for any bytes, cut in any way, and tests check that. So a rule is changed here
+first.
 
 The walk is a state machine over single numbers. A record is a row of numbers (zigzag varints), some of which are
 followed by as many bytes of content, which are passed over:
@@ -10,8 +10,8 @@ followed by as many bytes of content, which are passed over:
     length i32 | attributes i8 | timestamp delta i64 | offset delta i32 | key length i32, key |
     value length i32, value | number of headers i32 | for each: key length i32, key, value length i32, value
 
-A number that a piece cuts is kept as far as it has been read, content that a piece cuts as a count of bytes to pass
-over: nothing else is kept of a piece.
+If a piece ends inside a number, the bits that have been read are kept. If a piece ends inside content, the number of
+bytes to pass over is kept. Nothing else is kept of a piece.
 """
 
 from __future__ import annotations
@@ -55,20 +55,24 @@ class RecordWalk:
         self._compacted = compacted
         self._oldest = oldest
         self._newest = newest
-        self._index = 0  # of the record that is being read
+        self._index = 0  # the index of the record that is being read
         self._offset = -1  # the last record's offset delta
         self._spare = last_offset_delta - (count - 1)  # offsets of the batch that no record has
         self._field = _LENGTH
-        self._raw = 0  # of the number that is being read: the bits so far
-        self._shift = 0  # and how many they are
+        self._raw = 0  # the bits, so far, of the number that is being read
+        self._shift = 0  # the count of these bits
         self._skip = 0  # bytes of content to pass over
         self._left = 0  # bytes of the record that haven't been read or passed over
-        self._headers = 0  # of the record that haven't been read
+        self._headers = 0  # headers of the record that haven't been read
         self._time = 0  # the record's timestamp
         self._fault: Fault | None = None
 
     def feed(self, data: Buffer, start: int = 0, end: int | None = None, /) -> None:
-        """Reads on in data[start:end]. Raises KafkaError invalid_record at the first fault, and ever after."""
+        """Reads on in data[start:end].
+
+        Raises KafkaError at the batch's first fault, and in every later call: invalid_timestamp for a timestamp of more
+        than 64 bits, invalid_record for any other fault.
+        """
         if end is None:
             end = len(data)
         if not 0 <= start <= end <= len(data):
@@ -81,12 +85,13 @@ class RecordWalk:
             raise refusal(fault, self._index, self._count)
 
     def finish(self) -> int:
-        """Says that all bytes have been fed; returns the greatest timestamp, at least −1 (no timestamp).
+        """Ends the walk, after all bytes have been fed. Returns the greatest timestamp, at least −1 (no timestamp).
 
-        Raises KafkaError invalid_record where records are missing, or after a fault."""
+        Raises KafkaError: invalid_record if records are missing, or the error of an earlier fault again.
+        """
         if self._fault is None and (self._skip or self._index != self._count):
             self._fault = Fault.ends_early
-            if self._skip and self._field == _LENGTH:  # it ends inside the last header, after the last number
+            if self._skip and self._field == _LENGTH:  # the bytes end inside a record's last content, after all numbers
                 self._index -= 1
         if self._fault is not None:
             raise refusal(self._fault, self._index, self._count)
@@ -110,14 +115,14 @@ class RecordWalk:
                 left -= 1
             else:
                 return Fault.record_short
-            if field == _ATTRIBUTES:  # the one number that isn't a varint; nobody uses it, and Kafka doesn't look
+            if field == _ATTRIBUTES:  # the one number that isn't a varint; it has no use, and Kafka doesn't check it
                 field = _TIMESTAMP
                 continue
             if byte < 0x80 and not shift:
                 number = byte >> 1 ^ -(byte & 1)
             else:
                 bits = 64 if field == _TIMESTAMP else 32
-                if shift + 7 > bits and byte >> (bits - shift):  # the last byte that there may be
+                if shift + 7 > bits and byte >> (bits - shift):  # more bits, or more bytes, than the field may have
                     return Fault.number
                 raw |= (byte & 0x7F) << shift
                 if byte & 0x80:
@@ -144,7 +149,7 @@ class RecordWalk:
                 field = _KEY
                 continue
             if field == _HEADERS:
-                if number < 0 or 2 * number > left:  # two lengths, one byte each, are the least that a header takes
+                if number < 0 or 2 * number > left:  # a header takes at least two lengths, of one byte each
                     return Fault.header_count
                 self._headers = number
             else:

@@ -1,7 +1,7 @@
-"""What Kafka grants rights for: an operation on the resources of one type. Pure.
+"""Kafka's rights: each is for one operation on the resources of one type. Pure.
 
-Names and numbers are those of Kafka's `AclOperation` and `ResourceType`, as far as the served APIs need them. Which
-operations a type has is `AclEntry.supportedOperations`: clients are told so, too.
+Names and numbers are those of Kafka's `AclOperation` and `ResourceType`, as far as the served APIs need them. The
+operations of each type are those of Kafka's `AclEntry.supportedOperations`. Answers to clients name them, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class AclOperation(IntEnum):
-    """What a client wants to do."""
+    """The operations for which a client needs rights."""
 
     READ = 3
     WRITE = 4
@@ -19,14 +19,14 @@ class AclOperation(IntEnum):
     DELETE = 6
     ALTER = 7
     DESCRIBE = 8
-    CLUSTER_ACTION = 9  # what brokers ask of one another
+    CLUSTER_ACTION = 9  # brokers' requests to one another
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
 
 
 class ResourceType(IntEnum):
-    """What the client wants to do it with. There is one resource of the type CLUSTER, named `kafka-cluster`."""
+    """The types of resources on which operations work. The only resource of type CLUSTER is named `kafka-cluster`."""
 
     TOPIC = 2
     GROUP = 3
@@ -72,13 +72,13 @@ _SUPPORTED = {
 
 
 def supported_operations(resource_type: ResourceType) -> frozenset[AclOperation]:
-    """The operations that a resource of this type has."""
+    """The operations for which there are rights on a resource of this type."""
     return _SUPPORTED[resource_type]
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The right to an operation on resources of a type. Raises ValueError where the type doesn't have the operation."""
+    """The right to an operation on resources of a type. Raises ValueError if the type doesn't have the operation."""
 
     operation: AclOperation
     resource_type: ResourceType

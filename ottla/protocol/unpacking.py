@@ -1,7 +1,8 @@
-"""What a batch's codec has packed, unpacked in pieces, so that a batch of a few KB that holds GBs costs a piece. Pure.
+"""Decompresses batches in pieces, so that a batch of a few KB that unpacks to GBs takes the memory of a piece. Pure.
 
-`pieces` is the only decompression: who needs all at once joins them, up to a bound (`decompress`). So what the check of
-a producer's batch could unpack, every other reader here can. A payload has to be whole, and nothing else may follow it.
+`pieces` is the only decompression. `decompress` joins the pieces, up to a bound, for callers that need the whole. So a
+payload that the check of a producer's batch could unpack can be unpacked by every other reader here. A payload has to
+be whole, and nothing else may follow it.
 
 Framings: gzip members (RFC 1952), Snappy in snappy-java's blocks (or raw Snappy, which Kafka reads too), LZ4 frames
 (KIP-57), Zstandard frames (KIP-110).
@@ -27,23 +28,25 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-MAX_BYTES = 128 << 20  # what one batch may grow to in memory unless the caller says less
+MAX_BYTES = 128 << 20  # the default bound on the unpacked size of one batch in memory
 PIECE_BYTES = 1 << 20
 
-_INPUT_BYTES = 64 << 10  # given to a codec at once: those that get more than they need copy the rest at each call
+_INPUT_BYTES = 64 << 10  # the input of one call: a codec that gets more than it needs copies the rest at each call
 _NAMES = {codec.value: codec.name for codec in Codec}
 
 
 def pieces(codec: int, data: Buffer, piece_bytes: int = PIECE_BYTES, *, one_frame: bool = False) -> Iterator[Buffer]:
-    """What `data` holds, in order, at most `piece_bytes` at a time; `one_frame`, for what a producer sent: a second
-    gzip member or frame is an error, and so is a frame that some other client doesn't read (`blocks_passed`). An empty
-    piece comes where a block or frame holds nothing, or where bytes have been read and nothing is made of them yet:
-    whoever takes turns can end one there.
+    """The unpacked content of `data`, in order, at most `piece_bytes` at a time.
 
-    Raises KafkaError corrupt_message where `data` can't be read.
+    `one_frame` is set for a producer's batch: then a second gzip member or frame is an error, and so is a frame that
+    some other client doesn't read (`blocks_passed`). An empty piece comes if a block or frame is empty, or if bytes
+    have been read that yield no output yet. A caller that works in turns of bounded length can end a turn at any piece.
+
+    Raises KafkaError corrupt_message if `data` can't be read.
     """
     view = memoryview(data)
-    piece_bytes = min(piece_bytes, max(16 * len(view), 1 << 14))  # most payloads fit one piece; room for it costs
+    # Most payloads fit into one piece of this size. A larger one would cost time, for the allocation of its memory.
+    piece_bytes = min(piece_bytes, max(16 * len(view), 1 << 14))
     try:
         if one_frame and codec in (Codec.lz4, Codec.zstd):
             for _ in blocks_passed(codec, view):
@@ -68,9 +71,9 @@ def pieces(codec: int, data: Buffer, piece_bytes: int = PIECE_BYTES, *, one_fram
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int = MAX_BYTES) -> Buffer:
-    """All that `data` holds.
+    """The whole unpacked content of `data`.
 
-    Raises KafkaError corrupt_message where `data` can't be read, record_list_too_large where it holds more than
+    Raises KafkaError corrupt_message if `data` can't be read, and record_list_too_large if the content exceeds
     `max_bytes`.
     """
     if codec == Codec.none:
@@ -88,7 +91,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_BYTES) -> Buffer:
 
 
 class _Decompressor(Protocol):
-    """As in the standard library's bz2, lzma and zstd."""
+    """The interface of decompressors in the standard library's bz2, lzma and zstd."""
 
     @property
     def eof(self) -> bool: ...

@@ -15,7 +15,7 @@ def write_unsigned_varint(out: bytearray, value: int) -> None:
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """(value, position after it). Raises ProtocolError where the bytes end first or it exceeds 10 bytes."""
+    """(value, position after it). Raises ProtocolError if the bytes end first, or the varint exceeds 10 bytes."""
     try:
         value = data[position]
         if value < 0x80:
@@ -43,6 +43,6 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """(value, position after it), zigzag. Raises ProtocolError as `read_unsigned_varint`."""
+    """(value, position after it), zigzag. Raises ProtocolError as `read_unsigned_varint` does."""
     raw, position = read_unsigned_varint(data, position)
     return (raw >> 1) ^ -(raw & 1), position

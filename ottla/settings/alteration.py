@@ -1,8 +1,8 @@
-"""What an alteration makes of a resource's dynamic settings. Pure.
+"""Applies edits to a resource's dynamic settings. Pure.
 
-Source: KIP-339 and Apache Kafka 4.3's ConfigurationControlManager: what is kept is the text that was given;
-the whole result is checked, not only what changed; an operation on a list takes the value in force where the resource
-has none of its own.
+Source: KIP-339 and Apache Kafka 4.3's ConfigurationControlManager. A value is kept as the text that the request has.
+All resulting settings are checked, not only the changed ones. If the resource has no value of its own for a list, an
+operation on the list starts from the value in force.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Entries = Mapping[str, str]
 
 
 class Operation(IntEnum):
-    """How one setting changes; the numbers are Kafka's AlterConfigOp.OpType."""
+    """The kinds of changes of one setting. The numbers are those of Kafka's AlterConfigOp.OpType."""
 
     SET = 0
     DELETE = 1
@@ -31,7 +31,7 @@ class Operation(IntEnum):
 
 
 class Edit(NamedTuple):
-    """A change of one setting. The value of a DELETE means nothing."""
+    """A change of one setting. The value of a DELETE has no meaning."""
 
     name: str
     operation: int
@@ -39,14 +39,14 @@ class Edit(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """Whose settings: the type as the metadata names it, and the name, empty for all brokers."""
+    """A resource with settings: its type, as the metadata names it, and its name, which is empty for all brokers."""
 
     type: str
     name: str
 
 
 def altered(config: BrokerConfig, resource: Resource, present: Entries, edits: Sequence[Edit]) -> dict[str, str]:
-    """The settings after the edits; KafkaError when they can't be made or their result is refused."""
+    """The settings after the edits. Raises KafkaError if an edit can't be made or the result is invalid."""
     if len({edit.name for edit in edits}) != len(edits):
         raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
     nameless = [edit.name for edit in edits if edit.value is None and edit.operation != Operation.DELETE]

@@ -1,8 +1,8 @@
-"""A broker's configuration: defaults, what it was started with, and what was changed while it runs, in layers.
+"""A broker's configuration in layers: defaults, the settings of its start, and the dynamic settings.
 
-Pure. It is immutable: a change makes a new BrokerConfig and says which names differ. A value is checked once, when its
-layer is built; afterwards a lookup is one dictionary access. Precedence as in Kafka: dynamic value of this broker,
-dynamic default of the cluster, command line, environment, file, default.
+Pure. A configuration is immutable: a change makes a new BrokerConfig, and returns the names whose values differ. A
+value is checked once, when its layer is built; afterwards a lookup is one dictionary access. The precedence is Kafka's:
+dynamic value of this broker, dynamic default of the cluster, command line, environment, file, default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEFAULTS = {name: setting.default_value for name, setting in BROKER.items()}
 
 
 class InvalidConfiguration(ValueError):
-    """A configuration that a broker can't start with; `problems` holds one sentence for each thing that is wrong."""
+    """A configuration with which a broker can't start. `problems` has one sentence for each problem."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -34,8 +34,9 @@ class InvalidConfiguration(ValueError):
 class BrokerConfig(TypedValues):
     """All settings of one broker at one moment.
 
-    `static`, `dynamic_broker` and `dynamic_default` are the layers as text by name; `warnings` says what is accepted
-    and not used. Values come typed: `config["log.segment.bytes"]`, or by `get_int` and its like where a type is wanted.
+    `static`, `dynamic_broker` and `dynamic_default` are the layers, as texts by name. `warnings` has sentences on
+    settings that are accepted but not used. Values are typed: `config["log.segment.bytes"]`. `get_int` and its siblings
+    also check the type for the caller.
     """
 
     __slots__ = (
@@ -76,7 +77,7 @@ class BrokerConfig(TypedValues):
         warnings: Iterable[str] = (),
         file_checksum: str = "",
     ) -> None:
-        """Check and join the layers; InvalidConfiguration with everything that is wrong."""
+        """Checks and joins the layers. Raises InvalidConfiguration, with all problems."""
         values, wrong = dict(_DEFAULTS), list(problems)
         for layer in (static, dynamic_default, dynamic_broker):
             for name, text in layer.items():
@@ -118,7 +119,7 @@ class BrokerConfig(TypedValues):
         overrides: Mapping[str, str] = _NOTHING,
         environment: Mapping[str, str] = _NOTHING,
     ) -> BrokerConfig:
-        """Configuration from a properties file's text, `--set` pairs and OTTLA_… variables."""
+        """The configuration from a properties file's text, `--set` pairs and OTTLA_… variables."""
         given = gather(properties, overrides, environment)
         checksum = properties_checksum(properties) if properties else ""
         return cls(given.values, problems=given.problems, warnings=given.warnings, file_checksum=checksum)
@@ -126,10 +127,10 @@ class BrokerConfig(TypedValues):
     def with_dynamic(
         self, broker: Mapping[str, str], default: Mapping[str, str]
     ) -> tuple[BrokerConfig, frozenset[str]]:
-        """The configuration under other dynamic layers, and the names whose values differ.
+        """(the configuration with other dynamic layers, the names whose values differ).
 
-        What can't be used (it was checked when it was written, perhaps by another version) is left out with a warning,
-        so that a bad entry in the metadata never stops a broker.
+        Dynamic settings were checked when they were written, perhaps by another version of Ottla. An entry that can't
+        be used now is left out with a warning, so that a bad entry in the metadata never stops a broker.
         """
         warnings: list[str] = []
         usable_broker = _usable(broker, True, warnings)
@@ -145,17 +146,17 @@ class BrokerConfig(TypedValues):
         return changed, frozenset(n for n in names if self._values.get(n) != changed._values.get(n))
 
     def for_listener(self, listener: str, name: str) -> Value:
-        """Value of a setting for one listener (`listener.name.<listener>.<name>`), else the broker's."""
+        """The value of a setting for one listener (`listener.name.<listener>.<name>`), or else for the broker."""
         return self._values.get(f"listener.name.{listener.lower()}.{name}", self._values[name])
 
     @property
     def node_id(self) -> int:
-        """The broker's number."""
+        """The broker's id."""
         return self.get_int("node.id")
 
     @property
     def roles(self) -> frozenset[str]:
-        """What this process does: broker, controller, or both."""
+        """The roles of this process: broker, controller, or both."""
         return frozenset(self.get_list("process.roles"))
 
     @property
@@ -165,13 +166,13 @@ class BrokerConfig(TypedValues):
 
     @property
     def cordoned_log_dirs(self) -> tuple[str, ...]:
-        """Those that are to get no new replicas, by the names that were given for them."""
+        """The log directories that get no new replicas, as the setting names them."""
         given = self.get_list("cordoned.log.dirs")
         return self.log_dirs if given == ("*",) else given
 
 
 def _join_identities(values: dict[str, Value]) -> None:
-    """node.id and broker.id are two names of one thing."""
+    """Gives node.id and broker.id, which are two names of one setting, the same value."""
     if values["node.id"] is None and values["broker.id"] != -1:
         values["node.id"] = values["broker.id"]
     elif values["node.id"] is not None and values["broker.id"] == -1:
@@ -179,7 +180,7 @@ def _join_identities(values: dict[str, Value]) -> None:
 
 
 def _with_both_identities(static: Mapping[str, str]) -> dict[str, str]:
-    """The static layer as descriptions show it: node.id and broker.id, whichever was given."""
+    """The static layer as descriptions show it: with both node.id and broker.id, whichever of them was given."""
     given = static.get("node.id", static.get("broker.id"))
     return {**static, "node.id": given, "broker.id": given} if given is not None else dict(static)
 
@@ -198,7 +199,7 @@ def _connection_overrides(values: Mapping[str, Value], wrong: list[str]) -> dict
 
 
 def _listeners(values: Mapping[str, Value]) -> tuple[Listeners | None, list[str]]:
-    """The listeners, or None, and sentences on what is wrong with them."""
+    """(the listeners or None, sentences on the problems with them)."""
     entries, advertised = values["listeners"], values["advertised.listeners"]
     names = values["controller.listener.names"] or ()
     assert isinstance(entries, tuple)
@@ -218,7 +219,7 @@ def _listeners(values: Mapping[str, Value]) -> tuple[Listeners | None, list[str]
     named, protocol = values["inter.broker.listener.name"], str(values["security.inter.broker.protocol"])
     inter_broker = str(named or protocol).upper()
     if named is None and opened and inter_broker not in {endpoint.listener for endpoint in opened}:
-        # Kafka takes the listener that is named like the protocol; with one listener there is nothing to choose.
+        # Kafka takes the listener that has the protocol's name. If there is only one listener, that one is taken.
         serving = [endpoint.listener for endpoint in opened if endpoint.listener not in controllers]
         inter_broker = serving[0] if len(serving) == 1 else inter_broker
     listeners, problems = check_listeners(opened, told, inter_broker, controllers)
@@ -230,7 +231,7 @@ def _shown(value: Value) -> str:
 
 
 def _usable(layer: Mapping[str, str], per_broker: bool, warnings: list[str]) -> dict[str, str]:
-    """Entries of a dynamic layer that are known, dynamic and valid; a warning for each of the others."""
+    """The entries of a dynamic layer that are known, dynamic and valid. Adds a warning for each of the others."""
     usable: dict[str, str] = {}
     for name, text in layer.items():
         setting = known_setting(name)
@@ -254,7 +255,7 @@ _UNITS_MS = {"hours": 3_600_000, "minutes": 60_000}
 
 
 def _topic_defaults(values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Each topic setting from the first of its synonyms that has a value, times in milliseconds."""
+    """The broker's defaults for topic settings, each from the first synonym that has a value; times are in ms."""
     defaults: dict[str, Value] = {}
     for name, setting in TOPIC.items():
         defaults[name] = setting.default_value

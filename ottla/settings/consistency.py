@@ -1,4 +1,4 @@
-"""Checks between settings: what no single row of the tables can say.
+"""Checks of a broker's settings against one another, which no single row of the tables can express.
 
 Pure. Source: Apache Kafka 4.3's KafkaConfig.validateValues and the constructors of its coordinators' configurations.
 Only settings that Ottla honours, or in which a typing error is likely, are checked.
@@ -43,7 +43,7 @@ def _number(values: Mapping[str, Value], name: str) -> int | float:
 
 
 def inconsistencies(values: Mapping[str, Value]) -> Iterator[str]:
-    """Sentences on what is wrong between settings; `values` holds every broker setting, typed."""
+    """One sentence for each inconsistency. `values` has the typed value of every broker setting."""
     for low, high in _ORDERED:
         if _number(values, low) > _number(values, high):
             yield f"{low}={values[low]}: must not exceed {high}, which is {values[high]}"

@@ -1,8 +1,8 @@
-"""Settings as DescribeConfigs shows them: value, where it comes from, and what would stand in for it. Pure.
+"""Settings as DescribeConfigs shows them: value, source, and synonyms, which would give the value otherwise. Pure.
 
-The order of synonyms and the choice of the source are those of Apache Kafka 4.3's ConfigHelper: all synonyms by layer
-(this broker's dynamic values, the cluster's dynamic defaults, what the broker was started with, defaults), and of a
-broker setting only from the first that bears the name asked for.
+The order of synonyms and the choice of the source are those of Apache Kafka 4.3's ConfigHelper. Synonyms are ordered by
+layer: this broker's dynamic values, the cluster's dynamic defaults, the settings of the broker's start, defaults. A
+broker setting's synonyms begin with the first one that has the name of the described setting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.settings.setting import Kind, Setting, Update, format_value
 from ottla.settings.sources import known_setting
 from ottla.settings.topic_config import TopicConfig
 
-# Kafka knows these as dynamic settings only, so a broker's description holds them only when they are set.
+# Kafka has these as dynamic settings only, so a broker's description contains them only if they are set.
 _DYNAMIC_ONLY = frozenset(
     {
         "leader.replication.throttled.rate",
@@ -27,7 +27,7 @@ _DYNAMIC_ONLY = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-# A client of Kafka's doesn't expect these of every topic.
+# Kafka's clients don't expect Ottla's own topic settings, so a topic's description has them only if they are set.
 _ONLY_WHERE_GIVEN = frozenset(setting.name for setting in TOPIC_SETTINGS)
 
 Description = dict[str, Any]
@@ -35,7 +35,7 @@ Description = dict[str, Any]
 
 
 class Source(IntEnum):
-    """Where a value comes from; the numbers are Kafka's."""
+    """The source of a value. The numbers are Kafka's."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -48,7 +48,7 @@ class Source(IntEnum):
 
 
 def describe_broker(config: BrokerConfig) -> Iterator[Description]:
-    """Every setting of a broker: internal ones and those with a listener's prefix only when somebody gave them."""
+    """Every setting of a broker. Internal ones, and ones with a listener's prefix, are included only if set."""
     given = {**config.static, **config.dynamic_default, **config.dynamic_broker}
     hidden = {name for name, setting in BROKER.items() if setting.internal or name in _DYNAMIC_ONLY}
     names = [name for name in BROKER if name not in hidden or name in given]
@@ -85,14 +85,16 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def describe_overrides(overrides: Mapping[str, str]) -> Description:
-    """All that was given to a topic, in one value: of thousands of topics it is asked often, by the operator."""
+    """All settings of a topic's own, in one value, because the operator often asks for those of thousands of topics."""
     given = dict(sorted(overrides.items()))
     return _in_one_value(OVERRIDES, _json(given), Source.TOPIC, "All settings that were given to the topic.")
 
 
 def describe_broker_overrides(overrides: Mapping[str, str]) -> Description:
-    """All that was given to one broker while it runs, in one value. It lies in the metadata, so every broker knows it;
-    passwords are null, as a value that nobody may see is everywhere."""
+    """All dynamic settings of one broker, in one value.
+
+    They are in the metadata, so every broker knows them. Passwords are null, as they are in all descriptions.
+    """
     given: dict[str, str | None] = dict(sorted(overrides.items()))
     for name in given:
         setting = known_setting(name)
@@ -104,15 +106,21 @@ def describe_broker_overrides(overrides: Mapping[str, str]) -> Description:
 
 
 def describe_load(cpu_seconds: float, partitions: str) -> Description:
-    """What a broker has worked since its start, in one value: the CPU time of its process and, for each partition, the
-    bytes that clients appended here and the bytes that consumers read here, {topic: {index: [bytes, bytes]}} as JSON.
-    All of them only grow, and begin at 0 with the next start."""
+    """The broker's work since its start, in one value.
+
+    It has the CPU time of the broker's process, and for each partition the bytes that clients have appended at this
+    broker and the bytes that consumers have read from it: {topic: {index: [bytes, bytes]}} as JSON. All numbers only
+    grow, and begin at 0 with the next start.
+    """
     value = f'{{"cpu_seconds":{round(cpu_seconds, 3)},"partitions":{partitions}}}'
     return _in_one_value(LOAD, value, Source.STATIC, "What the broker has worked since its start.")
 
 
 def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str, object]]) -> Description:
-    """What the recovery of logs cut off at the broker's start, in one value; `cuts` are those of the first logs."""
+    """The bytes that recovery cut off the logs at the broker's start, in one value.
+
+    `cuts` has the details for the first of these logs.
+    """
     value = {"logs": logs, "bytes_dropped": bytes_dropped, "cuts": list(cuts)}
     return _in_one_value(
         RECOVERED, _json(value), Source.STATIC, "What the recovery of logs cut off at the broker's start."
@@ -120,7 +128,7 @@ def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str
 
 
 def describe_damaged(damages: Iterable[Mapping[str, object]]) -> Description:
-    """What the broker has met in its logs that can't be read, in one value."""
+    """The unreadable places that the broker has found in its logs, in one value."""
     return _in_one_value(
         DAMAGED, _json(list(damages)), Source.STATIC, "What the broker has met in its logs that can't be read."
     )
@@ -157,7 +165,7 @@ def describe_loggers(levels: Mapping[str, str]) -> Iterator[Description]:
 
 
 def only(descriptions: Iterable[Description], names: Iterable[str] | None) -> list[Description]:
-    """The descriptions that were asked for; None or no names mean all, unknown names nothing."""
+    """The descriptions of the settings in `names`. None or no names mean all; unknown names are ignored."""
     wanted = frozenset(names or ())
     return [description for description in descriptions if not wanted or description["name"] in wanted]
 

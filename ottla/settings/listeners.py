@@ -1,8 +1,8 @@
 """Listeners: parsing `NAME://host:port` lists and checking them against each other.
 
 Pure. The rules are those of Apache Kafka 4.3 (KafkaConfig.validateValues, SocketServerConfigs): names and ports are
-unique, every name has a protocol, what is advertised is listened on, and the inter-broker listener is advertised. Only
-the protocol PLAINTEXT is there yet.
+unique, every name has a protocol, every advertised listener is opened, and the inter-broker listener is advertised.
+So far Ottla has only the protocol PLAINTEXT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENDPOINT = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<p
 
 
 class Endpoint(NamedTuple):
-    """One address of a broker; an empty host means all interfaces, and when advertised the machine's own name."""
+    """One address of a broker. An empty host means all interfaces; in an advertised address, the machine's own name."""
 
     listener: str
     host: str
@@ -30,7 +30,7 @@ class Endpoint(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """What a broker opens, what it tells its clients, and by which name brokers reach each other."""
+    """A broker's opened addresses, its advertised ones, and the name of the listener that brokers use."""
 
     opened: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
@@ -38,7 +38,7 @@ class Listeners(NamedTuple):
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """Listener name to protocol from `NAME:PROTOCOL,…`; ValueError with what is wrong."""
+    """Protocols by listener name, from `NAME:PROTOCOL,…`. Raises ValueError with the reason."""
     protocols: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, separator, protocol = (part.strip() for part in entry.partition(":"))
@@ -52,7 +52,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def parse_endpoints(entries: Iterable[str], protocols: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    """Endpoints of a listeners setting; ValueError with what is wrong."""
+    """The endpoints in a setting such as `listeners`. Raises ValueError with the reason."""
     endpoints = []
     for entry in entries:
         match = _ENDPOINT.fullmatch(entry)
@@ -70,10 +70,10 @@ def parse_endpoints(entries: Iterable[str], protocols: Mapping[str, str]) -> tup
 def check_listeners(
     listeners: tuple[Endpoint, ...], advertised: tuple[Endpoint, ...] | None, inter_broker: str, controllers: set[str]
 ) -> tuple[Listeners, list[tuple[str, str]]]:
-    """The listeners of a broker and what is wrong with them, as pairs of a setting's name and a reason.
+    """(the listeners of a broker, the problems with them as pairs of a setting's name and a reason).
 
-    `advertised` None means the same as `listeners`. Listeners named in `controllers` are neither opened nor
-    advertised: they are left over from a file for Apache Kafka, whose controllers have listeners of their own.
+    `advertised` None means the same as `listeners`. Listeners whose names are in `controllers` are neither opened nor
+    advertised: they come from a file for Apache Kafka, whose controllers have listeners of their own.
     """
     problems: list[tuple[str, str]] = []
     opened = tuple(endpoint for endpoint in listeners if endpoint.listener not in controllers)
@@ -104,7 +104,7 @@ def _repeated(names: list[str]) -> set[str]:
 
 
 def _clashing_ports(endpoints: tuple[Endpoint, ...]) -> set[int]:
-    """Ports used more than once; an IPv4 and an IPv6 address may share one, and port 0 means any free one."""
+    """The ports that are used more than once. An IPv4 and an IPv6 address may share a port; port 0 is any free port."""
     clashing = set()
     for port in {endpoint.port for endpoint in endpoints} - {0}:
         hosts = [endpoint.host for endpoint in endpoints if endpoint.port == port]

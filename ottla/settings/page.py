@@ -1,6 +1,6 @@
-"""docs/settings.md: every setting that Ottla knows, from the tables. Pure.
+"""Generates docs/settings.md, the page with every setting that Ottla knows, from the tables. Pure.
 
-A test fails when the page in the repository is not what this makes.
+A test fails if the page in the repository differs from the generated one.
 """
 
 from collections.abc import Iterable, Iterator

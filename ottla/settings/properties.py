@@ -1,7 +1,7 @@
-"""Java's .properties syntax: text to pairs.
+"""Reads Java's .properties syntax: names and values from a text.
 
-Pure. Source: the format in the documentation of java.util.Properties.load: comments, continuation lines, three
-separators, escapes. Of a name given twice the last value counts, as in Java.
+Pure. Source: the format in the documentation of java.util.Properties.load, with comments, continuation lines, three
+separators and escapes. If a name is given twice, the last value counts, as in Java.
 """
 
 import hashlib
@@ -12,7 +12,10 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Names and values of a .properties text, in its order; ValueError for a malformed \\uXXXX, with its line."""
+    """Values by name from a .properties text, in its order.
+
+    Raises ValueError, with the number of the line, for a malformed \\uXXXX.
+    """
     properties: dict[str, str] = {}
     for number, line in _logical_lines(text):
         end, start = _split(line)
@@ -24,12 +27,12 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def properties_checksum(text: str) -> str:
-    """By which a .properties text is known again: whoever wrote it sees whether a process was started with it."""
+    """The checksum of a .properties text. By it the operator sees whether a process was started with that text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that hold a pair, continuation lines joined, with the number (from 1) of the line they begin on."""
+    """The lines that have a pair, each with the number (from 1) of its first line. Continuation lines are joined."""
     gathered, first, continues = "", 0, False
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
@@ -50,7 +53,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """Where the name ends and where the value begins: at the first unescaped separator, blanks around it skipped."""
+    """(end of the name, start of the value) in a line: the first unescaped separator, and the blanks around it, part
+    them."""
     position = 0
     while position < len(line) and line[position] not in "=:" + _BLANKS:
         position += 2 if line[position] == "\\" else 1

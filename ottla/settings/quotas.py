@@ -1,7 +1,7 @@
-"""Client quotas: which entities may have which limits, and which entities a filter means. Pure.
+"""Client quotas: the limits that each kind of entity may have, and filters that select entities. Pure.
 
-Source: KIP-546 and Apache Kafka 4.3's ClientQuotaControlManager and ClientQuotasImage, whose sentences and codes these
-are, because admin tools show them.
+Source: KIP-546 and Apache Kafka 4.3's ClientQuotaControlManager and ClientQuotasImage. The errors' texts and codes are
+Kafka's, because admin tools show them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Entity = tuple[tuple[str, str | None], ...]
 
 
 class Limit(NamedTuple):
-    """A change of one limit; None removes it."""
+    """A change of one limit. The value None removes the limit."""
 
     key: str
     value: float | None
@@ -52,7 +52,7 @@ class Component(NamedTuple):
 
 
 def check_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """The entity that a request means; KafkaError(invalid_request) for one that can't be."""
+    """The entity with these parts. Raises KafkaError(invalid_request) for an impossible one."""
     entity = dict(parts)
     if not entity:
         raise _invalid("Invalid empty client quota entity")
@@ -67,7 +67,7 @@ def check_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def altered_limits(entity: Entity, present: Mapping[str, float], changes: Iterable[Limit]) -> dict[str, float]:
-    """The limits of an entity after the changes; KafkaError(invalid_request) for one that it can't have."""
+    """The limits of an entity after the changes. Raises KafkaError(invalid_request) for a limit that it can't have."""
     known = _IP_QUOTAS if entity[0][0] == IP else _CLIENT_QUOTAS
     limits = dict(present)
     for key, value in changes:
@@ -90,7 +90,10 @@ def altered_limits(entity: Entity, present: Mapping[str, float], changes: Iterab
 
 
 def matching(entities: Iterable[Entity], components: Iterable[Component], strict: bool) -> list[Entity]:
-    """Entities that meet every condition, and with `strict` have no further parts; KafkaError for a bad filter."""
+    """The entities that meet every condition; with `strict`, only those without further parts.
+
+    Raises KafkaError for an invalid filter.
+    """
     exact, specified = _conditions(components)
     found = []
     for entity in entities:

@@ -1,7 +1,8 @@
-"""Which dynamic settings a topic, broker, group or client-metrics subscription may have. Pure.
+"""Checks of the dynamic settings of a topic, broker, group or client-metrics subscription. Pure.
 
-Each check raises KafkaError with Kafka's code for it: INVALID_CONFIG, and INVALID_REQUEST for brokers, as in Apache
-Kafka 4.3 (LogConfig, DynamicBrokerConfig, GroupConfig and ClientMetricsConfigs, each its `validate`).
+Each check raises KafkaError with Kafka's code for the problem: mostly INVALID_CONFIG, for brokers mostly
+INVALID_REQUEST. Source: `validate` of LogConfig, DynamicBrokerConfig, GroupConfig and ClientMetricsConfigs in Apache
+Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _MATCH_FIELDS = (
     "client_source_address",
     "client_source_port",
 )
-# Key and trust stores belong to a listener, so Kafka lets them change only under the listener's prefix.
+# Key and trust stores belong to a listener, so in Kafka they can be changed only under the listener's prefix.
 _LISTENER_ONLY = re.compile(
     r"ssl\.(key\.password|(key|trust)store\.(type|location|password|key|certificate\.chain|certificates))"
 )
-# A group's setting, and the broker's bounds for it: group.<kind>.min.<rest> and group.<kind>.max.<rest>.
+# A group's setting <kind>.<rest> has the broker's bounds group.<kind>.min.<rest> and group.<kind>.max.<rest>.
 _GROUP_BOUNDED = re.compile(r"(consumer|share|streams)\.(.+)")
 _GROUP_ALONE = {"streams.num.standby.replicas": "group.streams.max.standby.replicas"}
 
@@ -77,7 +78,7 @@ def check_broker(config: BrokerConfig, entries: Mapping[str, str], *, per_broker
     except InvalidConfiguration as error:
         raise KafkaError(ErrorCode.invalid_request, "; ".join(error.problems)) from None
     if per_broker and (given := entries.get(CORDONED)) and given != config.dynamic_broker.get(CORDONED):
-        # One that was set before stays, though its directory was taken out of log.dirs since.
+        # A value that was set before stays valid, even if its directory was removed from log.dirs since.
         named = {name.strip().rstrip("/") for name in given.split(",")}
         if named != {"*"} and (unknown := sorted(named - {path.rstrip("/") for path in config.log_dirs})):
             message = f"All entries in {CORDONED} must be present in log.dirs, or it must be *: {unknown[0]} isn't"
@@ -85,7 +86,7 @@ def check_broker(config: BrokerConfig, entries: Mapping[str, str], *, per_broker
 
 
 def check_group(config: BrokerConfig, entries: Mapping[str, str]) -> None:
-    """Raise KafkaError unless a group can have these settings, within what its broker allows groups."""
+    """Raise KafkaError unless a group can have these settings, within the bounds that the broker's settings give."""
     given = _parsed(entries, GROUP, "group config name", ErrorCode.invalid_config)
     for name, value in given.items():
         match = _GROUP_BOUNDED.fullmatch(name)

@@ -1,6 +1,6 @@
-"""Settings of older Kafka lines and of its plug-ins, which people have in their files, and families of such names.
+"""Settings of older Kafka versions and of Kafka's plug-ins, and families of such names, which people have in files.
 
-Pure. A name found here is accepted, warned about once and not used.
+Pure. A setting whose name is found here is accepted with one warning, and isn't used.
 """
 
 RETIRED: dict[str, str] = {

@@ -1,7 +1,7 @@
-"""One setting: its type, default, bounds and update mode, and how text becomes a value and text again.
+"""One setting: its type, default, bounds and update mode, and the conversion of its values from text and to text.
 
-Pure. A value that breaks its type or bounds never gets past `Setting.parse`. Parsing and formatting follow Kafka's
-ConfigDef (`parseType`, `convertToString`), so that a file means the same here as there.
+Pure. `Setting.parse` refuses every value that breaks the setting's type or bounds. Parsing and formatting follow
+Kafka's ConfigDef (`parseType`, `convertToString`), so that a file has the same meaning in Ottla as in Kafka.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 class Importance(Enum):
-    """How many users need to know about a setting, in Kafka's judgement."""
+    """The importance of a setting to users, in Kafka's judgement."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -39,7 +39,7 @@ class Importance(Enum):
 
 
 class Update(Enum):
-    """Whether a broker setting can change while the broker runs, and for whom."""
+    """Whether a broker setting can change while brokers run, and whether for one broker or for the whole cluster."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -58,7 +58,7 @@ class InvalidSetting(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A number between two bounds, both included, or one value beside them."""
+    """A number between two bounds, both included, or the single value `also`."""
 
     minimum: float
     maximum: float | None = None
@@ -78,7 +78,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A word out of a closed set."""
+    """One word of a closed set."""
 
     words: tuple[str, ...]
     ignore_case: bool = False
@@ -94,7 +94,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A list without empty entries, out of a closed set if `words` is given; repeated entries count once (KIP-1161)."""
+    """A list without empty entries, all in `words` if that is given. Repeated entries count once (KIP-1161)."""
 
     words: tuple[str, ...] = ()
     may_be_empty: bool = True
@@ -117,7 +117,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Text, or every entry of a list, that matches a regular expression; `form` shows people what is meant."""
+    """A text, or a list of texts, that must match a regular expression. `form` describes the expression to people."""
 
     regex: str
     form: str
@@ -141,11 +141,11 @@ _COMMA = re.compile(r"\s*,\s*")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of the tables.
+    """One setting, a row of the tables.
 
-    `default` is text as a file would hold it, None for no value. `instead` is empty when Ottla honours the setting,
-    else what Ottla does instead, as the end of the sentence "has no effect: …". `synonyms` are the names of which the
-    first with a value counts, this one included (only where there are several); for a topic setting they are broker
+    `default` is a text as a file would have it, or None for no value. `instead` is empty if Ottla honours the setting;
+    otherwise it says what Ottla does instead, as the end of the sentence "has no effect: …". `synonyms` are all names
+    of the setting, if it has several; the first one with a value counts. The synonyms of a topic setting are broker
     settings. `internal` settings are for tests: pages and descriptions leave them out.
     """
 
@@ -161,7 +161,7 @@ class Setting:
     internal: bool = False
 
     def parse(self, text: str) -> Value:
-        """The typed value of a text; InvalidSetting when type or bounds refuse it."""
+        """The typed value of a text. Raises InvalidSetting for a text that breaks the type or the bounds."""
         text = text.strip()
         value = self._typed(text)
         if isinstance(value, tuple) and isinstance(self.bounds, Members):
@@ -200,12 +200,12 @@ class Setting:
 
     @property
     def sensitive(self) -> bool:
-        """True when the value must never be shown."""
+        """Whether the value must never be shown."""
         return self.kind is Kind.PASSWORD
 
 
 def format_value(value: Value) -> str | None:
-    """Text of a value as Kafka prints it (ConfigDef.convertToString)."""
+    """The text of a value as Kafka prints it (ConfigDef.convertToString)."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -216,7 +216,7 @@ def format_value(value: Value) -> str | None:
 
 
 def _format_double(value: float) -> str:
-    """Java's Double.toString: plain between 10^-3 and 10^7, else one digit, a fraction and E."""
+    """The text of Java's Double.toString: plain between 10^-3 and 10^7, else one digit, a fraction and an exponent."""
     if not math.isfinite(value):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
     if value == 0 or 1e-3 <= abs(value) < 1e7:

@@ -1,7 +1,7 @@
-"""Where a broker's settings come from: a properties file, the environment, the command line.
+"""Gathers a broker's settings from their sources: a properties file, the environment, the command line.
 
-Pure: texts and mappings come in. Names are looked up, values are not judged here. The command line outweighs the
-environment, which outweighs the file.
+Pure: the sources are given as texts and mappings. Only names are checked here, values are checked elsewhere. The
+command line overrides the environment, and the environment overrides the file.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ottla.settings.setting import Setting
 
 ENVIRONMENT_PREFIX = "OTTLA_"
 _LISTENER_PREFIX = re.compile(r"listener\.name\.([^.]+)\.(.+)")
-# Kubernetes puts the address of a Service named "ottla" (or "ottla-…") into every container of its namespace.
+# Kubernetes sets variables with the address of a Service named "ottla" (or "ottla-…") in all of its namespace's pods.
 _SERVICE_VARIABLE = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)")
 
 
 class Given(NamedTuple):
-    """What the sources hold: settings that are known, what is wrong, and what is worth a warning."""
+    """The content of the sources: values of known settings by name, sentences on problems, and warnings."""
 
     values: dict[str, str]
     problems: list[str]
@@ -37,7 +37,7 @@ _BY_ENVIRONMENT_NAME = {environment_name(name): name for name in BROKER}
 
 
 def known_setting(name: str) -> Setting | None:
-    """The broker setting that a name means, also with a listener's prefix; None when nobody knows it."""
+    """The broker setting of that name, which may have a listener's prefix; None for an unknown name."""
     if name in BROKER:
         return BROKER[name]
     match = _LISTENER_PREFIX.fullmatch(name)
@@ -49,7 +49,7 @@ def known_setting(name: str) -> Setting | None:
 
 
 def gather(properties: str, overrides: Mapping[str, str], environment: Mapping[str, str]) -> Given:
-    """All that the three sources give, by the settings' names."""
+    """The settings from all three sources."""
     given = Given({}, [], [])
     try:
         _take(given, parse_properties(properties), "")
@@ -76,10 +76,10 @@ def _take(given: Given, pairs: Mapping[str, str], origin: str) -> None:
 
 
 def _from_environment(given: Given, environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings out of OTTLA_… variables.
+    """The settings in OTTLA_… variables.
 
-    Other parts of Ottla have variables too (OTTLA_BOOTSTRAP), so a name nobody knows is wrong only when it looks much
-    like a setting's.
+    Other parts of Ottla have variables, too (OTTLA_BOOTSTRAP). So an unknown variable is a problem only if its name is
+    much like a setting's.
     """
     found: dict[str, str] = {}
     for variable, value in sorted(environment.items()):

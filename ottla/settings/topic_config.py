@@ -1,6 +1,6 @@
-"""A topic's configuration: its own settings over what the broker's settings mean for it.
+"""A topic's configuration: the topic's own settings, over the defaults that the broker's settings give.
 
-Pure. It is built once per change of the topic's or the broker's settings.
+Pure. A configuration is built once for each change of the topic's or the broker's settings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.settings.typed_values import TypedValues
 
 
 class TopicConfig(TypedValues):
-    """All settings of one topic; `overrides` is the topic's own part, as text by name."""
+    """All settings of one topic. `overrides` are the topic's own settings, as texts by name."""
 
     __slots__ = ("overrides",)
 
@@ -26,10 +26,10 @@ class TopicConfig(TypedValues):
 
     @classmethod
     def resolve(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-        """Settings of a topic on this broker.
+        """The settings of a topic on this broker.
 
-        An override that is unknown or invalid is passed over: it was checked when it was written, perhaps by another
-        version, and a partition must be served all the same.
+        Overrides were checked when they were written, perhaps by another version of Ottla. One that is unknown or
+        invalid here is ignored, so that the topic's partitions are served all the same.
         """
         values = dict(broker.topic_defaults)
         for name, text in overrides.items():

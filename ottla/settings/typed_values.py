@@ -1,4 +1,4 @@
-"""Values by name, with the type that the reader expects. Pure."""
+"""Values of settings by name, read with the type that the caller expects. Pure."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from ottla.settings.setting import Value
 
 
 class TypedValues:
-    """Settings by name; a lookup with the wrong type is a bug in the reader."""
+    """Values of settings by name. A lookup with the wrong type is a bug in the caller."""
 
     __slots__ = ("_values",)
 
@@ -38,13 +38,13 @@ class TypedValues:
         return value
 
     def get_str(self, name: str) -> str:
-        """Value of a setting that is text; empty when it has none."""
+        """Value of a setting that is text; empty if the setting has no value."""
         value = self._values[name]
         assert value is None or isinstance(value, str), name
         return value or ""
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Value of a setting that is a list; empty when it has none."""
+        """Value of a setting that is a list; empty if the setting has no value."""
         value = self._values[name]
         assert value is None or isinstance(value, tuple), name
         return value or ()
