@@ -55,14 +55,13 @@ class Channel(Protocol):
 class PlainChannel:
     """A connected socket that doesn't block."""
 
-    __slots__ = ("_descriptor", "_loop", "_reading", "_send", "_socket", "_writing", "receive_into")
+    __slots__ = ("_descriptor", "_loop", "_send", "_socket", "receive_into")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._descriptor = connected.fileno()
         self._loop = asyncio.get_running_loop()
         self._send = connected.send
-        self._reading = self._writing = False
         self.receive_into: Callable[[Buffer], int] = connected.recv_into
 
     def send(self, data: Buffer, *, more: bool) -> int:
@@ -72,24 +71,18 @@ class PlainChannel:
         return os.sendfile(self._descriptor, descriptor, position, size)
 
     def on_readable(self, callback: Callable[[], None]) -> None:
-        self._reading = True
         self._loop.add_reader(self._descriptor, callback)
 
     def not_readable(self) -> None:
-        self._reading = False
         self._loop.remove_reader(self._descriptor)
 
     def on_writable(self, callback: Callable[[], None]) -> None:
-        self._writing = True
         self._loop.add_writer(self._descriptor, callback)
 
     def not_writable(self) -> None:
-        self._writing = False
         self._loop.remove_writer(self._descriptor)
 
     def close(self) -> None:
-        if self._reading:
-            self.not_readable()
-        if self._writing:
-            self.not_writable()
+        self.not_readable()
+        self.not_writable()
         self._socket.close()

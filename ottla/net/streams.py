@@ -71,7 +71,7 @@ async def connect_tcp(host: str, port: int) -> Stream:
             candidate.close()
             if failure is None or isinstance(failure, ConnectionRefusedError):
                 failure = error
-        except BaseException:
+        except BaseException:  # the attempt was cancelled, and nobody else closes the socket
             candidate.close()
             raise
         else:

@@ -12,7 +12,7 @@ from ottla.operator.objects import Object
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings
 from ottla.operator.plan.etcd_members import Member
-from ottla.operator.plan.observed import broker_names, broker_sets
+from ottla.operator.plan.observed import broker_names, existing
 from ottla.operator.plan.roll import Decision
 from ottla.operator.plan.turns import on_its_way
 from ottla.operator.queue import Tell
@@ -87,10 +87,8 @@ class Visit:
 
 def leaving(cluster: Cluster, found: Found) -> frozenset[int]:
     """The ids of brokers that exist and aren't wanted."""
-    sets = broker_sets(found.all("StatefulSet", BROKER)).values()
-    present = {broker for ids in sets for broker in ids}
-    present |= {ordinal(pod) for pod in found.all("Pod", BROKER)}
-    return frozenset(present - cluster.broker_ids)
+    present = existing(found.all("StatefulSet", BROKER), found.all("Pod", BROKER))
+    return frozenset(broker for broker, _ in present) - cluster.broker_ids
 
 
 def ordinal(pod: Object) -> int:

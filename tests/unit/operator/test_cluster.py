@@ -854,6 +854,10 @@ def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_an
     assert scene.condition("Progressing") == ("True", "Changing")
     assert scene.condition("Ready") == ("False", "BrokersNotReady")
     assert scene.status["brokers"]["summary"] == "3/4"
+    assert [(each["name"], each["desired"], each["ready"]) for each in scene.status["pools"]] == [
+        ("broker", 3, 3),
+        ("huge", 1, 0),
+    ]
     for _ in range(3):
         assert [pod for pod in scene.pods() if pod.endswith("-100")] == ["k-big-100"]
         scene.rounds(1)

@@ -23,7 +23,7 @@ from ottla.operator.plan.scale import Scaling
 from ottla.operator.plan.storage import REASONS, Storage
 from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
-from ottla.operator.spec.cluster import Cluster, Etcd
+from ottla.operator.spec.cluster import Cluster, Etcd, Pool
 from ottla.operator.status import Condition, Trouble, conditions
 from ottla.wording import first_named
 
@@ -121,7 +121,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     seen = findings.pods or []
     pods = [pod for pod in seen if pod.id in cluster.broker_ids]
     ready = sum(pod.ready for pod in pods)
-    desired = len(cluster.broker_ids) + findings.held_back.brokers
+    desired = len(cluster.broker_ids) + sum(findings.held_back.brokers.values())
     message = _message(cluster, findings, ready, len(pods))
     silent = findings.answers is not True and not _may_be_a_moment(before, now)
     status: Object = {
@@ -134,7 +134,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
             "summary": f"{ready}/{desired}",
             "selector": ",".join(f"{name}={value}" for name, value in sorted(found_by(cluster, BROKER).items())),
         },
-        "pools": [_pool(pool.name, pool.first_id, pool.ids, seen) for pool in cluster.pools],
+        "pools": [_pool(pool, findings.held_back.brokers.get(pool.name, 0), seen) for pool in cluster.pools],
         "listeners": _listeners(findings.bootstrap) or before.get("listeners") or [],
         "conditions": _written(_conditions(cluster, findings, message, ready, silent), before, cluster.generation, now),
     }
@@ -427,12 +427,12 @@ def _ready(cluster: Cluster, findings: Findings, message: str, ready: int, silen
     return Condition("Ready", True, "BrokersServe", "")
 
 
-def _pool(name: str, first_id: int, ids: range, pods: list[Pod]) -> Object:
-    mine = [pod for pod in pods if pod.id in ids]
+def _pool(pool: Pool, held_back: int, pods: list[Pod]) -> Object:
+    mine = [pod for pod in pods if pod.id in pool.ids]
     return {
-        "name": name,
-        "firstId": first_id,
-        "desired": len(ids),
+        "name": pool.name,
+        "firstId": pool.first_id,
+        "desired": len(pool.ids) + held_back,
         "ready": sum(pod.ready for pod in mine),
         "outdated": sum(pod.is_old for pod in mine),
     }

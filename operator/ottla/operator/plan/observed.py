@@ -118,12 +118,20 @@ def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
     return found
 
 
+def existing(sets: Iterable[Object], pods: Iterable[Object]) -> list[tuple[int, str]]:
+    """The brokers that exist or are about to: their ids, and the names of their StatefulSets.
+
+    Brokers are listed by their pods first, then by the StatefulSets, so most of them are listed twice.
+    """
+    named = (pod["metadata"]["name"].rpartition("-") for pod in pods)
+    of_pods = [(int(number), of) for of, _, number in named]
+    return of_pods + [(broker, of) for of, ids in broker_sets(sets).items() for broker in ids]
+
+
 def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> dict[int, str]:
     """The names of all brokers' pods: of wanted brokers, and of existing ones, which may still lead partitions."""
     wanted = {broker: f"{names.broker_set(cluster, pool)}-{broker}" for pool in cluster.pools for broker in pool.ids}
-    kept = {broker: f"{name}-{broker}" for name, ids in broker_sets(sets).items() for broker in ids}
-    there = {int(name.rpartition("-")[2]): name for pod in pods if (name := pod["metadata"]["name"])}
-    return {**there, **kept, **wanted}
+    return {**{broker: f"{of}-{broker}" for broker, of in existing(sets, pods)}, **wanted}
 
 
 def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = None) -> str:

@@ -7,20 +7,21 @@ were two pods of one id, each would register as that broker in turn, and one of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
-from ottla.operator.plan.observed import broker_sets
+from ottla.operator.plan.observed import existing
 from ottla.operator.spec.cluster import Cluster
 
 
 class HeldBack(NamedTuple):
-    """How many brokers aren't made yet because other brokers have their ids, and which brokers have to go first."""
+    """How many brokers of each pool aren't made yet because other brokers have their ids, and who has to go first."""
 
-    brokers: int = 0
+    brokers: Mapping[str, int] = MappingProxyType({})
     waits_for: str = ""
 
 
@@ -30,18 +31,15 @@ def within_free_ids(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Obj
     `sets` and `pods` are the StatefulSets and pods of brokers. A pool's ids have no gaps, so its brokers end before the
     first id that another pool's broker has.
     """
-    had = {(broker, name) for name, ids in broker_sets(sets).items() for broker in ids}
-    for pod in pods:
-        name, _, number = pod["metadata"]["name"].rpartition("-")
-        had.add((int(number), name))
-    owners = dict(had)
-    pools, waiting, held_back = [], [], 0
+    present = existing(sets, pods)
+    owners, owned = dict(present), frozenset(present)
+    pools, waiting, held_back = [], [], {}
     for pool in cluster.pools:
         own = names.broker_set(cluster, pool)
-        others = (broker for broker in pool.ids if broker in owners and (broker, own) not in had)
+        others = (broker for broker in pool.ids if broker in owners and (broker, own) not in owned)
         if (first := next(others, None)) is not None:
             waiting.append(f"the pool {pool.name} waits until broker {first} of {owners[first]} is gone")
-            held_back += pool.ids.stop - first
+            held_back[pool.name] = pool.ids.stop - first
             pool = replace(pool, replicas=first - pool.first_id)
         pools.append(pool)
     return replace(cluster, pools=tuple(pools)), HeldBack(held_back, "; ".join(waiting))

@@ -302,8 +302,8 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
         raise SpecError("brokers: say how many, as replicas or in pools")
     if not any(each.replicas for each in pools):
         raise SpecError("brokers: at least one pool needs replicas, because a cluster without brokers can't serve")
-    for one, other in itertools.permutations(pools, 2):
-        if one.first_id == other.first_id or one.first_id < other.first_id < one.first_id + one.replicas:
+    for one, other in itertools.pairwise(sorted(pools, key=lambda each: each.first_id)):
+        if other.first_id < one.first_id + max(one.replicas, 1):
             raise SpecError(f"brokers: the pools {one.name} and {other.name} have the id {other.first_id} in common")
     return pools
 
