@@ -108,10 +108,6 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ),
         ({"brokers": {**BROKERS, "resources": {"requests": {"cpux": 1}}}}, "a device's name with its domain"),
         ({"brokers": {**BROKERS, "resources": {"limits": {"mem": "1Gi"}}}}, "a device's name with its domain"),
-        (
-            {"brokers": {**BROKERS, "resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}},
-            "a request is larger than its limit",
-        ),
         ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),
         ({"listeners": [{"name": "a", "port": 9091, "type": "Internal"}]}, "9091"),
         (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.operator.kube import KubeError
-from ottla.operator.plan.etcd_pods import size_bytes
+from ottla.operator.spec.quantity import amount
 
 Object = dict[str, Any]
 KINDS = ("requests", "limits")
@@ -38,7 +38,7 @@ def check_resize(pod: Object, patch: Object, *, lowers_memory: bool = True) -> N
             _refuse(pod, "only cpu and memory resources are mutable")
     if quality_of_service(old) != quality_of_service(new):
         _refuse(pod, "Pod QOS Class may not change as a result of resizing")
-    memory = [size_bytes(each.get("limits", {}).get("memory", "0")) for each in (old, new)]
+    memory = [amount(each.get("limits", {}).get("memory", "0")) for each in (old, new)]
     if memory[1] < memory[0] and not lowers_memory:
         _refuse(pod, "memory limits cannot be decreased unless resizePolicy is RestartContainer")
 

@@ -15,6 +15,7 @@ def _resource(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"namespace": "shop", "name": "orders", "uid": "u", "generation": 4}, "spec": spec}
 
 
+OVER = {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}  # no pod can have these resources
 IN_RACK = {"replicas": 3, "rackKey": "zone", "storage": {"size": "1Gi"}}
 
 
@@ -73,6 +74,8 @@ def test_settings_are_parted_by_whether_a_restart_is_needed() -> None:
 
 INSIDE = {"name": "in", "port": 9092, "type": "Internal"}
 
+OVER = {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}  # no pod can have these resources
+
 
 def _at_node_ports(bootstrap: int, first: int) -> dict[str, Any]:
     ports = {"bootstrap": bootstrap, "first": first}
@@ -127,6 +130,21 @@ def _at_node_ports(bootstrap: int, first: int) -> dict[str, Any]:
             },
             "the pools a and b have the id 3 in common",
         ),
+        (
+            {"brokers": {"replicas": 3, "storage": {"size": "1Gi"}, "resources": OVER}},
+            r"brokers\.resources: the request",
+        ),
+        (
+            {
+                "brokers": {
+                    "storage": {"size": "1Gi"},
+                    "pools": [{"name": "a", "firstId": 1, "replicas": 3, "resources": OVER}],
+                }
+            },
+            r"brokers\.pools: a\.resources: the request of cpu, 2, is larger than its limit, 1500m",
+        ),
+        ({"controllers": {"replicas": 3, "resources": OVER}}, r"controllers\.resources: the request"),
+        ({"metadata": {"etcd": {"resources": OVER}}}, r"metadata\.etcd\.resources: the request"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "61 * * * *"}}}}, "snapshots.schedule: '61' is no minute"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * 5-7"}}}}, "CronJobs have no day of week 7"),
         ({"metadata": {"etcd": {"snapshots": {"schedule": "0 0 * * */2,7"}}}}, "CronJobs have no day of week 7"),

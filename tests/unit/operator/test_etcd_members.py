@@ -16,7 +16,7 @@ from ottla.operator.plan.etcd_members import (
     replicas,
     start_rules,
 )
-from ottla.operator.plan.etcd_pods import member_names, peer_url, quota_bytes, size_bytes
+from ottla.operator.plan.etcd_pods import member_names, peer_url, quota_bytes
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, Volume, parse_cluster
 
 
@@ -99,13 +99,6 @@ def test_before_there_is_an_etcd_everybody_may_form_one_and_afterwards_nobody() 
     assert first["initial-cluster"].count("=http://") == 3
     later = start_rules(cluster, etcd, _members(cluster, *member_names(cluster, etcd)), formed=True)
     assert later == {**first, "state": "existing"}
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("2Gi", 2 * 2**30), ("1500M", 1.5e9), ("1e3", 1000), ("0.5Ki", 512), ("7", 7)]
-)
-def test_sizes(text: str, size: float) -> None:
-    assert size_bytes(text) == size
 
 
 def test_a_database_leaves_room_for_its_defragmentation() -> None:

@@ -10,7 +10,6 @@ the list of members alone (`etcd_members.py`).
 from __future__ import annotations
 
 import math
-import re
 
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
@@ -18,6 +17,7 @@ from ottla.operator.plan.broker_file import ETCD_PORT
 from ottla.operator.plan.pods import TMP_MOUNT, claim, container, http_probe, pod_template, stateful_set
 from ottla.operator.plan.services import headless
 from ottla.operator.spec.cluster import Cluster, Etcd, Volume
+from ottla.operator.spec.quantity import amount
 
 ETCD = "etcd"
 PEER_PORT = 2380
@@ -166,19 +166,4 @@ def member_service(cluster: Cluster) -> Object:
 
 def quota_bytes(volume: Volume) -> int:
     """How large etcd's database may become, in bytes: less than half of the volume."""
-    return min(QUOTA_BYTES_MAX, math.floor(size_bytes(volume.size) * QUOTA_SHARE))
-
-
-_UNITS = {
-    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-    "m": 1e-3, "u": 1e-6, "n": 1e-9,
-}  # fmt: skip
-
-
-def size_bytes(quantity: str) -> float:
-    """A quantity of Kubernetes' as a number. Raises ValueError."""
-    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", quantity.strip())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError(f"{quantity!r} is no quantity")
-    return float(match[1]) * _UNITS[match[2]]
+    return min(QUOTA_BYTES_MAX, math.floor(amount(volume.size) * QUOTA_SHARE))

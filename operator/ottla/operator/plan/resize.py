@@ -26,7 +26,7 @@ from typing import Any
 
 from ottla.operator.objects import Object, annotation, condition, seconds_since
 from ottla.operator.plan import names
-from ottla.operator.plan.etcd_pods import size_bytes
+from ottla.operator.spec.quantity import amount
 
 LATE_S = 300.0
 STALE_S = 10.0  # for so long, a condition without an observed generation may be about the one before
@@ -209,7 +209,7 @@ def _same(one: object, other: object) -> bool:
     if one is None or other is None or str(one) == str(other):
         return one is not None and other is not None
     try:
-        return math.isclose(size_bytes(str(one)), size_bytes(str(other)), rel_tol=1e-9)
+        return math.isclose(amount(str(one)), amount(str(other)), rel_tol=1e-9)
     except ValueError:
         return False
 

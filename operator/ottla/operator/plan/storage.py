@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ottla.operator.objects import Object, annotation, condition, holds, seconds_since
-from ottla.operator.plan.etcd_pods import size_bytes
+from ottla.operator.spec.quantity import amount
 
 GROWS_S_MAX = 300.0
 PENDING_S_MAX = 60.0  # some volumes are made only when their pod has a node
@@ -39,7 +39,7 @@ def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
     for claim in claims:
         present = claim["spec"]["resources"]["requests"]["storage"]
         template = claim["metadata"]["name"].rpartition(f"-{name}-")[0]
-        if template in sizes and size_bytes(sizes[template]) > size_bytes(present):
+        if template in sizes and amount(sizes[template]) > amount(present):
             larger.append((claim["metadata"]["name"], sizes[template]))
     return larger
 
@@ -149,7 +149,7 @@ def _standing(claim: Object, wanted: Object | None) -> Storage:
             "give the volume another id, and its replicas are moved to a new one",
         )
     asked, capacity = spec["resources"]["requests"]["storage"], (status.get("capacity") or {}).get("storage")
-    if capacity is None or size_bytes(capacity) >= size_bytes(asked):
+    if capacity is None or amount(capacity) >= amount(asked):
         return Storage()
     for kind in ("ControllerResizeError", "NodeResizeError"):
         if holds(status, kind):
@@ -175,7 +175,7 @@ def has_to_be_made_again(wanted: Object, present: Object) -> bool:
     before, after = _sizes(present), _sizes(wanted)
     if before.keys() != after.keys() or _classes(present) != _classes(wanted):
         return True
-    return any(size_bytes(size) > size_bytes(before[name]) for name, size in after.items())
+    return any(amount(size) > amount(before[name]) for name, size in after.items())
 
 
 def kept(wanted: Object, present: Object | None) -> Object:

@@ -37,10 +37,10 @@ from datetime import datetime
 
 from ottla.operator.objects import Object, annotation
 from ottla.operator.plan import names
-from ottla.operator.plan.etcd_pods import size_bytes
 from ottla.operator.plan.observed import broker_sets
 from ottla.operator.plan.storage import claims_of, is_given_up, lacks_a_volume, never_made
 from ottla.operator.spec.cluster import Cluster, Pool, Volume
+from ottla.operator.spec.quantity import amount
 from ottla.placement import PartitionName
 
 EMPTIED_FOR = "ottla.dev/emptied-for"  # on a claim: the uid of the pod without replicas on it; empty: being emptied
@@ -195,7 +195,7 @@ def with_volumes(
     for volume in sorted(more):
         name = names.volume(volume)
         own = [claim["spec"] for claim_name, claim in sorted(claims.items()) if _is_claim(claim_name, name, of)]
-        spec = known.get(name) or min(own, key=lambda spec: size_bytes(spec["resources"]["requests"]["storage"]))
+        spec = known.get(name) or min(own, key=lambda spec: amount(spec["resources"]["requests"]["storage"]))
         kept.append(Volume(spec["resources"]["requests"]["storage"], spec.get("storageClassName"), volume))
     return replace(pool, volumes=tuple(sorted((*pool.volumes, *kept), key=lambda volume: volume.id)))
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ottla.operator.objects import Object, Ref, annotation
 from ottla.operator.spec.balance import Balance, parse_balance
 from ottla.operator.spec.broker_config import Settings, parse_config, parse_overrides
+from ottla.operator.spec.quantity import checked_resources
 from ottla.operator.spec.rolling import Rolling, parse_rolling
 from ottla.operator.spec.spec_error import SpecError
 from ottla.operator.spec.windows import Window, parse_window
@@ -277,10 +278,12 @@ def _image(image: str, name: str, whose: str) -> str:
 
 def _pools(brokers: Object) -> tuple[Pool, ...]:
     common = brokers.get("storage")
-    resources, template, rack = brokers.get("resources"), brokers.get("template"), brokers.get("rack")
+    resources = checked_resources(brokers.get("resources") or {}, "brokers")
+    template, rack = brokers.get("template"), brokers.get("rack")
 
     def pool(name: str, first_id: int, own: Object) -> Pool:
         storage = own.get("storage") or common
+        own_resources = checked_resources(own.get("resources") or {}, f"brokers.pools: {name}")
         if not storage:
             raise SpecError(f"brokers: the pool {name} has no storage")
         return Pool(
@@ -291,7 +294,7 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
             keep_volumes=storage.get("onDelete", "Retain") == "Retain",
             rack=own.get("rack") or (None if own.get("rackKey") else rack),
             rack_key=own.get("rackKey") or brokers.get("rackKey"),
-            resources=own.get("resources") or resources or {},
+            resources=own_resources or resources,
             template=_template(own.get("template") or template or {}),
         )
 
@@ -337,7 +340,8 @@ def _template(given: Object) -> Template:
 
 
 def _controllers(given: Object) -> Controllers:
-    return Controllers(given.get("replicas") or 0, given.get("resources") or {}, _template(given.get("template") or {}))
+    resources = checked_resources(given.get("resources") or {}, "controllers")
+    return Controllers(given.get("replicas") or 0, resources, _template(given.get("template") or {}))
 
 
 def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
@@ -353,7 +357,7 @@ def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
         members=etcd.get("members") or 3,
         image=_image(etcd.get("image") or defaults.etcd_image, "metadata.etcd.image", "members of etcd"),
         volume=_volume(etcd.get("storage") or {}),
-        resources=etcd.get("resources") or {},
+        resources=checked_resources(etcd.get("resources") or {}, "metadata.etcd"),
         template=_template(etcd.get("template") or {}),
         tls=bool(etcd.get("tls")),
         lost_after_s=_seconds(etcd.get("lostVolumesAfterMinutes")),

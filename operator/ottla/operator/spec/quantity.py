@@ -1,0 +1,41 @@
+"""Quantities as Kubernetes writes them (500m, 1Gi), and the rule about resources of pods. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from ottla.operator.objects import Object
+from ottla.operator.spec.spec_error import SpecError
+
+_UNITS = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+    "m": 1e-3, "u": 1e-6, "n": 1e-9,
+}  # fmt: skip
+
+
+def amount(quantity: str) -> float:
+    """A quantity of Kubernetes' as a number: of bytes, or of processors. Raises ValueError."""
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", quantity.strip())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{quantity!r} is no quantity")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def checked_resources(given: Object, where: str) -> Object:
+    """The resources that a spec gives to pods at `where`, as they are. Raises SpecError.
+
+    Kubernetes refuses pods that request more of a resource than their limit. No rule of the definition says so at
+    apply: before 1.34 the API server takes each quantity for three megabytes of text, and refuses a rule that converts
+    those of every pool as too expensive.
+    """
+    requests, limits = given.get("requests") or {}, given.get("limits") or {}
+    for name in sorted(requests.keys() & limits.keys()):
+        request, limit = str(requests[name]), str(limits[name])
+        try:
+            fits = amount(request) <= amount(limit)
+        except ValueError as error:
+            raise SpecError(f"{where}.resources: {name}: {error}") from None
+        if not fits:
+            raise SpecError(f"{where}.resources: the request of {name}, {request}, is larger than its limit, {limit}")
+    return given
