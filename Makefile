@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # What `make test` hands to pytest: make test PYTEST="tests/unit -k batches"
 PYTEST ?= tests
+# The two lanes of tests/conftest.py, one process each.
+LANES := -n 2 --dist loadscope
 # How tests/unit runs on all cores: a worker that has nothing left takes tests from another. Each imports all of the
 # tests; where nothing compiled may be kept, it would also compile all of them, in ten more seconds.
 UNITS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --dist worksteal
@@ -49,16 +51,16 @@ $(VENV)/.setup: pyproject.toml requirements.lock hatch_build.py ottla/protocol/_
 unit: setup  ## tests/unit on all cores
 	$(UNITS) $(SHORT) -q tests/unit
 
-# All tests: those of units go first, on all cores; the rest talks to processes with time-outs, so it runs in order. It
-# doesn't begin where pytest ends with more than 1, which is for tests that fail: 2 is for Ctrl-C.
+# All tests: those of units go first, on all cores. The rest talks to processes with time-outs, so it runs in order, in two
+# lanes. It doesn't begin where pytest ends with more than 1, which is for tests that fail: 2 is for Ctrl-C.
 test: lint  ## lint, then every test; the last line is pytest's
 ifeq ($(PYTEST),tests)
-	@echo "All tests: tests/unit first, on all cores, which takes minutes; then the other folders one after the other, which"
-	@echo "takes much longer, and says when each begins. The first run also fetches and builds other people's programs into"
+	@echo "All tests: tests/unit first, on all cores, which takes minutes; then the other folders, two at a time, which takes"
+	@echo "much longer, and says when each begins. The first run also fetches and builds other people's programs into"
 	@echo ".cache (Go clients, a Kubernetes API server and Helm; Java's clients, by Maven), which takes minutes more."
 	@units=0; \
 	$(UNITS) tests/unit || units=$$?; [ $$units -le 1 ] || exit $$units; \
-	OTTLA_UNITS=$$units $(BIN)/python -m pytest --durations=25 tests --ignore=tests/unit || exit $$?; \
+	OTTLA_UNITS=$$units $(BIN)/python -m pytest $(LANES) --durations=40 tests --ignore=tests/unit || exit $$?; \
 	exit $$units
 else
 	$(BIN)/python -m pytest $(PYTEST)

@@ -1,6 +1,6 @@
 """What holds for all tests: a busy machine doesn't make a property test fail, nor one of other people's programs.
 
-A run in one process says which folder of tests/ it has reached, and after how long.
+A run of several folders of tests/ says which of them it has reached, and after how long.
 """
 
 import gc
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # A shell without job control begins what it puts into the background with SIGINT ignored, and each process hands that
 # on to its own: then nothing that a test starts would end by Ctrl-C.
@@ -24,6 +26,22 @@ settings.load_profile("full")
 # Here processes that aren't ours (JVMs, Spark, etcd, clients with time-outs of their own) share the machine with
 # whatever else it does. Not `crash`, `simulation` and `fuzz`: what goes wrong there once is a fault.
 SECOND_TRY = ("cli", "conformance", "contract", "spark")
+
+# `make test` has two lanes beside each other: these folders are one, the others are the other. In a lane, tests run in
+# order and in one process, so that a folder's servers and JVMs start once. Either lane waits for half of its time, for
+# time-outs and for programs that start, and both take about as long.
+FIRST_LANE = {"tests/charts", "tests/cli", "tests/conformance", "tests/spark"}
+
+
+class Lanes(LoadScopeScheduling):
+    """xdist's scheduler for `--dist loadscope`, where a scope is not a module but a lane."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "first" if _folder_of(nodeid) in FIRST_LANE else "second"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return Lanes(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,19 +71,19 @@ class Progress:
     A run of one folder prints none.
     """
 
-    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+    def __init__(self, reporter: pytest.TerminalReporter, *, several: bool) -> None:
         self._reporter = reporter
         self._began_s = time.monotonic()
-        self._several = False
-        self._folder = ""
+        self._several = several
+        self._begun: set[str] = set()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._several = len({_folder_of(item.nodeid) for item in session.items}) > 1
+        self._several = self._several or len({_folder_of(item.nodeid) for item in session.items}) > 1
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         folder = _folder_of(nodeid)
-        if self._several and folder != self._folder:
-            self._folder = folder
+        if self._several and folder not in self._begun:
+            self._begun.add(folder)
             minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
             self._reporter.ensure_newline()
             self._reporter.write_line(f"{folder}, after {minutes} min {seconds:02} s")
@@ -73,10 +91,11 @@ class Progress:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Progress is told where tests run in order: several workers are in several folders at once."""
+    """Progress is told by the one process that runs the tests, or that watches over both lanes."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and config.getoption("dist", "no") == "no":
-        config.pluginmanager.register(Progress(reporter))
+    dist = config.getoption("dist", "no")
+    if reporter is not None and dist in ("no", "loadscope"):
+        config.pluginmanager.register(Progress(reporter, several=dist == "loadscope"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

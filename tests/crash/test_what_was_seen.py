@@ -1,0 +1,22 @@
+"""The last of the crash tests: what the scenes before it have seen, in all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash import sightings
+
+FOLDER = Path(__file__).parent
+SCENES = {path.name for path in FOLDER.glob("test_cluster_*.py")} - {"test_cluster_unclean.py"}  # which has no clients
+
+
+def test_every_kind_of_event_was_seen(request: pytest.FixtureRequest) -> None:
+    """A kind of event that no scene has seen was never tried, however green the scenes are."""
+    names = {item.path.name for item in request.session.items if item.path.parent == FOLDER}
+    if not names >= SCENES or not sightings.in_all:
+        pytest.skip("this process hasn't run all of the scenes")
+    missing = sightings.never_seen()
+    print(f"\ncrash tests have seen {dict(sightings.in_all)}; missing: {', '.join(missing) or 'nothing'}")
+    assert not missing
