@@ -23,6 +23,7 @@ from pathlib import Path
 
 import uvloop
 
+from ottla.broker.allocator import keep_freed_memory
 from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
 from ottla.broker.node import Broker
@@ -66,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     for warning in config.warnings:
         logger.warning("%s", warning)
     raise_limit()
+    keep_freed_memory()
     try:
         return uvloop.run(_run(config, until_stdin_ends=options.until_stdin_ends))
     except (ForeignStore, LeaseExpired, NodeIdTaken, StoreUnavailable, UnknownOutcome, UnsupportedFormat) as error:

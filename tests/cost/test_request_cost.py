@@ -100,18 +100,24 @@ def bare_sender() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def one_processor(broker: OttlaBroker, bare: Server, bare_sender: Server) -> Iterator[None]:
+@contextmanager
+def on_one_processor(*pids: int) -> Iterator[None]:
     """Client and servers share a processor: waking somebody on another one costs a virtual machine more than a request
     does, is paid by whoever wakes, and happens or not as the scheduler likes."""
     before = os.sched_getaffinity(0)
     chosen = {min(before)}
-    for pid in (broker.process.pid, bare.pid, bare_sender.pid, os.getpid()):
+    for pid in (*pids, os.getpid()):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), chosen)
     yield
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), before)
+
+
+@pytest.fixture
+def one_processor(broker: OttlaBroker, bare: Server, bare_sender: Server) -> Iterator[None]:
+    with on_one_processor(broker.process.pid, bare.pid, bare_sender.pid):
+        yield
 
 
 def cost(server: Server, request: bytes, count: int) -> float:
@@ -249,11 +255,9 @@ def test_a_large_produce(broker: OttlaBroker, bare: Server) -> None:
     assert multiple(window_cost, [bare_cost], LARGE_PRODUCE_MULTIPLE_MAX) < LARGE_PRODUCE_MULTIPLE_MAX
 
 
-@pytest.mark.usefixtures("one_processor")
-@pytest.mark.parametrize("codec", list(PACKED_PRODUCE_MULTIPLE_MAX), ids=lambda codec: codec.name)
-def test_a_packed_produce(broker: OttlaBroker, bare: Server, codec: Codec) -> None:
+def packed_multiple(broker: OttlaBroker, bare: Server, codec: Codec) -> float:
     """Beside a server that only writes what it received, and the codec alone: nobody needs less."""
-    topic, most = f"packed-{codec.name}", PACKED_PRODUCE_MULTIPLE_MAX[codec]
+    topic = f"packed-{codec.name}"
     server = created(broker, topic)
     values = payloads(100)
     records = b"".join(values[number % len(values)] for number in range(PACKED_RECORDS))
@@ -267,7 +271,24 @@ def test_a_packed_produce(broker: OttlaBroker, bare: Server, codec: Codec) -> No
         return time.thread_time() - began
 
     window_cost, bare_cost = (partial(cost, which, request, PACKED_WINDOW_REQUESTS) for which in (server, bare))
-    assert multiple(window_cost, [bare_cost, codec_cost], most) < most
+    return multiple(window_cost, [bare_cost, codec_cost], PACKED_PRODUCE_MULTIPLE_MAX[codec])
+
+
+@pytest.mark.usefixtures("one_processor")
+@pytest.mark.parametrize("codec", list(PACKED_PRODUCE_MULTIPLE_MAX), ids=lambda codec: codec.name)
+def test_a_packed_produce(broker: OttlaBroker, bare: Server, codec: Codec) -> None:
+    assert packed_multiple(broker, bare, codec) < PACKED_PRODUCE_MULTIPLE_MAX[codec]
+
+
+def test_a_packed_produce_costs_the_same_whatever_came_before(bare: Server, tmp_path: Path) -> None:
+    """Zstandard cost 2.7 times as much, until a request of another kind had raised the allocator's thresholds."""
+    need_native_walk()
+    fresh = OttlaBroker(tmp_path)
+    try:
+        with on_one_processor(fresh.process.pid, bare.pid):
+            assert packed_multiple(fresh, bare, Codec.zstd) < PACKED_PRODUCE_MULTIPLE_MAX[Codec.zstd]
+    finally:
+        fresh.stop()
 
 
 @pytest.mark.usefixtures("one_processor")
