@@ -331,8 +331,11 @@ def test_the_kernel_tells_what_is_in_memory():
         assert file.pread_cached(100, size // 2) == file.pread(100, size // 2)
         assert file.pread_cached(100, size - 50) == file.pread(50, size - 50)
         assert file.pread_cached(100, size) == b""
-        os.posix_fadvise(file.fileno(), size // 2, size // 2, os.POSIX_FADV_DONTNEED)
-        time.sleep(KNOWN_SECONDS)
+        for _ in range(50):  # the kernel passes over pages that something else is holding at this moment
+            os.posix_fadvise(file.fileno(), size // 2, size // 2, os.POSIX_FADV_DONTNEED)
+            time.sleep(KNOWN_SECONDS)
+            if file.cached(size, 0) <= size // 2:
+                break
         assert 0 < file.cached(size, 0) <= size // 2
         assert file.cached(size, 100) <= size // 2 - 100
 
