@@ -539,7 +539,7 @@ class Log:
             return None
         if count == len(self.segments):
             self.roll()
-        # The start rises first: nobody may read from a segment of which only the index is gone so far.
+        # The start rises first: no read may begin in a segment of which only the index is gone so far.
         self.log_start_offset = max(self.log_start_offset, self._bases[count])
         self.epochs.truncate_from_start(self.log_start_offset)
         self._drop(0, count, from_end=False)

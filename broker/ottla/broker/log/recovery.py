@@ -81,7 +81,7 @@ class Opened(NamedTuple):
             )  # fmt: skip
 
     def cut(self, high_watermark: int) -> Cut | None:
-        """What was lost, if anything was; see `tell`."""
+        """The loss, None where nothing was lost; see `tell`."""
         log, damage = self.log, self.damage
         missing = max(high_watermark - log.log_end_offset, 0)
         if damage is None:

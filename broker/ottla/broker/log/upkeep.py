@@ -28,7 +28,7 @@ _SHORTENED_SECONDS = 1.0  # after an election many logs may be truncated, one af
 _REMOVALS_PER_TURN = 100
 _REMOVED_AGAIN_MS = 60_000  # files that couldn't be removed
 
-# What `Troubles` calls the duties that look at one log after the other.
+# The names in `Troubles` of the duties that look at one log after the other.
 _RETENTION, _SYNC, _EXPIRY = "retention", "sync", "expiry of producers"
 
 

@@ -43,7 +43,7 @@ class Source(Protocol):
 
     @property
     def loop_lag(self) -> LoopLag:
-        """The measurement of its event loop's lag."""
+        """The measurement of its event loop's lag and idle time."""
 
 
 def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Iterator[Sample]]:
