@@ -1,9 +1,8 @@
 """One partition's log on one broker: its segments, offsets, epochs and producers.
 
-Owned by the event loop: every method that changes the log runs there, takes no lock, and doesn't wait for the disk
-(writes reach the page cache), except `flush` and `close`. A thread does the fsync, in three steps: `begin_flush` lists
-the files to sync, `PendingFlush.run` syncs them in any thread, and `flushed` then moves the recovery point, which
-therefore never covers unsynced batches.
+Owned by the event loop: every method that changes the log, except `flush` and `close`, runs there, takes no lock, and
+doesn't wait for the disk (writes reach the page cache). A sync has three steps: `begin_flush` lists the files,
+`PendingFlush.run` syncs them in a thread, and `flushed` moves the recovery point, which never covers unsynced batches.
 
 `recovery.open_log` makes a log. Source: Kafka's UnifiedLog and LocalLog.
 """
@@ -223,9 +222,8 @@ class Log:
         return self._services.now_ms() - segment.created_ms > limit
 
     def _roll_for(self, base_offset: int, last_offset: int) -> Segment:
-        """Begins a new segment for these offsets. It begins at the log's end, even if the leader's compaction removed
-        the offsets from there to `base_offset`, so that recovery can tell a hole. Where its indexes couldn't express
-        `last_offset` then, it begins at `base_offset`."""
+        """A new segment for these offsets. It begins at the log's end, also where the leader's compaction removed the
+        next offsets, so that recovery can tell a hole; at `base_offset` if indexes can't express `last_offset` then."""
         reached = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
         return self.roll(self.log_end_offset if reached else base_offset)
 
@@ -396,8 +394,7 @@ class Log:
         return PendingFlush(disk, directories, files, self._snapshots.pending(end), end, generation, services.flushes)
 
     def flushed(self, flush: PendingFlush) -> None:
-        """Notes that a flush has run without error: moves the recovery point, unless the log was truncated or moved
-        meanwhile."""
+        """A flush has run without error: moves the recovery point, unless the log was truncated or moved meanwhile."""
         self._snapshots.synced(flush.snapshots)
         if flush.generation == self.generation:
             self.unsynced.synced()
@@ -410,8 +407,7 @@ class Log:
         self.flushed(pending)
 
     def close(self) -> None:
-        """Completes the files for a clean stop: writes the indexes and a snapshot of the producers, and syncs all.
-        Blocks."""
+        """Leaves the files as a clean stop does: indexes complete, producers in a snapshot, all synced. Blocks."""
         if self._active.size:
             self._active.seal()
         if self.log_end_offset > self.log_start_offset:
@@ -438,8 +434,7 @@ class Log:
 
     def retire(self, directory: str) -> None:
         """Notes that the broker gives up this log. Its files lie in `directory` now, where threads that still read find
-        them. A new log may take its former directory's name at once; later calls on this log don't touch the new
-        one."""
+        them. A new log may take its former name at once; later calls on this log don't touch the new one."""
         self._snapshots.give_up()
         self.retired = True
         self.directory = directory
@@ -449,8 +444,7 @@ class Log:
     # ---- shortening
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops everything from `offset` on, and returns whether there was anything. A batch that contains `offset` is
-        dropped whole.
+        """Drops everything from `offset` on, a batch that contains `offset` whole; returns whether there was anything.
 
         Epochs, producers and the recovery point are set back, too.
         """
@@ -479,8 +473,7 @@ class Log:
         return True
 
     def was_cut(self, segment: Segment) -> None:
-        """Notes that a segment was shortened: until it is synced, a loss of power may bring back the dropped
-        batches."""
+        """Notes that a segment was shortened: until its sync, a loss of power may bring back the dropped batches."""
         self.unsynced.segments[segment] = None
         self._services.wants_flush(self)
 
@@ -509,8 +502,8 @@ class Log:
         self.epochs.truncate_from_end(offset)
 
     def delete_records_before(self, offset: int) -> bool:
-        """Raises the log start offset (for DeleteRecords, or to the leader's log start offset), and returns whether it
-        rose. Retention deletes the segments.
+        """Raises the log start offset (DeleteRecords, the leader's start); returns whether it rose. Retention deletes
+        the segments.
 
         The caller has checked `offset` against the high watermark.
         """

@@ -169,7 +169,7 @@ class Producers:
         self._known_from = 0  # the state before the log reached this offset can only be read from the log
 
     def __len__(self) -> int:
-        """The number of producers. A producer whose batches were all truncated counts until `expire` meets it."""
+        """The number of producers. A producer that wrote only truncated batches counts until `expire` meets it."""
         return len(self._entries)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
@@ -273,7 +273,7 @@ class Producers:
 
     def expire(self, now_ms: int, expiration_ms: int, among: Iterable[int] | None = None) -> int:
         """Forgets producers (of `among`, or all) that wrote nothing for `expiration_ms` and have no open transaction,
-        and producers whose batches were all truncated. Returns how many. The entries of the others are set back by all
+        and producers that wrote only truncated batches. Returns how many. The entries of the others are set back by all
         truncations so far."""
         entries, cut_version = self._entries, self._cut_version
         before = len(entries)
