@@ -1,5 +1,4 @@
-"""DescribeTopicPartitions (key 75), version 0: topics in the order of their names, a bounded number of partitions each
-time.
+"""DescribeTopicPartitions (key 75), version 0: topics in the order of their names, up to a limit of partitions.
 
 KIP-966. An answer's cursor says where the next answer goes on. If the request names no topics, all are described. If
 the cursor's topic was deleted meanwhile, the answer begins with the first partition of the next topic.

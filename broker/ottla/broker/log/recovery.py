@@ -3,8 +3,8 @@
 After a clean stop, only the last index interval of the active segment is scanned, unless indexes or leader epochs are
 missing or damaged. After an unclean stop, every segment from the recovery point on is read: each batch must be whole,
 of magic 2, with a valid CRC and ascending offsets. The log ends before the first batch that isn't, and later segments
-are dropped. Indexes, leader epochs and producers are rebuilt on the way. A second recovery changes nothing. A log can be
-opened and read even if the disk is full.
+are dropped. Indexes, leader epochs and producers are rebuilt on the way. A second recovery changes nothing. A log can
+be opened and read even if the disk is full.
 
 Segments are adjacent: each begins at the offset where the one before ends (`Log.roll` and compaction ensure this). If a
 segment above the recovery point and the compacted part begins later, a loss of power took the end of the one before:
