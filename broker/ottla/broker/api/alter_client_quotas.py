@@ -58,7 +58,7 @@ async def _alter(broker: Broker, entity: Entity, changes: list[Limit], validate_
 
 
 async def _check_address(name: str) -> None:
-    """Raise KafkaError(invalid_request) unless the name is an address or one can be found for it."""
+    """Raises KafkaError(invalid_request) unless the name is an address or resolves to one."""
     try:
         await asyncio.wait_for(asyncio.get_running_loop().getaddrinfo(name, None), RESOLVE_TIMEOUT_SECONDS)
     except (socket.gaierror, UnicodeError, TimeoutError):

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0–1: moves replicas to other brokers, or (null) ends such a move.
 
-KIP-455. Each partition by itself, answered when the controller has begun the move; ListPartitionReassignments tells
-how far it is.
+KIP-455. An error of one partition doesn't affect the others. The answer comes when the controller has begun the moves;
+ListPartitionReassignments shows those that aren't finished.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ API = Api(
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """Each replica's move begins, or its error."""
+    """Begins the move of each replica; answers an error code for each."""
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in body.dirs:
         for topic in directory.topics:

@@ -1,9 +1,9 @@
-"""ApiVersions (key 18), versions 0–4: what this broker serves, straight from the registry.
+"""ApiVersions (key 18), versions 0–4: the APIs that this broker serves, from the registry.
 
 A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and ApiVersions' own range, without
-reading its body (KIP-511); that is `unsupported`. Of the features only `eligible.leader.replicas.version` is supported:
-`transaction.version` and `group.version` stay unset until transactions and the consumer protocol are there, so that
-clients fall back.
+reading its body (KIP-511); `unsupported` is that answer. Of the features only `eligible.leader.replicas.version` is
+supported: `transaction.version` and `group.version` stay unset until Ottla has transactions and the consumer protocol,
+so that clients fall back to the older protocols.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """All APIs with their ranges."""
+    """All APIs with their ranges of versions."""
     if request.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):
@@ -56,7 +56,7 @@ def _features(broker: Broker, version: int) -> dict[str, Any]:
 
 
 def unsupported() -> bytes:
-    """The body, in version 0, that answers a version which isn't served."""
+    """The body, in version 0, of the answer to a request of a version that isn't served."""
     lowest, highest = API.versions
     own = {"api_key": API.key, "min_version": lowest, "max_version": highest}
     return write_response(API.key, 0, {"error_code": ErrorCode.unsupported_version, "api_keys": [own]})

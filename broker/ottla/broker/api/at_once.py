@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def at_once(response: Response) -> asyncio.Future[Response]:
-    """A future that is done; what a handler without a task returns."""
+    """A future that is done with `response`, as a handler without a task returns it."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     answer.set_result(response)
     return answer

@@ -1,7 +1,8 @@
 """AwaitRevision (key 31000), version 0, between brokers only: answered once this broker has applied a revision.
 
-The image is replaced and the listeners run in one turn of the event loop (`metadata/follower.py`). So whatever is asked
-of this broker after the answer finds the revision in its image, and the logs that it leads by it open. Source: ours.
+The image is replaced and the listeners run in one turn of the event loop (`metadata/follower.py`). So a request that
+reaches this broker after the answer finds the revision in its image, and finds the logs open of the partitions that it
+leads by that revision. Source: Ottla's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""docs/compatibility.md: every API of Apache Kafka 4.3 with the versions that Ottla serves, and what differs. Pure.
+"""Makes docs/compatibility.md: the APIs of Apache Kafka 4.3, the versions that Ottla serves, the differences. Pure.
 
-The table is made of the API modules' own headers; what isn't served stands in `LEFT_OUT`, with the reason. A test
-compares both with what Apache Kafka advertises, another fails when the page isn't what this makes.
+The table is made of the API modules' own `API`; the APIs that aren't served are in `LEFT_OUT`, with the reason. A test
+compares both with what Apache Kafka advertises, another fails when the page isn't what this module makes.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _left_out() -> Iterator[str]:
 
 
 def _title(key: int) -> str:
-    """Kafka's name: ListOffsets of list_offsets."""
+    """Kafka's name of an API, such as ListOffsets for list_offsets."""
     return "".join(word.capitalize() for word in api_key_map[key].split("_")) if key in api_key_map else f"API {key}"
 
 

@@ -1,4 +1,4 @@
-"""What the APIs that alter configurations share: resource types, who is meant, one write per resource."""
+"""Shared by the APIs that alter configurations: resource types, the named resource, one write per resource."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from ottla.broker.node import Broker
 
 Edit = Callable[[Resource, Mapping[str, str]], dict[str, str]]
-"""From a resource and its present settings to the ones it shall have; may raise KafkaError."""
+"""Maps a resource and its present settings to its new settings; may raise KafkaError."""
 
 Change = Callable[[int, str, Any], Awaitable[None]]
-"""What a request asks of one resource, by its type, its name and the settings that the request holds."""
+"""Makes a request's change to one resource, from its type, its name and the settings in the request."""
 
 
 class ConfigResourceType(IntEnum):
-    """Whose settings; the numbers are Kafka's ConfigResource.Type."""
+    """The types of resources that have settings; the numbers are those of Kafka's ConfigResource.Type."""
 
     TOPIC = 2
     BROKER = 4
@@ -42,13 +42,13 @@ METADATA_TYPES: dict[int, str] = {
 
 
 def check_broker_name(name: str, own_id: int, unexpected: str, noun: str = "Broker") -> None:
-    """Raise KafkaError(invalid_request) unless `name` is this broker's id; `unexpected` is filled with both ids."""
+    """Raises KafkaError(invalid_request) unless `name` is this broker's id; `unexpected` is filled with both ids."""
     if broker_id(name, noun) != own_id:
         raise KafkaError(ErrorCode.invalid_request, unexpected.format(own_id, name))
 
 
 def broker_id(name: str, noun: str = "Broker") -> int:
-    """The broker that a resource names. Raises KafkaError(invalid_request)."""
+    """The id of the broker that a resource names. Raises KafkaError(invalid_request)."""
     try:
         return int(name)
     except ValueError:
@@ -56,8 +56,8 @@ def broker_id(name: str, noun: str = "Broker") -> int:
 
 
 async def answer_each(resources: Sequence[Any], change: Change) -> list[dict[str, Any]]:
-    """Changes one resource after the other; an error of one doesn't touch the others. One that the request holds more
-    than once isn't changed at all."""
+    """Changes one resource after the other; an error of one doesn't affect the others. A resource that the request
+    names more than once isn't changed at all."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     responses = []
     for resource in resources:
@@ -74,7 +74,8 @@ async def answer_each(resources: Sequence[Any], change: Change) -> list[dict[str
 
 
 async def alter(broker: Broker, resource_type: int, name: str, edit: Edit, validate_only: bool) -> None:
-    """Change one resource's settings in the metadata, or only see whether that could be done; raise KafkaError."""
+    """Changes one resource's settings in the metadata; with `validate_only`, only checks whether that is possible.
+    Raises KafkaError."""
     resource = _named(broker, resource_type, name)
     present = broker.image.config(resource.type, resource.name)
     if validate_only:
@@ -84,7 +85,7 @@ async def alter(broker: Broker, resource_type: int, name: str, edit: Edit, valid
 
 
 def _named(broker: Broker, resource_type: int, name: str) -> Resource:
-    """The resource as the metadata names it, if this broker may change it."""
+    """The resource as the metadata names it. Raises KafkaError if there is none, or this broker may not change it."""
     if resource_type not in METADATA_TYPES:
         raise KafkaError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
     if resource_type == ConfigResourceType.TOPIC:

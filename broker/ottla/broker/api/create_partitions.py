@@ -1,4 +1,8 @@
-"""CreatePartitions (key 37), versions 0–3: each topic by itself, answered when this broker's image shows them all."""
+"""CreatePartitions (key 37), versions 0–3.
+
+An error of one topic doesn't affect the others. The answer comes when the image of every live broker shows the
+partitions.
+"""
 
 from __future__ import annotations
 

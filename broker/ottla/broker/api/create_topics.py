@@ -1,7 +1,7 @@
 """CreateTopics (key 19), versions 2–7.
 
-Each topic by itself: one that can't be made doesn't keep the others from being made. The order of the checks, and so
-which error wins, is that of Kafka's ReplicationControlManager: name, existence, settings, replicas, partitions. The
+A topic that can't be created doesn't prevent the others. The order of the checks, and so the error of a topic with
+several faults, is that of Kafka's ReplicationControlManager: name, existence, settings, replicas, partitions. The
 answer comes when the image of every live broker shows the topics and each leads its share of them.
 """
 

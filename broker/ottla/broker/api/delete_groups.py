@@ -1,4 +1,4 @@
-"""DeleteGroups (42), versions 0–2: forget empty groups and their offsets."""
+"""DeleteGroups (42), versions 0–2: deletes empty groups and their offsets."""
 
 from __future__ import annotations
 

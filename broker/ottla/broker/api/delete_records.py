@@ -1,9 +1,9 @@
-"""DeleteRecords (key 21), versions 0–2: moves a log's start forward. Offset −1 means up to the high watermark.
+"""DeleteRecords (key 21), versions 0–2: raises the log start offset. Offset −1 means up to the high watermark.
 
-Answered when all replicas in sync have followed (Kafka: all that are alive), or the request's time is over.
+The answer comes when all in-sync replicas have raised theirs (Kafka: all live replicas), or the request's time is over.
 
-Internal topics are refused (INVALID_TOPIC_EXCEPTION): what a coordinator knows stands nowhere else. So are topics that
-are only compacted (POLICY_VIOLATION): of each of their keys the last record stays.
+Internal topics are refused (INVALID_TOPIC_EXCEPTION), because a coordinator's state is stored nowhere else. So are
+topics that are only compacted (POLICY_VIOLATION), because the last record of each of their keys stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
         answers = []
         for count, asked in enumerate(topic.partitions):
             if count % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
-                await asyncio.sleep(0)  # each writes where its leader epochs begin
+                await asyncio.sleep(0)  # each wakes the partition's waiting fetches
             answer = {"partition_index": asked.partition_index, "low_watermark": -1}
             try:
                 partition = _find(broker, topic.name, asked.partition_index)
@@ -49,7 +49,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
         problem = future.exception() if future.done() else KafkaError(ErrorCode.request_timed_out)
         if isinstance(problem, KafkaError):
             answer["error_code"] = problem.code
-        elif partition.leading is None:  # done, but others were waited for, and it leads no longer
+        elif partition.leading is None:  # done, but this broker lost the leadership while others were waited for
             answer["error_code"] = ErrorCode.not_leader_or_follower
         else:
             answer["low_watermark"] = partition.low_watermark
@@ -57,8 +57,8 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
 
 
 def _find(broker: Broker, topic: str, index: int) -> Partition:
-    """The partition, which this broker leads. Raises KafkaError: whoever leads it, one of an internal topic is
-    refused."""
+    """The partition, if this broker leads it. Raises KafkaError, also for each partition of an internal topic,
+    whichever broker leads it."""
     if topic in INTERNAL_TOPICS:
         known = broker.image.topics.get(topic)
         if known is not None and 0 <= index < len(known.partitions):

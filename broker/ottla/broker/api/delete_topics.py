@@ -45,7 +45,7 @@ def _asked(version: int, body: Any) -> list[tuple[str | None, UUID | None]]:
 
 
 def _resolved(broker: Broker, asked: list[tuple[str | None, UUID | None]]) -> tuple[list[Answer], dict[UUID, str]]:
-    """Answers for what can't be deleted, and the topics (id → name) that shall be."""
+    """The answers for topics that can't be deleted, and the topics (id → name) to be deleted."""
     image = broker.image
     answers: list[Answer] = []
     topics: dict[UUID, str] = {}

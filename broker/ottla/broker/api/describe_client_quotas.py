@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (key 48), versions 0–1: the limits of the entities that a filter means."""
+"""DescribeClientQuotas (key 48), versions 0–1: the limits of the entities that match a filter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ API = Api(
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """The entities with their limits; a filter without components means all, unless it is strict."""
+    """The entities with their limits; a filter without components matches all, unless it is strict."""
     quotas = broker.image.quotas
     components = [Component(part.entity_type, part.match_type, part.match) for part in body.components]
     try:

@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0–2: the cluster's id and its brokers, as the client's listener reaches them.
 
-There are no controllers to ask (endpoint type 2): any broker takes administrators' requests, and the answering one is
-named. Version 2 may ask for brokers that aren't serving yet (KIP-1073); they are marked as fenced.
+There are no controllers to ask (endpoint type 2): any broker takes administrators' requests, and the answering broker
+is named as controller. Version 2 may ask for brokers that aren't serving yet (KIP-1073); they are marked as fenced.
 """
 
 from __future__ import annotations

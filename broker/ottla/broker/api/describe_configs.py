@@ -57,7 +57,7 @@ _DAMAGES_MAX = 200
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """Each resource's settings, or its error. Of unknown names among those asked for nothing is said, as in Kafka."""
+    """Each resource's settings, or its error. Requested settings with unknown names are left out, as in Kafka."""
     results = []
     for resource in body.resources:
         result: dict[str, Any] = {
@@ -77,15 +77,15 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
 
 
 def _asked(description: Description, body: Any) -> Description:
-    """Without what the client did not ask for."""
+    """The description without the parts that the client didn't ask for."""
     synonyms = description.get("synonyms", []) if body.include_synonyms else []
     documentation = description.get("documentation") if body.include_documentation else None
     return {**description, "synonyms": synonyms, "documentation": documentation}
 
 
 async def _traffic(broker: Broker) -> str:
-    """By topic and partition the bytes that clients brought and took, as JSON; nothing of those without any. The event
-    loop turns in between: a broker may have tens of thousands of partitions."""
+    """The bytes that clients produced and fetched, by topic and partition, as JSON; partitions without any are left
+    out. Gives way to the event loop in between, because a broker may have tens of thousands of partitions."""
     traffic: dict[str, dict[int, str]] = {}
     for number, partition in enumerate(list(broker.partitions), 1):
         if partition.bytes_in or partition.bytes_out:

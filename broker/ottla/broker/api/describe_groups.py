@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0–6: state, protocol and members of groups.
 
-A missing group is Dead and no error before version 6, GROUP_ID_NOT_FOUND from it on (KIP-1043). What members said of
-themselves is shown only while the group is Stable.
+A missing group is answered as Dead without an error before version 6, with GROUP_ID_NOT_FOUND from version 6 on
+(KIP-1043). The protocol and the members' metadata are shown only while the group is Stable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DescribeLogDirs (key 35), versions 1–5: the log directories, what lies in them, and how much room they have.
+"""DescribeLogDirs (key 35), versions 1–5: the log directories, the replicas in them, and how much room they have.
 
-`topics` null asks for all; a topic that isn't here is left out, as by Kafka. A log directory to which nothing is
-appended for want of room has 0 usable bytes, whatever the file system says.
+`topics` null asks for all; a topic without replicas on this broker is left out, as by Kafka. A log directory to which
+nothing is appended for lack of room has 0 usable bytes, whatever the file system says.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
 
 
 def _future(future: FutureLog) -> dict[str, Any]:
-    """A replica on its way to this log directory."""
+    """The entry of a replica that is being moved to this log directory."""
     return {
         "partition_index": future.log.index,
         "partition_size": future.size,

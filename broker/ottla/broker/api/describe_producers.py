@@ -1,8 +1,8 @@
 """DescribeProducers (key 61), version 0: the idempotent producers that a partition's leader remembers (KIP-664).
 
-They may be a hundred thousand. What is answered is their state of one moment, as in Kafka, which holds the log's lock;
-it is looked up and encoded bit by bit, and the event loop turns in between. Nothing more is looked up for a client that
-has gone meanwhile.
+There may be a hundred thousand of them. The answer has their state at one moment, as in Kafka, which holds the log's
+lock. The state is read and encoded in pieces, between which the event loop serves others. The work ends early if the
+client disconnects.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 API = Api(key=61, versions=(0, 0), needs=(Right(AclOperation.READ, ResourceType.TOPIC),))
 
 _PRODUCERS_PER_TURN = 250
-_A_PARTITIONS_WORK = 5  # about as much as for so many producers
+_A_PARTITIONS_WORK = 5  # the partition itself costs about as much as so many producers
 
 
 class _ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client disconnected: nobody waits for the answer any more."""
 
 
 class _Turn:
-    """What may still be done in this turn of the event loop, in producers."""
+    """How much work may still be done in this turn of the event loop, in producers."""
 
     __slots__ = ("_pending", "left")
 
@@ -42,7 +42,7 @@ class _Turn:
         self._pending = pending
 
     async def did(self, work: int) -> None:
-        """Lets the others have their turn where this one's work is done. Raises _ClientGone."""
+        """Counts `work`, and gives way to the event loop where this turn's work is done. Raises _ClientGone."""
         self.left -= work
         if self.left <= 0:
             await asyncio.sleep(0)

@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions (key 75), version 0: topics in order of their names, so many partitions at a time.
+"""DescribeTopicPartitions (key 75), version 0: topics in the order of their names, up to a limit of partitions.
 
-KIP-966. The cursor of an answer says where the next one goes on. With no topics named, all are described; if the
-cursor's topic has been deleted meanwhile, the next one begins at its first partition.
+KIP-966. An answer's cursor says where the next answer goes on. If the request names no topics, all are described. If
+the cursor's topic was deleted meanwhile, the answer begins with the first partition of the next topic.
 """
 
 from __future__ import annotations

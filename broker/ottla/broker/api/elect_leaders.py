@@ -1,6 +1,6 @@
-"""ElectLeaders (key 43), versions 0–2: the preferred replica (type 0), or any live one (type 1, unclean).
+"""ElectLeaders (key 43), versions 0–2: elects the preferred replica (type 0), or any live one (type 1, unclean).
 
-With no partitions named all are meant, and only those for which something was to do are listed.
+A request that names no partitions means all; its answer lists only the partitions that needed an election.
 """
 
 from __future__ import annotations

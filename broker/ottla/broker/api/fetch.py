@@ -1,16 +1,15 @@
 """Fetch (key 1), versions 4–18, with incremental sessions (KIP-227).
 
-What can be sent is worked out as file ranges, which the connection sends with `sendfile`; the first few of an answer
-are read at once where they are small. A fetch that finds less than
-its min bytes waits until a partition moves or its time is over. The first batch of an answer is sent whole, also beyond
-the limits (KIP-74).
+The records of an answer are file ranges, which the connection sends with `sendfile`; small ranges at the beginning of
+an answer are read at once. A fetch that finds less than its min bytes waits until a partition moves or its time is
+over. The first batch of an answer is sent whole, also beyond the limits (KIP-74).
 
-What can't be found without waiting for the disk is looked for in a thread (`cold_reads`). Until that has found it the
-partition is answered as if nothing were there, and the others as ever.
+Records that can't be found without waiting for the disk are looked up by a thread (`cold_reads`). Until the look-up is
+over, the partition is answered as if it had nothing to read, and the other partitions as always.
 
-Other brokers fetch as followers: up to the log's end, and what they ask for tells how far they are. A follower whose
-log took another turn is told where (KIP-595). Consumers may be sent to a nearer follower (KIP-392), which serves them
-what it knows to be committed.
+Other brokers fetch as followers: up to the log's end, and their fetch offsets tell the leader how far they are. A
+follower whose log diverges is told where (KIP-595). Consumers may be sent to a nearer follower (KIP-392), which serves
+them the records that it knows to be committed.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ API = Api(
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
-COLD_WAIT_MS = 500  # at least, for a disk: who doesn't wait would ask again at once, and again
+COLD_WAIT_MS = 500  # at least, for a disk: a client that doesn't wait would ask again and again
 
 
 def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
@@ -67,7 +66,7 @@ def serve(broker: Broker, request: Request, frame: Memory, position: int, end: i
 
 
 class _Fetch:
-    """One request under way: what it asks for, and what was read of that so far."""
+    """One request in progress: the partitions that it asks for, and what was read of them so far."""
 
     __slots__ = (
         "_asked",
@@ -99,17 +98,18 @@ class _Fetch:
         self.session: FetchSession | None = None
         self._incremental = False
         self._asked: list[FetchPartition] = []
-        # What was read, in order; in a session also what was read before the waiting, and hasn't moved since.
+        # What was read of each partition, in order. In a session, this may have been read before the request waited,
+        # if the partition hasn't moved since.
         self.answers: dict[PartitionKey, _Read] = {}
         self.size = 0
         self.failed = False
-        self.cut = False  # there is more than was read: it isn't in memory
-        self.cold: dict[asyncio.Future[None], None] = {}  # each done when something that isn't in memory can be read
+        self.cut = False  # there are more records than were read, but not in memory
+        self.cold: dict[asyncio.Future[None], None] = {}  # each done when records can be read that weren't in memory
 
     # ---- the session
 
     def open(self) -> None:
-        """Finds what is fetched: all that the request names, or its session's partitions. Raises KafkaError."""
+        """Finds the partitions to fetch: all that the request names, or those of its session. Raises KafkaError."""
         body = self.body
         epoch = body.session_epoch
         asked = self._asked
@@ -135,19 +135,19 @@ class _Fetch:
                 self.session.asked_by(body.replica_epoch)
 
     def withdraw_session(self) -> None:
-        """Ends the session that this request has begun, if it has: its client never learns of it."""
+        """Ends the session that this request has begun, if any, because its client never learns of it."""
         if self.session is not None and not self._incremental:
             self._broker.fetch_sessions.remove(self.session.id)
 
     @property
     def wants_anything(self) -> bool:
-        """Whether there is something to wait for."""
+        """Whether there is a partition to wait for."""
         return bool(self._asked if self.session is None else self.session.partitions)
 
     # ---- reading
 
     def read(self) -> None:
-        """Works out the answer as things are now."""
+        """Reads the partitions as they are now; of a session, only those that may have something new."""
         self.size = 0
         self.failed = self.cut = False
         if self.cold:
@@ -169,7 +169,7 @@ class _Fetch:
                 session.read_to_end(key, partition)
 
     def _at_end(self, asked: FetchPartition, partition: Partition) -> bool:
-        """Whether nothing is left to read (and not only nothing that fitted)."""
+        """Whether nothing is left to read, rather than only nothing that fits into the answer."""
         if self.follower:
             return asked.fetch_offset == partition.log.log_end_offset
         return asked.fetch_offset >= (partition.last_stable_offset if self.read_committed else partition.high_watermark)
@@ -245,9 +245,9 @@ class _Fetch:
         prepared: bool,
         read: Callable[[], Readable],
     ) -> Readable:
-        """Has a thread look for what isn't in memory: for now nothing is there to be read, as at the log's end. Where
-        a thread has `prepared` that in vain, or the process may have none, the event loop waits for the disk, and does
-        what `read` does."""
+        """Has a thread read the records that aren't in memory; for now there is nothing to read, as at the log's end.
+        Where a thread has `prepared` the read in vain, or the system gives the process no thread, the event loop calls
+        `read` and waits for the disk."""
         if prepared:
             return read()
         try:
@@ -257,7 +257,7 @@ class _Fetch:
         return partition.nothing_readable()
 
     def _nearer(self, partition: Partition, offset: int) -> int:
-        """The replica that the consumer should rather read from, or NONE."""
+        """The nearer replica that the consumer should read from, or NONE."""
         if partition.leading is None or self._broker.config.get_str("replica.selector.class") != RACK_AWARE:
             return NONE
         racks = {broker.id: broker.rack for broker in self._broker.image.brokers.values() if broker.electable}
@@ -349,10 +349,10 @@ class _Waiting:
             asyncio.get_running_loop().call_soon(self._finish)
 
     def watermark_moved(self, partition: Partition) -> None:
-        """Followers are told with the next answer."""
+        """Does nothing: followers are told with the next answer."""
 
     def _was_read(self, read: asyncio.Future[None]) -> None:
-        """What wasn't in memory is, by now."""
+        """Notes that records can be read that weren't in memory."""
         if not self._rerun:
             self._rerun = True
             asyncio.get_running_loop().call_soon(self._finish)
@@ -368,7 +368,7 @@ class _Waiting:
             self.pending.close_connection()  # unless it has been answered
 
     def _abandoned(self) -> None:
-        """The client hung up: a session that it would have been told of only now is nobody's."""
+        """Ends the request of a client that hung up, and its new session, of which the client never learns."""
         self._stop()
         self._fetch.withdraw_session()
 

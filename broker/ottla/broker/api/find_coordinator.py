@@ -1,7 +1,7 @@
-"""FindCoordinator (10), versions 0–6: which broker looks after a group. From version 4 on several keys at once.
+"""FindCoordinator (10), versions 0–6: which broker coordinates a group. From version 4 on several keys at once.
 
-A group's coordinator leads its partition of `__consumer_offsets`; the first question creates that topic, and is
-answered COORDINATOR_NOT_AVAILABLE, after which clients ask again. Where the coordinator has died just now the answer
+A group's coordinator is the leader of its partition of `__consumer_offsets`. The first request creates that topic, and
+is answered COORDINATOR_NOT_AVAILABLE, after which clients ask again. Where the coordinator has just died, the answer
 waits for the election of the next one (`awaited_elections.py`).
 
 There are no transactions yet. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one code that makes

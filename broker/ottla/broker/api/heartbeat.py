@@ -1,6 +1,6 @@
-"""Heartbeat (12), versions 0–4: a group member is alive, and asks whether it must join again.
+"""Heartbeat (12), versions 0–4: a group member shows that it is alive, and learns whether it must join again.
 
-While the coordinator loads the group every heartbeat is answered well, so that members don't leave.
+While the coordinator loads the group, every heartbeat is answered without an error, so that members don't leave.
 Source: Kafka's GroupCoordinatorService.heartbeat.
 """
 

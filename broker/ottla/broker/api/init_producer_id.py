@@ -1,6 +1,6 @@
 """InitProducerId (key 22), versions 0–5: an id for an idempotent producer.
 
-A transactional id is refused at once with a fatal error, so that no client waits for a coordinator that can't come.
+A transactional id is refused at once with a fatal error, so that no client waits for a coordinator that doesn't exist.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """A fresh id in epoch 0. An idempotent producer that asks with an id it has gets a new one, as from Kafka."""
+    """A new id with epoch 0. An idempotent producer that sends the id it has gets a new one, too, as from Kafka."""
     if body.transactional_id is not None:
         # Fatal in every client's transaction state machine; a retriable code would make it ask forever.
         code = ErrorCode.transactional_id_authorization_failed if body.transactional_id else ErrorCode.invalid_request

@@ -1,6 +1,6 @@
-"""LeaveGroup (13), versions 0–5: members go. From version 3 on several at once, also by static id alone (KIP-345).
+"""LeaveGroup (13), versions 0–5: members leave. From version 3 on several at once, also by static id alone (KIP-345).
 
-Before version 3 there is one member, and its error is the answer's.
+Before version 3 a request names one member, whose error is that of the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListConfigResources (key 74), versions 0–1: what can have settings; version 0 knows client metrics only."""
+"""ListConfigResources (key 74), versions 0–1: resources that can have settings; version 0 has client metrics only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ API = Api(key=74, versions=(0, 1), needs=(Right(AclOperation.DESCRIBE_CONFIGS, R
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """Topics and live brokers, groups and subscriptions that have settings; of the types asked for, or of all."""
+    """All topics and live brokers, and the groups and subscriptions that have settings; of the requested types, or of
+    all."""
     types = (
         [ConfigResourceType.CLIENT_METRICS]
         if request.api_version == 0

@@ -1,6 +1,6 @@
 """ListGroups (16), versions 0–5: the groups that this broker coordinates.
 
-Filters by state (version 4 on) and type (version 5 on), whatever their case; every group is a classic one.
+Filters by state (version 4 on) and type (version 5 on) ignore case; every group is a classic one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLASSIC = "classic"
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't known yet."""
+    """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't loaded yet."""
     try:
         groups = broker.groups.groups()
     except KafkaError as error:

@@ -1,10 +1,10 @@
-"""ListOffsets (key 2), versions 1–11: the offset of a time, or of one of the special marks.
+"""ListOffsets (key 2), versions 1–11: the offset for a timestamp, or for a special value in its place.
 
 −1 latest (the high watermark; for READ_COMMITTED the last stable offset; for a follower the log's end), −2 earliest, −3
 the record with the greatest timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the
-earliest pending upload. Without remote storage −4 is −2, and −5 and −6 know of none.
+earliest pending upload. There is no remote storage, so −4 is answered as −2, and −5 and −6 get no offset.
 
-A time, and −3, are looked up in a thread, one partition of a request after the other. Where the client hangs up the
+A timestamp and −3 are looked up in a thread, one partition of a request after the other. If the client hangs up, the
 request is given up, so that no more look-ups wait for a disk than there are connections.
 """
 
@@ -38,7 +38,7 @@ READ_COMMITTED = 1
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """Each partition by itself; an error of one doesn't touch the others."""
+    """The offset or the error of each partition; an error of one doesn't affect the others."""
     counts: dict[tuple[str, int], int] = {}
     for topic in body.topics:
         for partition in topic.partitions:
@@ -62,7 +62,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
 
 
 async def _look_up(broker: Broker, request: Request, body: Any, topic: str, asked: Any) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch); −1 for what isn't known."""
+    """(timestamp, offset, leader epoch), each −1 if unknown."""
     target = asked.timestamp
     if request.api_version < FIRST_VERSION.get(target, 0) or target < EARLIEST_PENDING_UPLOAD:
         raise KafkaError(ErrorCode.unsupported_version, f"timestamp {target} in version {request.api_version}")
@@ -85,12 +85,12 @@ async def _look_up(broker: Broker, request: Request, body: Any, topic: str, aske
     work = log.offset_of_max_timestamp if target == MAX_TIMESTAMP else partial(log.offset_for_timestamp, target)
     try:
         found = await _unless_given_up(broker, request, log, work)
-    except DamagedSegment as error:  # these bytes make no sense: the directory's others do
+    except DamagedSegment as error:  # these bytes are damaged, but the log directory works
         raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:
         partition.check_leader_epoch(asked.current_leader_epoch)
         if isinstance(error, FileNotFoundError) and not set(held).issubset(log.segments):
-            # Retention or compaction took what the thread was looking at: the client asks again.
+            # Retention or compaction removed a segment that the thread was reading: the client asks again.
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         raise partition.failed(error) from error
     partition.check_leader_epoch(asked.current_leader_epoch)  # the topic may be gone by now
@@ -104,7 +104,7 @@ async def _look_up(broker: Broker, request: Request, body: Any, topic: str, aske
 async def _unless_given_up(
     broker: Broker, request: Request, log: Log, work: Callable[[], FoundRecord | None]
 ) -> FoundRecord | None:
-    """What a look-up in a log finds. Raises CancelledError where the client has hung up."""
+    """The result of a look-up in a log. Raises CancelledError where the client has hung up."""
     pending = request.pending
     if not pending.wanted:
         raise asyncio.CancelledError

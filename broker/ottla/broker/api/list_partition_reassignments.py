@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46), version 0: partitions whose replicas are on the move, and which."""
+"""ListPartitionReassignments (key 46), version 0: partitions that are being reassigned, with their replicas."""
 
 from __future__ import annotations
 

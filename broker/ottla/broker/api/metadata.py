@@ -1,12 +1,12 @@
 """Metadata (key 3), versions 0–13: brokers and topics as the client's listener reaches them.
 
-Version 0 takes an empty list for all topics, later ones null; version 12 asks by topic id too (then names aren't looked
-at, as in Kafka). Topics that the client names may be created (`auto.create.topics.enable`, and its own flag from
-version 4); unlike Kafka the answer waits for that, so the client needn't ask again. Every broker serves administrators'
-requests, so the answering one is named as controller.
+In version 0 an empty list asks for all topics, in later versions null. From version 12 on a request may name topic ids
+(then its names are ignored, as in Kafka). Topics that the client names may be created (`auto.create.topics.enable`, and
+the request's flag from version 4 on); unlike in Kafka, the answer waits for the creation, so the client needn't ask
+again. Every broker serves administrators' requests, so the answering broker is named as controller.
 
-A client whose leader died asks at once who leads now, and if it is told that the dead one does, not again for a second.
-So answers about topics that the client names wait for the election (`awaited_elections.py`).
+A client whose leader died asks at once for the new leader. If the answer names the dead one, the client asks again only
+after a second. So answers about topics that the client names wait for the election (`awaited_elections.py`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _unknown_id(topic_id: UUID) -> dict[str, Any]:
 
 
 def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
-    """The answer to a request that mixes up names and ids: an error for each topic, and nothing else."""
+    """The answer to a request whose topics lack a name or an id, or have an id too early: an error for each topic. None
+    for a valid request."""
     if version < FIRST_VERSION_BY_ID:
         broken, code = any(topic.topic_id or topic.name is None for topic in asked), ErrorCode.invalid_request
     else:
@@ -112,7 +113,7 @@ async def _find_all(broker: Broker, names: list[str], create: bool) -> list[Topi
     deadline = asyncio.get_running_loop().time() + CREATION_WAIT_SECONDS
     made = dict(zip(unknown, await gather_bounded(partial(_find, broker, create, deadline), unknown), strict=True))
     if any(isinstance(topic, Topic) for topic in made.values()):
-        await broker.applied_revisions.everywhere()  # the client goes on to their leaders
+        await broker.applied_revisions.everywhere()  # the client asks their leaders next
     return [broker.image.topics.get(name) or made.get(name, ErrorCode.unknown_topic_or_partition) for name in names]
 
 
@@ -124,7 +125,7 @@ async def _find(broker: Broker, create: bool, deadline: float, name: str) -> Top
     if not create or name == METADATA_TOPIC:
         return ErrorCode.unknown_topic_or_partition
     if name == OFFSETS_TOPIC:
-        broker.internal_topics.want(name)  # to its own measure
+        broker.internal_topics.want(name)  # with its own partition count and replication factor
     elif name in INTERNAL_TOPICS or not await _create(broker, name, deadline):
         return ErrorCode.unknown_topic_or_partition
     try:
@@ -138,7 +139,7 @@ def _left(deadline: float) -> float:
 
 
 async def _create(broker: Broker, name: str, deadline: float) -> bool:
-    """Whether the topic exists or will, as far as this broker knows."""
+    """Creates a topic. Returns whether it exists or will exist, as far as this broker knows."""
     count, factor = broker.config.get_int("num.partitions"), broker.config.get_int("default.replication.factor")
     try:
         await broker.intents.create_topic(NewTopic(name, count, factor), _left(deadline))

@@ -1,6 +1,7 @@
-"""OffsetDelete (47), version 0: forget what a group has committed for some partitions (KIP-496).
+"""OffsetDelete (47), version 0: deletes a group's committed offsets of some partitions (KIP-496).
 
-Refused for topics that a member of the group subscribes to, and for groups with members that aren't consumers.
+The request is refused for topics that a member of the group subscribes to, and for groups with members that aren't
+consumers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ API = Api(
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """Answers an error code for each partition, or one for all."""
+    """Answers an error code for each partition, or one for the whole request."""
     topics: dict[str, dict[str, Any]] = {}
     wanted: list[tuple[str, int]] = []
     slots: list[dict[str, Any]] = []

@@ -1,8 +1,9 @@
 """OffsetFetch (9), versions 1–10: how far groups have read.
 
-One group before version 8, several from it on; a null topic list asks for everything (version 2 on). Topics by name,
-from version 10 on by id. Only committed offsets are shown; with `require_stable` (version 7 on) what is being written
-is waited for. Nothing committed is offset −1 and no error, also for a group that doesn't exist.
+A request asks for one group before version 8, for several from version 8 on; a null topic list asks for all topics
+(version 2 on). It names topics by name, from version 10 on by id. Only committed offsets are shown; with
+`require_stable` (version 7 on) the answer waits for offsets that are being written. A partition without a committed
+offset gets offset −1 and no error, also in a group that doesn't exist.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ API = Api(
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """Answers what is committed, group by group."""
+    """Answers the committed offsets, group by group."""
     version = request.api_version
     if version >= 8:
         groups = [
@@ -40,7 +41,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
         return {"groups": groups}
     answer = await _group(broker, body.group_id, body.topics, version >= 7 and body.require_stable, by_id=False)
     code = answer["error_code"]
-    if code is not ErrorCode.none and version < 2:  # no place for it but the partitions
+    if code is not ErrorCode.none and version < 2:  # only partitions have an error code in version 1
         return {
             "topics": [
                 {"name": asked.name, "partitions": [_partition(index, code) for index in asked.partition_indexes]}
@@ -100,7 +101,7 @@ async def _everything(broker: Broker, group_id: str, require_stable: bool, by_id
         if by_id:
             topic_id = _topic_id(broker, name)
             if topic_id is None:
-                continue  # gone: without a name there is no way to speak of it
+                continue  # a deleted topic has no id to be named by
             answer["topic_id"] = topic_id
         answers.append(answer)
     return answers

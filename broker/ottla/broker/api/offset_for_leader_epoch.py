@@ -21,7 +21,7 @@ UNDEFINED = -1
 
 
 async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
-    """(epoch, end offset) of the largest epoch up to the asked one; both −1 where there is none."""
+    """(epoch, end offset) of the largest epoch up to the requested one; both −1 where there is none."""
     topics = []
     for topic in body.topics:
         answers = []

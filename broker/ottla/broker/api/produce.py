@@ -1,7 +1,8 @@
 """Produce (key 0), versions 3–13 (0–2 are advertised and refused, as Kafka does for old librdkafka: KAFKA-18659).
 
-Each partition's batch is admitted, patched and written where it was received. acks=0 gets no answer, and a closed
-connection on an error; otherwise the answer leaves when all that it acknowledges is committed, or written for acks=1.
+Each partition's batch is admitted, patched and written in the buffer that received it. With acks=0 there is no answer,
+and an error closes the connection. Otherwise the answer is sent when all its batches are committed, or with acks=1 when
+they are written.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ KNOWN_ACKS = (ALL, 0, 1)
 INTERNAL_WRITER = "__admin_client"  # the one client id that Kafka lets write to internal topics
 
 Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
-_Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and whose answer that is
+_Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and its answer, by list and place
 
 
 def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
-    """Appends what the request brings; answers at once, or returns a Pending that will, or POSTPONED."""
+    """Appends the request's batches. Answers at once, or returns a Pending that will be answered, or POSTPONED."""
     body = read_produce_request(request.api_version, frame, position, end)
     produce = _Produce(broker, request, body)
     if _is_one_batch(body):
@@ -95,7 +96,8 @@ def _is_one_batch(body: ProduceRequest) -> bool:
 
 
 def _is_suspect(body: ProduceRequest, frame: Memory, size_bytes: int, quota: LoopQuota) -> bool:
-    """Whether any of the batches may be more than is left of the event loop's turn, or all together more than one."""
+    """Whether any of the batches may be more than is left of the event loop's turn, or all together may be more than a
+    turn."""
     left = TURN_BYTES - size_bytes
     for _, partitions in body.topics:
         left -= len(partitions) * PLAIN_BATCH_BYTES
@@ -105,8 +107,8 @@ def _is_suspect(body: ProduceRequest, frame: Memory, size_bytes: int, quota: Loo
 
 
 class _InTurn(NamedTuple):
-    """A batch that wasn't appended where it was received, and its place in the partition's order; no place where there
-    is no such partition."""
+    """A batch that wasn't appended when it was received. `turn` is its place in the partition's order, None where the
+    partition doesn't exist."""
 
     topic: str | bytes
     answers: list[PartitionAnswer]  # of the topic
@@ -116,7 +118,7 @@ class _InTurn(NamedTuple):
 
 
 class _Produce:
-    """One request under way: what it may do, and the answers so far."""
+    """One request in progress, with the answers so far."""
 
     __slots__ = ("_body", "_broker", "_request", "acks", "answers", "failed", "waits")
 
@@ -141,7 +143,8 @@ class _Produce:
         return partition
 
     def appended(self, partition: Partition, appended: Appended, answers: list[PartitionAnswer]) -> PartitionAnswer:
-        """A batch was written: its answer, the next in order; notes what that has to wait for."""
+        """The answer for a batch that was written, to be added to `answers`. Notes the futures that it has to wait
+        for."""
         log = partition.log
         base_offset, last_offset, append_time = appended
         if self.acks == ALL and last_offset >= partition.high_watermark:
@@ -151,7 +154,7 @@ class _Produce:
         return success(partition.index, base_offset, append_time, log.log_start_offset)
 
     def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> PartitionAnswer:
-        """A batch wasn't written: its answer."""
+        """The answer for a batch that wasn't written."""
         self.failed = True
         self._broker.count_produce_failure(topic, size_bytes, error.code)
         return PartitionAnswer(index, error.code, message=error.message or None, record_errors=error.record_errors)
@@ -173,11 +176,11 @@ class _Produce:
                 yield None if needs_turn(partition, batch) else loop_cost(batch, partition.rules, quota, plain_left)
 
     def take_turns(self, frame: Memory, done: int) -> Reply:
-        """Takes a place for each batch after the first `done`, in the order of the request. POSTPONED, if there is no
-        memory for that now.
+        """Takes a turn for each batch after the first `done`, in the order of the request. Returns POSTPONED if there
+        is no memory for that now.
 
-        The frame stays where it is until all are appended, if it is the connection's own and mostly of those batches;
-        otherwise these are copied, because the frame's memory is reused when `serve` has returned."""
+        The frame is kept until all are appended, if it is the connection's own and consists mostly of these batches.
+        Otherwise they are copied, because the frame's memory is reused when `serve` has returned."""
         broker, get = self._broker, self._broker.partitions.find_or_none
         sets = [
             (place, topic, index, Received(frame, start, stop))
@@ -208,7 +211,7 @@ class _Produce:
         return self._request.pending
 
     async def _append_in_turn(self, left: deque[_InTurn], work: Work) -> None:
-        """Appends one batch after the other, each after those that came before it."""
+        """Appends one batch after the other, each when its turn comes in its partition."""
         pending = self._request.pending
         try:
             try:
@@ -256,7 +259,8 @@ class _Produce:
             answers.append(self.refused(topic, index, len(batch.view), error))
 
     async def answer_later(self) -> None:
-        """Waits until everything is committed and flushed, at most the request's time-out: then nobody knows."""
+        """Answers when everything is committed and flushed, or when the request's time-out is over: then the outcome is
+        unknown."""
         pending = self._request.pending
         try:
             pending.answer([await self._outcome()])
@@ -264,7 +268,8 @@ class _Produce:
             pending.close_connection()  # unless it has been answered
 
     async def _outcome(self) -> bytes | bytearray:
-        """What became of each partition: a producer repeats what failed, and must not repeat what didn't."""
+        """The response with the outcome of each partition: a producer repeats batches that failed, and must not repeat
+        the others."""
         if self.waits:
             await asyncio.wait([future for future, _, _ in self.waits], timeout=max(self._body.timeout, 0) / 1000)
         for future, answers, at in self.waits:
@@ -279,7 +284,7 @@ class _Produce:
         return self.response(self.answers)
 
     def response(self, answers: Answers) -> bytes | bytearray:
-        """The frame; who asked the wrong broker is told the right one."""
+        """The response's frame; a client that asked the wrong broker is told the leader."""
         version, correlation_id = self._request.api_version, self._request.correlation_id
         if not self.failed or version < PRODUCE_VERSION:
             return write_produce_answer(version, correlation_id, answers)

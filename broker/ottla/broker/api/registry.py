@@ -1,19 +1,19 @@
-"""The APIs that this broker serves. ApiVersions advertises those of Kafka's that have a handler here, nothing else.
+"""The APIs that this broker serves. ApiVersions advertises the APIs of Kafka's that have a handler here, no others.
 
-Each module of this package is one API, Kafka's or (one that only brokers ask of one another) our own. It defines
+Each of `MODULES` is one API: Kafka's, or Ottla's own for requests between brokers. It defines
 
     API = Api(key=…, versions=(lowest, highest), needs=(Right(…), …), gaps=(…))
     async def handle(broker, request, body) -> dict        # most APIs: a decoded body in, a plain dict out, in a task
-    def handle(broker, request, body) -> Future[dict]      # those that await one thing at most: without a task
-    def serve(broker, request, frame, position, end) -> Reply   # the hot ones: bytes in, bytes out, no task
+    def handle(broker, request, body) -> Future[dict]      # APIs that await one future at most: without a task
+    def serve(broker, request, frame, position, end) -> Reply   # the hot APIs: bytes in, bytes out, no task
 
 `docs/compatibility.md` is generated from this table.
 
 Each row names the rights that requests of its API need, and dispatch asks the authoriser (`authorizer.py`) before the
 handler gets a request. A row without rights can't be made: where Kafka asks for none, the row gives the reason. A right
-names an operation and a type of resource. For which topics, groups and transactional ids a request needs it stands in
-the request's body, so it will be the handlers that ask about single names, and refuse them one by one as Kafka does.
-No handler asks yet, since everything is allowed.
+names an operation and a type of resource. The topics, groups and transactional ids for which a request needs a right
+are in its body, so handlers will ask about single names, and refuse them one by one as Kafka does. No handler asks yet,
+since everything is allowed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class NoRightNeeded:
-    """In place of the rights that an API needs: Kafka asks for none, for a reason."""
+    """Stands in place of rights for an API for which Kafka asks for none; `reason` says why."""
 
     reason: str
 
@@ -91,14 +91,14 @@ class NoRightNeeded:
 @dataclass(frozen=True, slots=True)
 class Api:
     """One API: its key, the versions (inclusive) that it is advertised with, the rights that its requests need, and
-    what is missing in the versions. Raises ValueError where no right is named and no reason is given.
+    its differences from Kafka. Raises ValueError where no right is named and no reason is given.
 
     `needs` holds each right without which Kafka refuses something in some request of the API. A single request may need
     fewer: one of two (CREATE on the topic or on the cluster), or one for a certain kind of client (CLUSTER_ACTION for
     followers that fetch).
     `served` differs from `versions` only where Kafka advertises versions that it refuses (Produce 0–2, KAFKA-18659).
     An API that `changes_metadata` is answered when every live broker has applied the change (`applied_revisions.py`).
-    One with an `own_name` isn't Kafka's: brokers ask it of one another, and no client is told of it.
+    An API with an `own_name` isn't Kafka's: only brokers send its requests, and it isn't advertised to clients.
     """
 
     key: int

@@ -1,6 +1,6 @@
-"""SyncGroup (14), versions 0–5: the leader brings the assignment, everybody gets their part of it.
+"""SyncGroup (14), versions 0–5: the group's leader brings the assignment, and each member gets its part of it.
 
-From version 5 on the protocol's type and name must be there and be the group's (KIP-559). Followers wait for the
+From version 5 on a request must have the group's protocol type and name (KIP-559). The other members wait for the
 leader.
 """
 

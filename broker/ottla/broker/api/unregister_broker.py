@@ -1,4 +1,7 @@
-"""UnregisterBroker (key 64), version 0: forgets a broker. One that runs registers anew, and is then another one."""
+"""UnregisterBroker (key 64), version 0: deletes a broker's registration.
+
+A running broker registers anew, with a new broker epoch.
+"""
 
 from __future__ import annotations
 

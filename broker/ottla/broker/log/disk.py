@@ -1,10 +1,10 @@
-"""The file system, as much of it as logs need; the port behind which a simulated disk stands in tests.
+"""The part of a file system that logs need: the port behind which tests put a simulated disk.
 
-Everything here blocks. Writes reach the page cache; only `fsync` and `fsync_directory` reach the disk. Whoever replaces
-a file does it by `write_atomically`, so that a crash leaves the old or the new one.
+Everything here blocks. Writes reach the page cache; only `fsync` and `fsync_directory` reach the disk. A file is
+replaced by `write_atomically`, so that a crash leaves either the old content or the new one.
 
-An open `File` closes itself when the last reference goes: a range of it may be on its way to a socket while its segment
-is deleted.
+An open `File` closes itself when its last reference goes, because a range of it may be on its way to a socket while its
+segment is deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ_AHEAD_BYTES = 256 << 10  # in one system call
 
 @contextlib.contextmanager
 def unless_full() -> Iterator[None]:
-    """Around a write that is made again later, or isn't needed: lack of room or of descriptors doesn't fail it."""
+    """Wraps a write that is repeated later, or isn't needed: a lack of room, descriptors or memory is no error."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,8 @@ def unless_full() -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_or_unusable() -> Iterator[None]:
-    """Around changes that only make sense together: where one fails, whatever the reason, only recovery helps."""
+    """Wraps changes that only make sense together. Where one of them fails, for whatever reason, only recovery helps:
+    raises OSError EIO."""
     try:
         yield
     except OSError as error:
@@ -46,7 +47,7 @@ def all_or_unusable() -> Iterator[None]:
 
 
 class Entry(NamedTuple):
-    """One thing in a directory."""
+    """A file or a directory inside a directory."""
 
     name: str
     size: int
@@ -74,10 +75,10 @@ class File(Protocol):
 
     @property
     def volume(self) -> int:
-        """The volume that the file lies on: when it doesn't answer, nothing on it does."""
+        """The number of the volume that has the file: when a volume doesn't answer, none of its files can be read."""
 
     def pwrite(self, data: Buffer, position: int) -> None:
-        """All of `data` at `position`. After an OSError some of it may be there."""
+        """Writes all of `data` at `position`. After an OSError some of it may have been written."""
 
     def truncate(self, size: int) -> None:
         """Cuts the file to `size` bytes."""
@@ -93,19 +94,19 @@ class Disk(Protocol):
         """The file at `path`, for reading and writing."""
 
     def list(self, path: str) -> list[Entry]:
-        """What `path` contains, in no order."""
+        """The entries of the directory `path`, in no order."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a directory."""
+        """Whether there is a file or a directory at `path`."""
 
     def read(self, path: str) -> bytes:
-        """A whole small file."""
+        """The content of a small file."""
 
     def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
         """Replaces a small file, whole or not at all."""
 
     def rename(self, source: str, target: str) -> None:
-        """Renames within a directory or beside it; replaces a file."""
+        """Renames a file or a directory within a volume. A file at `target` is replaced."""
 
     def remove(self, path: str) -> None:
         """Removes a file; one that is gone already is no error."""
@@ -114,14 +115,14 @@ class Disk(Protocol):
         """Makes a directory and its parents; an existing one is no error."""
 
     def remove_tree(self, path: str) -> None:
-        """Removes a directory and all in it."""
+        """Removes a directory and its content."""
 
     def fsync_directory(self, path: str) -> None:
         """Returns when the names in a directory are on the disk."""
 
     def lock(self, path: str) -> object:
-        """Locks a file for this process, for as long as the result is held. Raises BlockingIOError where another has
-        it."""
+        """Locks a file for this process, as long as the result is referenced. Raises BlockingIOError where another
+        process has locked it."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume that holds `path`."""
@@ -134,7 +135,7 @@ class RealFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._coming: Coming | None = None  # from the disk, if anything ever was
+        self._coming: Coming | None = None  # None until the first read that may wait for the disk
         self._lately = Lately()
         self.volume = os.fstat(descriptor).st_dev
 
@@ -178,7 +179,7 @@ class RealFile:
                     break
                 got += step
         except BlockingIOError:
-            self._comes(size, position)  # the kernel has asked for it by now
+            self._comes(size, position)  # the kernel has asked the disk for these bytes by now
             raise
         except OSError as error:
             if error.errno in NOT_SUPPORTED:
@@ -211,7 +212,7 @@ class RealFile:
         coming.came(at - position, position)
 
     def _comes(self, size: int, position: int) -> Coming:
-        """These bytes are asked of the disk, unless they are in memory."""
+        """Notes that these bytes may be on their way from the disk."""
         coming = self._coming
         if coming is None:
             coming = self._coming = Coming()
@@ -239,7 +240,7 @@ class RealFile:
 
 
 class RealDisk:
-    """The operating system's."""
+    """The operating system's file systems."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -276,7 +277,7 @@ class RealDisk:
             os.replace(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):
-                os.remove(temporary)  # it takes room, of which there is perhaps none
+                os.remove(temporary)  # it takes room, and the volume may be full
             raise
         if fsync:
             self.fsync_directory(os.path.dirname(path))
@@ -304,7 +305,7 @@ class RealDisk:
     def lock(self, path: str) -> object:
         file = RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kind that Kafka's process takes
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kind of lock that Kafka takes
         return file
 
     def free_bytes(self, path: str) -> tuple[int, int]:

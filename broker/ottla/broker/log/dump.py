@@ -1,7 +1,7 @@
-"""What is in a log's files, for people and programs: each file as an iterator of plain values. Reads only.
+"""Shows the content of a log's files to people and programs: each file as an iterator of plain values. Reads only.
 
-One batch is read at a time, so that a segment of a GB needs no memory. `ottla.broker.log.verification` says what is
-wrong with files.
+One batch is read at a time, so that a segment of a GB needs little memory. `ottla.broker.log.verification` finds the
+errors in files.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _BATCH_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch and where it stands. `records` are there only if they were asked for, and unpack to no more than is held
-    in memory (otherwise the batch `is_too_large`)."""
+    """A batch and its position in the log file. `records` is None unless the records were asked for and the batch is
+    valid. It is also None where the records unpack to more than is held in memory; then `is_too_large` is set."""
 
     position: int
     base_offset: int
@@ -56,7 +56,7 @@ class DumpedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DumpedIndexEntry:
-    """Of an offset index."""
+    """An entry of an offset index."""
 
     offset: int
     position: int
@@ -64,7 +64,7 @@ class DumpedIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class DumpedTimeEntry:
-    """Of a time index."""
+    """An entry of a time index."""
 
     timestamp: int
     offset: int
@@ -72,7 +72,7 @@ class DumpedTimeEntry:
 
 @dataclass(frozen=True, slots=True)
 class DumpedAbort:
-    """Of a transaction index."""
+    """An aborted transaction in a transaction index."""
 
     producer_id: int
     first_offset: int
@@ -82,7 +82,7 @@ class DumpedAbort:
 
 @dataclass(frozen=True, slots=True)
 class DumpedProducer:
-    """Of a producer snapshot."""
+    """A producer in a producer snapshot."""
 
     producer_id: int
     epoch: int
@@ -95,7 +95,7 @@ class DumpedProducer:
 
 @dataclass(frozen=True, slots=True)
 class DumpedEpoch:
-    """Of a leader epoch checkpoint."""
+    """An entry of a leader epoch checkpoint."""
 
     epoch: int
     start_offset: int
@@ -103,7 +103,7 @@ class DumpedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class DumpedOffset:
-    """Of an offset checkpoint."""
+    """A line of an offset checkpoint."""
 
     topic: str
     partition: int
@@ -114,11 +114,11 @@ Dumped = DumpedBatch | DumpedIndexEntry | DumpedTimeEntry | DumpedAbort | Dumped
 
 
 class UnknownFile(ValueError):
-    """The name says nothing that can be shown."""
+    """A file whose name is neither a segment's file nor a checkpoint."""
 
 
 def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
-    """What the file at `path` holds, by its name; with `deep` batches carry their records.
+    """The content of the file at `path`, whose name tells its format. With `deep`, batches have their records.
 
     Raises UnknownFile, OSError; ValueError where the file isn't what its name says.
     """
@@ -175,7 +175,7 @@ def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
 
 
 def _records(batch: bytes) -> list[Record] | None:
-    """None where they unpack to more than is held in memory."""
+    """A batch's records; None where they unpack to more than is held in memory."""
     try:
         return list(records(batch))
     except KafkaError as error:
@@ -226,7 +226,7 @@ def _dump_snapshot(path: str) -> Iterator[DumpedProducer]:
 
 
 def plain_name(path: str) -> str:
-    """The file's name without what says that it is new or on its way out."""
+    """The file's name without the suffixes of new files and of files that wait for deletion."""
     name = os.path.basename(path)
     for suffix in (names.DELETED, names.CLEANED, names.SWAP):
         name = name.removesuffix(suffix)

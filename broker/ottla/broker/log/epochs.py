@@ -1,9 +1,10 @@
-"""Which leader epoch began at which offset: what a log diverges by, and is truncated to (KIP-101, KIP-279).
+"""A log's leader epochs, each with its start offset: they show where two logs diverge (KIP-101, KIP-279).
 
-Entries ascend in both columns. The file beside the segments is replaced when the log's end is cut, and before each sync
-for the epochs that began meanwhile: recovery reads those of unsynced batches from the batches themselves, and a broker
-that begins to lead thousands of partitions at once needn't write as many files. Where there is no room for it, the next
-sync makes up for it. What only drops entries before the log's start is written at a clean stop, or with the others.
+Entries ascend in both columns. The file beside the segments is replaced when the log's end is truncated, and before
+each sync if an epoch has begun since the last one. Recovery reads the epochs of unsynced batches from the batches
+themselves, so a broker that becomes the leader of thousands of partitions at once needn't write as many files. Where
+the disk is full, the next sync writes the file. A change that only drops entries before the log's start is written at a
+clean stop, or with the next other change.
 
 Source: Kafka's LeaderEpochFileCache; file `leader-epoch-checkpoint`: version 0, count, then "epoch startOffset" lines.
 """
@@ -27,7 +28,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The last epoch at or below the one asked for, and the offset where it ends; both −1 where that isn't known."""
+    """The last epoch at or below the requested one, and the offset where it ends; both −1 where that isn't known."""
 
     epoch: int
     end_offset: int
@@ -45,19 +46,19 @@ class LeaderEpochs:
         self._starts = [entry.start_offset for entry in entries or ()]
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED
         self._unwritten = False
-        self._start_moved = False  # and the file still says what was before it
+        self._start_moved = False  # whether the log's start rose after the file was written
 
     def __len__(self) -> int:
         return len(self.epochs)
 
     @property
     def entries(self) -> list[EpochEntry]:
-        """All of them, in order."""
+        """All entries, in order."""
         return [EpochEntry(*entry) for entry in zip(self.epochs, self._starts, strict=True)]
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """`epoch` begins at `start_offset`; entries that contradict it are dropped. Nothing changes for a known epoch
-        that began before. Written with the next sync."""
+        """Notes that `epoch` begins at `start_offset`, and drops entries that contradict this. Changes nothing if
+        `epoch` is the latest and began no later. The next sync writes the file."""
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
         if self.epochs and epoch == self.latest and start_offset >= self._starts[-1]:
@@ -70,8 +71,8 @@ class LeaderEpochs:
         self._unwritten = True
 
     def forget_from(self, offset: int) -> dict[int, int]:
-        """Drops, unwritten, what began at or after `offset`: recovery reads it anew from the batches. Returns it, start
-        offsets by epoch."""
+        """Drops the epochs that began at or after `offset`, without writing the file: recovery reads them anew from the
+        batches. Returns their start offsets by epoch."""
         keep = bisect_left(self._starts, offset)
         forgotten = dict(zip(self.epochs[keep:], self._starts[keep:], strict=True))
         self._keep(keep)
@@ -83,7 +84,7 @@ class LeaderEpochs:
         return self.epochs[at] if at >= 0 else UNDEFINED
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Where `epoch` ended here, as OffsetForLeaderEpoch answers it."""
+        """The end of `epoch` in this log, as OffsetForLeaderEpoch answers it."""
         if epoch < 0 or not self.epochs or epoch > self.latest:
             return EpochEnd(UNDEFINED, UNDEFINED)
         if epoch == self.latest:
@@ -94,15 +95,15 @@ class LeaderEpochs:
         return EpochEnd(self.epochs[higher - 1], self._starts[higher])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends at `end_offset`: epochs that began at or after it never were."""
+        """The log now ends at `end_offset`: epochs that began at or after it are dropped."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             self._keep(keep)
             self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at `start_offset`: the epoch that holds it begins there, earlier ones are dropped. The
-        event loop doesn't wait for the file: recovery drops them again, and `close` writes it."""
+        """The log now starts at `start_offset`: the epoch of that offset begins there, and earlier epochs are dropped.
+        The event loop doesn't wait for the file: recovery drops them again, and `close` writes the file."""
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):
             return
@@ -131,13 +132,13 @@ class LeaderEpochs:
         self.write()
 
     def write_out(self) -> None:
-        """Replaces the file if that wasn't possible before."""
+        """Replaces the file if it lacks changes. Raises OSError."""
         if self._unwritten:
             self._disk.write_atomically(self._path, render(self.entries), fsync=False)
             self._unwritten = self._start_moved = False
 
     def close(self) -> None:
-        """Writes what was left unwritten when the log's start moved: Kafka takes the file's word for it."""
+        """Writes the file if the log's start rose after it was written: Kafka relies on the file."""
         if self._start_moved:
             self.write()
 
@@ -149,7 +150,7 @@ def render(entries: list[EpochEntry]) -> bytes:
 
 
 def parse(text: bytes) -> list[EpochEntry]:
-    """The entries of a file's text. Raises ValueError where it isn't one."""
+    """The entries in a file's text. Raises ValueError where the text isn't such a file's."""
     lines = text.decode("ascii").split("\n")
     if lines[0] != "0":
         raise ValueError(f"version {lines[0]!r} of a leader epoch checkpoint")

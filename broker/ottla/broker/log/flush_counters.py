@@ -1,4 +1,4 @@
-"""What the logs count when they are synced to the disk: plain integers, read when somebody scrapes. Pure.
+"""Counts the syncs of logs to the disk, in plain integers that are read at each scrape. Pure.
 
 The name in Kafka is `LogFlushStats`.
 """
@@ -9,8 +9,8 @@ LATENCY_BUCKETS = 64  # bucket i counts syncs that took from 2**(i−1) to below
 
 
 class FlushCounters:
-    """Syncs of logs to the disk: how many, how long they took. Counted in the threads that sync: of two that end at the
-    same instant one may be lost, which a statistic bears."""
+    """How many syncs there were, and how long they took. The threads that sync count them: if two syncs end at the same
+    instant, one may not be counted, which a statistic tolerates."""
 
     __slots__ = ("latency_buckets", "latency_microseconds")
 
@@ -19,6 +19,6 @@ class FlushCounters:
         self.latency_buckets = [0] * LATENCY_BUCKETS
 
     def flushed(self, microseconds: int) -> None:
-        """One sync took this long."""
+        """Counts a sync that took `microseconds`."""
         self.latency_microseconds += microseconds
         self.latency_buckets[microseconds.bit_length()] += 1

@@ -1,8 +1,8 @@
-"""A copy of a log in another log directory that catches up with it while it is read and written (KIP-113).
+"""A copy of a log in another log directory; it catches up while the log is read and written (KIP-113).
 
-Files are copied as they are, so that the log needs nothing but new paths in the end. The event loop says what is
-missing (`next_pass`), a thread copies it (`Pass.run`), and what has changed meanwhile is missing in the next pass:
-segments that grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
+Files are copied unchanged, so that the log only needs new paths in the end. The event loop determines what the copy
+lacks (`next_pass`), and a thread copies it (`Pass.run`). The next pass is for changes made meanwhile: segments that
+grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _CHUNK_BYTES_MIN = 4096
 
 
 class TargetFailed(Exception):
-    """The log directory that is copied to failed; the cause is the OSError."""
+    """The log directory of the copy failed; the exception's cause is the OSError."""
 
 
 class Stretch(NamedTuple):
-    """`size` bytes from `position` on, which belong at the same place of `target`; `anew`: the file begins there."""
+    """`size` bytes of `source` from `position` on, to be copied to the same position of the file `target`. With `anew`,
+    `target` is truncated to `position` before."""
 
     source: File
     target: str
@@ -41,25 +42,25 @@ class Stretch(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What is copied in one go. `covered`: the offset below which the copy then has everything."""
+    """The files and bytes that are copied in one go. The copy then has all records below the offset `covered`."""
 
     disk: Disk
     stretches: list[Stretch]
     whole: list[tuple[str, str]]  # small files, where they exist: from → to
     unwanted: list[str]
-    done: dict[Segment, tuple[int, ...]]  # → how much of log, offset index and time index there is afterwards
+    done: dict[Segment, tuple[int, ...]]  # → bytes of its log, offset index and time index in the copy afterwards
     size: int
     covered: int
     generation: int
 
     def run(self, *, sync: bool, bytes_per_second: int, given_up: threading.Event) -> None:
-        """Copies; blocks, for a thread unless `size` is small. Raises OSError where the log can't be read,
-        TargetFailed where the copy can't be written."""
+        """Copies. Blocks, so that it runs in a thread unless `size` is small. Raises OSError where the log can't be
+        read, TargetFailed where the copy can't be written."""
         with _of_target():
             for path in self.unwanted:
                 self.disk.remove(path)
         for source, target in self.whole:
-            with contextlib.suppress(FileNotFoundError):  # most segments have no such file, others lose it meanwhile
+            with contextlib.suppress(FileNotFoundError):  # most segments have no such file, or it was deleted meanwhile
                 content = self.disk.read(source)
                 with _of_target():
                     self.disk.write_atomically(target, content, fsync=sync)
@@ -90,7 +91,8 @@ class Pass(NamedTuple):
 
 
 class FutureLog:
-    """The copy of `log` in `directory`, which is made. Owned by the event loop. Raises TargetFailed."""
+    """The copy of `log` in `directory`, which the constructor creates (raises TargetFailed). Owned by the event
+    loop."""
 
     def __init__(self, disk: Disk, log: Log, topic_id: UUID, directory: str) -> None:
         self.log = log
@@ -109,11 +111,12 @@ class FutureLog:
 
     @property
     def size(self) -> int:
-        """Bytes of the segments, so far."""
+        """Bytes of the segments copied so far."""
         return sum(sizes[0] for sizes in self._copied.values())
 
     def next_pass(self) -> Pass:
-        """What the log has and the copy hasn't, at most a pass's worth. Raises OSError where the log can't be read."""
+        """The next pass: what the log has and the copy lacks, up to a pass's limits. Raises OSError where the log can't
+        be read."""
         log = self.log
         unwanted = self._forget_what_is_gone()
         whole = [
@@ -143,7 +146,8 @@ class FutureLog:
         return Pass(self._disk, stretches, whole, unwanted, done, size, covered, log.generation)
 
     def copied(self, done: Pass, *, synced: bool) -> None:
-        """A pass has run. One that a truncation overtook counts for nothing; what it left is removed by the next."""
+        """Notes that a pass has run. If the log was truncated meanwhile, the pass doesn't count, and the next one
+        removes the files that it wrote."""
         self._copied.update(done.done)
         if done.generation != self.log.generation:
             return
@@ -158,10 +162,10 @@ class FutureLog:
             if size > had or before is None:
                 yield Stretch(file, target, had, size - had, before is None)
         if segment is not self.log.active:
-            segment.let_go()  # the stretches hold what they need
+            segment.let_go()  # the stretches keep the open files that they need
 
     def _forget_what_is_gone(self) -> list[str]:
-        """The files of segments and snapshots that the log has no more."""
+        """Forgets the segments and snapshots that the log no longer has; returns the paths of their copies."""
         log = self.log
         if log.generation != self._generation:
             self._generation = log.generation

@@ -1,4 +1,5 @@
-"""One log directory: its lock, whose it is, how it was left, what its checkpoints said; which one is next."""
+"""One log directory: its lock, its owner, how its last stop went, what its checkpoints said. Also chooses the log
+directories of new partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .checkpoints import Offsets, encode_uuid, read_properties, take_clean_marke
 from .directory_services import DirectoryServices
 
 UNKNOWN_EPOCH = -1
-_VERSION = "1"  # of meta.properties; Kafka's earlier one was ZooKeeper's, without a node id
+_VERSION = "1"  # of meta.properties; the earlier version is of Kafka with ZooKeeper, and has no node id
 
 
 class ForeignDirectory(OSError):
@@ -20,7 +21,8 @@ class ForeignDirectory(OSError):
 
 
 class Home:
-    """`clean`: the last stop was a clean one, of the broker epoch `stopped_epoch`."""
+    """A log directory. `clean` tells that its last stop was a clean one, which ended the broker epoch
+    `stopped_epoch`."""
 
     __slots__ = ("clean", "compacted", "lock", "log_starts", "path", "recovery_points", "services", "stopped_epoch")
 
@@ -35,7 +37,7 @@ class Home:
         self.lock: object = None
 
     def identify(self, cluster_id: str, node_id: int) -> None:
-        """Makes sure that it is this broker's, and marks a new one as that. Raises ForeignDirectory, OSError."""
+        """Checks that the log directory is this broker's; a new one becomes so. Raises ForeignDirectory, OSError."""
         disk = self.services.disk
         properties = read_properties(disk, self.path)
         version = properties.get("version", _VERSION)
@@ -56,20 +58,21 @@ class Home:
             write_properties(disk, self.path, properties)
 
     def take_marker(self) -> None:
-        """Learns how it was left, and consumes the marker that says so. Raises OSError."""
+        """Learns whether the last stop was clean, and removes the marker that says so. Raises OSError."""
         epoch = take_clean_marker(self.services.disk, self.path)
         self.clean = epoch is not None
         self.stopped_epoch = UNKNOWN_EPOCH if epoch is None else epoch
 
 
 def common_epoch(homes: Iterable[Home]) -> int:
-    """The broker epoch that ended with a clean stop of all of them, or UNKNOWN_EPOCH."""
+    """The broker epoch that ended with a clean stop of all these log directories, or UNKNOWN_EPOCH."""
     epochs = {home.stopped_epoch for home in homes}
     return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
 
 
 def emptiest(homes: Sequence[Home], count: int, held: Iterable[str]) -> list[Home]:
-    """Where `count` new partitions go: each to the log directory that has the fewest by then, of what all `held`."""
+    """The log directories of `count` new partitions: each goes to the one with the fewest by then. `held` names the log
+    directory of each present partition."""
     if len(homes) == 1:
         return [*homes] * count
     counts = Counter(held)

@@ -1,9 +1,9 @@
 """A segment's sparse indexes: offset → position, timestamp → offset.
 
-Both are sorted arrays of fixed entries without a checksum, relative to the segment's base offset; whatever they hold
-can be rebuilt from the log. Entries are appended to a tail in memory that is written out in pages, when the segment is
-sealed or flushed, and at close: nothing is lost with the tail, because a start that wasn't preceded by a clean stop
-rebuilds the index of every segment beyond the recovery point.
+Both are sorted arrays of entries of a fixed size, without a checksum, with offsets relative to the segment's base
+offset. All entries can be rebuilt from the log. New entries are appended to a tail in memory. The tail is written to
+the file when it fills a page, when the segment is sealed or flushed, and at close. Its loss does no harm, because a
+start that wasn't preceded by a clean stop rebuilds the index of every segment beyond the recovery point.
 
 Source: Kafka's OffsetIndex (8 bytes: relative offset i32, position i32) and TimeIndex (12 bytes: timestamp i64,
 relative offset i32), big-endian.
@@ -23,8 +23,8 @@ from .disk import Disk, File
 
 Read = Callable[[int, int], bytes | bytearray]  # (size, position)
 _PAGE = 4096
-_changing = threading.Lock()  # an index's open file, or its name
-_SEARCH_BLOCK = 256  # entries that are read at once when a search has come this close
+_changing = threading.Lock()  # guards the open file and the path of each index
+_SEARCH_BLOCK = 256  # entries: a search reads its last so many at once
 
 
 class OffsetPosition(NamedTuple):
@@ -42,18 +42,19 @@ class TimestampOffset(NamedTuple):
 
 
 class _SparseIndex:
-    """Entries on the disk, then those of the tail."""
+    """The entries in the file, then the entries of the tail."""
 
     __slots__ = ("_ends", "_entries", "_file", "base_offset", "disk", "path")
     entry: struct.Struct
 
     def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
-        """`size_bytes` is what the file at `path` holds now; a file need not exist where it is 0."""
+        """`size_bytes` is the size of the file at `path`; where it is 0, the file need not exist."""
         self.disk = disk
         self.path = path
         self.base_offset = base_offset
-        # How often what is stored has changed, how many are stored, and the tail: one object, because threads look
-        # things up while the event loop changes it, and who sees the half of a change counts entries twice.
+        # How often the stored entries have changed, how many entries are stored, and the tail. They are one object,
+        # because threads search while the event loop changes it: a thread that saw half of a change would count entries
+        # twice.
         self._entries = 0, size_bytes // self.entry.size, bytearray()
         self._file: File | None = None
         self._ends: tuple[int, tuple[int, int], tuple[int, int]] | None = (
@@ -70,7 +71,7 @@ class _SparseIndex:
 
     @property
     def stored_bytes(self) -> int:
-        """How much of the file counts."""
+        """How many bytes of the file are entries; the rest doesn't count."""
         return self._entries[1] * self.entry.size
 
     def moved(self, path: str) -> None:
@@ -83,18 +84,18 @@ class _SparseIndex:
         tail = self._entries[2]
         tail += entry
         if len(tail) >= _PAGE:
-            with contextlib.suppress(OSError):  # the entries stay in the tail: the next one, or the seal, tries again
+            with contextlib.suppress(OSError):  # the entries stay in the tail: the next entry, or the seal, tries again
                 self.write_out()
 
     def write_out(self) -> None:
-        """Puts the tail into the file."""
+        """Writes the tail to the file."""
         changes, stored, tail = self._entries
         if tail:
             self.file(create=True).pwrite(tail, stored * self.entry.size)
             self._entries = changes + 1, len(self), bytearray()
 
     def seal(self) -> None:
-        """Puts the tail into the file, and cuts what may stand behind it (Kafka preallocates)."""
+        """Writes the tail to the file, and truncates the file behind it (Kafka preallocates)."""
         self.write_out()
         self.file(create=True).truncate(self.stored_bytes)
         self.let_go()
@@ -110,18 +111,18 @@ class _SparseIndex:
         self._file = None
 
     def file(self, *, create: bool = False) -> File:
-        """The open file. Who only reads must not make one: the segment may just have been deleted."""
+        """The open file. A reader must not create it, because the segment may just have been deleted."""
         file = self._file
         if file is None:
             path = self.path
             file = self.disk.open(path, create=create)
             with _changing:
-                if path == self.path:  # else a thread has waited for the disk while it was moved: it reads the old one
+                if path == self.path:  # else it was moved while this thread waited for the disk: it reads the old one
                     self._file = file
         return file
 
     def _reader(self, wait: bool) -> Read:
-        """How to read the file. Raises BlockingIOError where it isn't open, and the disk mustn't be waited for."""
+        """The function that reads the file. Without `wait`, raises BlockingIOError where the file isn't open."""
         if wait:
             return self.file().pread
         if self._file is None:
@@ -183,8 +184,8 @@ class _SparseIndex:
     def _guess(
         self, read: Read, column: int, value: int, changes: int, stored: int, wait: bool
     ) -> tuple[int, int, Buffer]:
-        """Bounds for a search, and what lies between them where that has been read: entries grow so evenly that the
-        right block is nearly always found at once."""
+        """Bounds for a search, and the entries between them if they have been read: entries grow so evenly that the
+        first guess nearly always finds the right block."""
         size = self.entry.size
         if stored <= _SEARCH_BLOCK:
             return 0, stored, b""
@@ -221,12 +222,12 @@ class OffsetIndex(_SparseIndex):
     entry = struct.Struct(">ii")
 
     def append(self, offset: int, position: int) -> None:
-        """An entry for the batch that ends with `offset`, greater than all before, and starts at `position`."""
+        """Adds an entry for the batch that ends with `offset`, greater than all before, and starts at `position`."""
         self._add(self.entry.pack(offset - self.base_offset, position))
 
     def floor(self, offset: int, wait: bool = True) -> OffsetPosition:
-        """The last entry whose batch ends at or before `offset`; the segment's start where there is none. Raises
-        BlockingIOError where the disk would have to be waited for, unless it may `wait`."""
+        """The last entry whose batch ends at or before `offset`; the segment's start where there is none. Without
+        `wait`, raises BlockingIOError where it would have to wait for the disk."""
         count = self._count_at_most(0, offset - self.base_offset, wait)
         return self._entry(count - 1, wait)
 
@@ -261,7 +262,7 @@ class TimeIndex(_SparseIndex):
         self._last: TimestampOffset | None = None
 
     def append(self, timestamp: int, offset: int) -> None:
-        """An entry, unless the last one has that timestamp already."""
+        """Adds an entry, unless the last one has the same or a greater timestamp."""
         last = self.last()
         if timestamp > last.timestamp and offset >= last.offset:
             self._last = TimestampOffset(timestamp, offset)

@@ -1,10 +1,10 @@
 """One partition's log on one broker: its segments, offsets, epochs and producers.
 
-The event loop's own: every method that changes something runs there, takes no lock, and doesn't wait for the disk
-(writes reach the page cache). fsync is work for a thread, in three steps: `begin_flush` says what to sync,
-`PendingFlush.run` does it anywhere, `flushed` moves the recovery point, which therefore never lies.
+Owned by the event loop: every method that changes the log, except `flush` and `close`, runs there, takes no lock, and
+doesn't wait for the disk (writes reach the page cache). A sync has three steps: `begin_flush` lists the files,
+`PendingFlush.run` syncs them in a thread, and `flushed` moves the recovery point, which never covers unsynced batches.
 
-A log is made by `recovery.open_log`. Source: Kafka's UnifiedLog and LocalLog.
+`recovery.open_log` makes a log. Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 class Log:
     """Batches from `log_start_offset` to `log_end_offset`.
 
-    `recovery_point`: everything below is on the disk. `compacted_to`: below it, each key has one record. `epochs` and
-    `producers` change with the log only.
+    All batches below `recovery_point` are on the disk. Below `compacted_to`, each key has one record. `epochs` and
+    `producers` change only with the log.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Log:
         self.unsynced = Unsynced()
         self._boundaries: dict[int, int] = {}  # where recent batches of the active segment start, by base offset
         self._snapshots = Snapshots(snapshots)
-        self.generation = 0  # counts truncations: a flush that began, or what was read, before one proves nothing
+        self.generation = 0  # counts truncations and moves: a flush or a read that began before one doesn't count
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.recovery_point = recovery_point
@@ -128,8 +128,8 @@ class Log:
         return self._active
 
     def directory_failed(self, error: OSError) -> None:
-        """Reports an OSError of this log's files to whoever looks after the log directory. One that says that the log
-        is damaged takes this log alone offline."""
+        """Reports an OSError of this log's files to the log directories, unless the log is retired. An error that says
+        that the log is damaged takes only this log offline."""
         if not self.retired:
             self._services.failed(self, error)
 
@@ -138,10 +138,10 @@ class Log:
     def append(
         self, batch: Buffer, header: BatchHeader, base_offset: int, leader_epoch: int, append_time: int = _UNTIMED
     ) -> None:
-        """Appends one batch as it stands, its offset and epoch patched and everything checked.
+        """Appends the bytes of one batch, which the caller has checked and whose offset and epoch it has patched.
 
-        `header` may be the one from before the patching: its base offset, epoch and timestamps aren't looked at where
-        the arguments say them. Raises OSError; then the log is as it was.
+        `header` may be the one from before the patching: the arguments overrule its base offset and epoch, and with
+        `append_time` its timestamps. Raises OSError; then no record was added, though a segment or an epoch may be new.
         """
         if base_offset < self.log_end_offset:
             raise AssertionError(f"{self!r}: offset {base_offset} appended at the end {self.log_end_offset}")
@@ -170,9 +170,9 @@ class Log:
         self.log_end_offset = last_offset + 1
 
     def append_replicated(self, buffer: Buffer, headers: Sequence[tuple[int, BatchHeader]]) -> None:
-        """Appends what a leader sent: `headers` are the (position, header) of whole batches that fill `buffer`.
+        """Appends batches from a leader: `headers` are the (position, header) of whole batches that fill `buffer`.
 
-        One write for all. Raises OSError; then the log is as it was.
+        All batches take one write. Raises OSError; then no record was added, though a segment or an epoch may be new.
         """
         if not headers:
             return
@@ -215,22 +215,22 @@ class Log:
             self.producers.update(header, last_offset, max_timestamp)
 
     def _waited_long_enough(self, segment: Segment, timestamp: int) -> bool:
-        """Whether the active segment is older than `segment.ms`: by the records' time where they have one."""
+        """Whether the active segment is older than `segment.ms`, by the records' timestamps where they have any."""
         limit = self.config.roll_ms
         if timestamp >= 0 and segment.first_timestamp >= 0:
             return timestamp - segment.first_timestamp > limit
         return self._services.now_ms() - segment.created_ms > limit
 
     def _roll_for(self, base_offset: int, last_offset: int) -> Segment:
-        """A new segment for these offsets: it begins where the log ends, also where the leader's compaction has taken
-        what came next, so that recovery can tell a hole; at `base_offset` where its indexes couldn't reach that far."""
+        """A new segment for these offsets. It begins at the log's end, also where the leader's compaction removed the
+        next offsets, so that recovery can tell a hole; at `base_offset` if indexes can't express `last_offset` then."""
         reached = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
         return self.roll(self.log_end_offset if reached else base_offset)
 
     def roll(self, base_offset: int | None = None) -> Segment:
-        """Seals the active segment and begins a new one at `base_offset` (default: the end); the new one.
+        """Seals the active segment, begins a new one at `base_offset` (default: the log's end), and returns it.
 
-        Nothing is rolled where the active segment is empty and begins there already.
+        Returns the active segment unchanged where it begins there already and is therefore empty.
         """
         start = self.log_end_offset if base_offset is None else base_offset
         old = self._active
@@ -258,7 +258,7 @@ class Log:
         try:
             segment.begin()
         except OSError:
-            segment.erase()  # else a restart would find the log ending here, whatever the old segment still gets
+            segment.erase()  # else a restart would take it for the log's end, whatever the old segment still gets
             raise
         return segment
 
@@ -267,12 +267,12 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True, wait: bool = True
     ) -> list[FileRange]:
-        """The batches from the one that holds `offset` up to `limit_offset` (a batch boundary, at most the end), about
+        """The batches from the one with `offset` up to `limit_offset` (a batch boundary, at most the log's end), about
         `max_bytes`: the last batch may be cut, as in Kafka.
 
-        With `minimum_one` the first batch is there whole whatever its size; without, nothing is where it doesn't fit.
-        The caller checks that `offset` lies between start and end. Empty where there is nothing to read. Raises
-        BlockingIOError where the disk would have to be waited for to find that out, unless it may `wait`.
+        With `minimum_one` the first batch is whole whatever its size; without, the list is empty where the first batch
+        doesn't fit. The caller checks that `offset` lies between the log's start and end. Empty where there is nothing
+        to read. Without `wait`, raises BlockingIOError where the look-up would have to wait for the disk.
         """
         if offset >= limit_offset:
             return []
@@ -293,23 +293,23 @@ class Log:
         return [_new(FileRange, (file, start, end - start))] if end > start else []
 
     def segments_read(self, offset: int) -> list[Segment]:
-        """The segments that a read from `offset` looks at, one after the other until one has it. It may be a later one
-        than the first, because compaction may have taken everything from `offset` on out of that."""
+        """The segments that a read from `offset` searches, one after the other until one has a batch for it. The first
+        segment may have none, because compaction may have removed every record from `offset` on in it."""
         return self.segments[self._segment_index(offset) :]
 
     def _segment_index(self, offset: int) -> int:
-        """The index of the segment that holds `offset`, if any does."""
+        """The index of the segment that has `offset`, if any does."""
         if offset >= self._active.base_offset:
             return len(self.segments) - 1
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def segment_after(self, offset: int) -> int | None:
-        """Where the segment behind the one of `offset` begins; None where there is none."""
+        """The base offset of the segment behind the one of `offset`; None where there is none."""
         at = self._segment_index(offset) + 1
         return self._bases[at] if at < len(self._bases) else None
 
     def _end_position(self, at: int, limit_offset: int, wait: bool) -> int:
-        """Where the readable part of a segment ends."""
+        """The position in segment `at` where its batches below `limit_offset` end."""
         segment = self.segments[at]
         if limit_offset >= self.log_end_offset or (at + 1 < len(self._bases) and limit_offset >= self._bases[at + 1]):
             return segment.size
@@ -319,7 +319,7 @@ class Log:
         return segment.size if position is None else position
 
     def _cut(self, segment: Segment, start: int, max_bytes: int, minimum_one: bool, wait: bool) -> int:
-        """Where a read of `max_bytes` from `start` ends."""
+        """The position where a read of `max_bytes` from position `start` ends."""
         header = segment.header_at(start, wait)
         if header is None:
             return start
@@ -328,14 +328,14 @@ class Log:
         return start + header.size if minimum_one else start
 
     def read_bytes(self, offset: int, max_bytes: int, limit_offset: int) -> bytes:
-        """As `read`, the bytes themselves: for the broker's own topics."""
+        """As `read`, but the bytes themselves: for the broker's own topics."""
         return b"".join(
             part.file.pread(part.size, part.position) for part in self.read(offset, max_bytes, limit_offset)
         )
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """The bytes of the batches from the one that holds `offset` up to `end_offset`; of one segment's at least.
-        Raises BlockingIOError where the disk would have to be waited for."""
+        """The size of the batches from the one with `offset` up to `end_offset`, in bytes; batches of later segments
+        aren't counted. Raises BlockingIOError where the look-up would have to wait for the disk."""
         at = self._segment_index(offset)
         start = self._boundaries.get(offset) if at == len(self.segments) - 1 else None
         if start is None:
@@ -365,7 +365,7 @@ class Log:
         return self.log_end_offset > self.recovery_point and now_ms - self.last_flush_ms >= self.config.flush_ms
 
     def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
-        """What to sync so that everything below `end_offset` (default: the end) is durable."""
+        """The sync that makes everything below `end_offset` (default: the log's end) durable."""
         services, generation = self._services, self.generation
         if self.retired:
             return PendingFlush(
@@ -382,19 +382,19 @@ class Log:
         disk = services.disk
         files = [file for segment in segments for file in segment.files()]
         directories = [self.directory]
-        if self.recovery_point <= self.segments[0].base_offset:  # is durable yet, not even whose it is
+        if self.recovery_point <= self.segments[0].base_offset:  # not even its topic id is durable yet
             with contextlib.suppress(FileNotFoundError):
                 files.append(disk.open(f"{self.directory}/{names.PARTITION_METADATA}"))
             directories.append(self.directory.rpartition("/")[0])
         for offset in self.snapshots:
             if self.recovery_point <= offset <= end:
-                with contextlib.suppress(FileNotFoundError):  # a recovery does without, and replays more
+                with contextlib.suppress(FileNotFoundError):  # without a snapshot, recovery replays more
                     files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
         self.last_flush_ms = services.now_ms()
         return PendingFlush(disk, directories, files, self._snapshots.pending(end), end, generation, services.flushes)
 
     def flushed(self, flush: PendingFlush) -> None:
-        """A flush has run without error: the recovery point moves."""
+        """A flush has run without error: moves the recovery point, unless the log was truncated or moved meanwhile."""
         self._snapshots.synced(flush.snapshots)
         if flush.generation == self.generation:
             self.unsynced.synced()
@@ -420,21 +420,21 @@ class Log:
             segment.let_go()
 
     def moved(self, services: DirectoryServices, directory: str, recovery_point: int) -> None:
-        """The same files lie in `directory` now, those below `recovery_point` synced."""
+        """Notes that the log's files lie in `directory` now, where everything below `recovery_point` is synced."""
         self._snapshots.moved()
         self._services = services
         self.directory = directory
         self.generation += 1
         self.recovery_point = recovery_point
-        self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes all below for synced
-        self.unsynced.compacted_to = 0  # whatever was truncated has never been in these files
+        self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes everything below it for synced
+        self.unsynced.compacted_to = 0  # truncated records have never been in these files
         for segment in self.segments:
             segment.moved(directory)
         self.epochs.moved(directory)
 
     def retire(self, directory: str) -> None:
-        """The broker gives this log up; its files lie in `directory` now, where who still reads finds them. A new log
-        may take its name at once, and nothing that is done to this one reaches that."""
+        """Notes that the broker gives up this log. Its files lie in `directory` now, where threads that still read find
+        them. A new log may take its former name at once; later calls on this log don't touch the new one."""
         self._snapshots.give_up()
         self.retired = True
         self.directory = directory
@@ -444,18 +444,18 @@ class Log:
     # ---- shortening
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops everything from `offset` on; whether there was something. A batch that holds `offset` goes whole.
+        """Drops everything from `offset` on, a batch that contains `offset` whole; returns whether there was anything.
 
-        Epochs, producers and the recovery point go back with it.
+        Epochs, producers and the recovery point are set back, too.
         """
         if offset >= self.log_end_offset:
-            # A leader that wrote nothing in its epoch noted it all the same, and the next one knows nothing of it.
+            # A leader notes its epoch even if it writes nothing in it, and the next leader doesn't know of that epoch.
             self.epochs.truncate_from_end(self.log_end_offset)
             return False
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return True
-        # What may fail for want of descriptors comes first: then the log is as it was.
+        # The steps that may fail for lack of descriptors come first: their failure leaves the log unchanged.
         position, end = self.segments[at := self._segment_index(offset)].cut_for(offset)
         disk, now_ms, keep_ms = self._services.disk, self._services.now_ms(), self.config.producer_id_expiration_ms
         producers = producers_at(
@@ -473,12 +473,12 @@ class Log:
         return True
 
     def was_cut(self, segment: Segment) -> None:
-        """A segment was shortened: until that is synced, a loss of power may bring back what it lost."""
+        """Notes that a segment was shortened: until its sync, a loss of power may bring back the dropped batches."""
         self.unsynced.segments[segment] = None
         self._services.wants_flush(self)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drops everything; the log is empty and begins at `offset`."""
+        """Drops everything; the empty log begins at `offset`."""
         fresh = None if offset in self._bases else self._new_segment(offset)
         with all_or_unusable():
             self._drop(0, None, from_end=True)
@@ -502,7 +502,8 @@ class Log:
         self.epochs.truncate_from_end(offset)
 
     def delete_records_before(self, offset: int) -> bool:
-        """Raises the log start offset (DeleteRecords, a leader's start); whether it rose. Segments go with retention.
+        """Raises the log start offset (DeleteRecords, the leader's start); returns whether it rose. Retention deletes
+        the segments.
 
         The caller has checked `offset` against the high watermark.
         """
@@ -515,11 +516,12 @@ class Log:
         return True
 
     def retention(self, now_ms: int, high_watermark: int, count_max: int | None = None) -> tuple[int, str] | None:
-        """Deletes the oldest segments that the topic no longer keeps, `count_max` at most; how many and why, None where
-        none.
+        """Deletes the oldest segments that the topic no longer keeps, at most `count_max`. Returns how many and why,
+        None for none.
 
-        Never past the high watermark; files go after `file.delete.delay.ms`. Raises OSError, also for want of room: to
-        give a file a longer name may take a block. Whatever segments are left then are deleted at the next call.
+        Never deletes beyond the high watermark; files are removed after `file.delete.delay.ms`. Raises OSError, also
+        for lack of room, because a longer file name may take a block. The next call then deletes the remaining
+        segments.
         """
         if self.retired:
             return None
@@ -530,7 +532,7 @@ class Log:
             return None
         if count == len(self.segments):
             self.roll()
-        # Nobody may read from a segment whose index is gone, and whose log isn't yet.
+        # The start rises first: no read may begin in a segment of which only the index is gone so far.
         self.log_start_offset = max(self.log_start_offset, self._bases[count])
         self.epochs.truncate_from_start(self.log_start_offset)
         self._drop(0, count, from_end=False)
@@ -541,9 +543,8 @@ class Log:
         return self.producers.expire_in_steps(now_ms, self.config.producer_id_expiration_ms, count_max)
 
     def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:
-        """Puts the segment whose `.cleaned` files a compaction wrote and synced in the place of the sealed segments
-        `old_bases`, and takes over its name. `sizes` are those of its log, offset index and time index. Raises OSError.
-        """
+        """Replaces the sealed segments `old_bases` by the segment whose `.cleaned` files a compaction wrote and synced.
+        `sizes` are the bytes of its log, offset index and time index. Raises OSError."""
         first = bisect_right(self._bases, old_bases[0]) - 1
         old = self.segments[first : first + len(old_bases)]
         if [segment.base_offset for segment in old] != list(old_bases) or self._active in old:
@@ -572,9 +573,9 @@ class Log:
         self._drop_snapshots(lambda offset: offset in old_bases[1:])
 
     def _drop(self, start: int, stop: int | None, *, from_end: bool) -> None:
-        """Takes segments out of the log, each once its files are renamed; they are removed after the delay.
+        """Takes segments out of the log, each after its files were renamed; the files are removed after the delay.
 
-        In an order that a stop in between can't make a hole of: `from_end` where the log is truncated.
+        The order is such that a stop in between leaves no hole: `from_end` where the log is truncated.
         """
         dropped = self.segments[start:stop]
         bases = {segment.base_offset for segment in dropped}

@@ -1,12 +1,12 @@
 """Moves logs from one log directory of this broker to another while they are read and written (KIP-113).
 
 A copy catches up with the log (`future`), in a thread and at most at `replica.alter.log.dirs.io.max.bytes.per.second`.
-Once little is missing, one turn of the event loop adds that and swaps: (1) the copy's directory gets the partition's
-name; (2) the log, which remains the same object to everybody, takes over the new paths; (3) the old directory is
-renamed for deletion. What lies below its recovery point was synced before.
+Once little is missing, one turn of the event loop copies the rest and swaps: (1) the copy's directory gets the
+partition's name; (2) the log, which remains the same object, takes over the new paths; (3) the old directory is renamed
+for deletion. Everything below the log's new recovery point was synced before.
 
-A stop before (1) costs the copy: the next start drops it, and begins the move anew. One between (1) and (3) leaves the
-partition twice; the next start keeps one and sets the other aside.
+If the broker stops before (1), the next start drops the copy and begins the move anew. If it stops between (1) and (3),
+there are two directories of the partition; the next start keeps one and sets the other aside.
 
 Source: Kafka's ReplicaAlterLogDirsThread and LogManager.replaceCurrentWithFutureLog.
 """
@@ -26,9 +26,9 @@ from .offset_files import OffsetFile
 
 logger = logging.getLogger(__name__)
 
-_SYNCED_BYTES_MIN = 16 << 20  # smaller passes aren't synced, so that they end before much is added
-_LAST_BYTES = 256 * 1024  # are copied on the event loop
-_UNSYNCED_PASSES_MAX = 50  # then more is: the log grows too fast
+_SYNCED_BYTES_MIN = 16 << 20  # smaller passes aren't synced, so that they end before the log grows much
+_LAST_BYTES = 256 * 1024  # the event loop copies the last bytes, at most so many
+_UNSYNCED_PASSES_MAX = 50  # then the event loop copies more: the log grows too fast
 
 
 class Moves:
@@ -41,7 +41,8 @@ class Moves:
         self._targets: dict[LogKey, str] = {}
 
     def wish(self, key: LogKey, target: str) -> bool:
-        """Notes where a log shall go; whether `run` has to be called for that. A wish for where it is ends a move."""
+        """Notes that a log is to move to log directory `target`, and returns whether `run` has to be called for that.
+        If the log is there already, a move to another log directory ends."""
         at_work = key in self._targets
         if self._logs.directory_of(self._logs.logs[key]) == target:
             target = ""
@@ -60,7 +61,8 @@ class Moves:
             future.given_up.set()
 
     async def run(self, key: LogKey) -> None:
-        """Moves one log to where the last wish said; returns when it is there, or nobody wants it any more."""
+        """Moves one log to the log directory that was wished last; returns when the log is there, or the move is given
+        up."""
         while (target := self._targets.get(key)) is not None:
             log = self._logs.logs.get(key)
             if log is None:
@@ -74,7 +76,7 @@ class Moves:
                 logger.error("%r isn't moved to %s: %s", log, target, reason)
                 self._targets.pop(key, None)
                 self._logs.directory_failed(self._logs.directory_of(log) if reason is error else target, reason)
-            except Exception:  # a rule of ours that this log breaks: another wish may move it all the same
+            except Exception:  # the log breaks a rule of ours: another wish may still move it
                 self._targets.pop(key, None)
                 raise
 
@@ -84,7 +86,7 @@ class Moves:
         try:
             future = FutureLog(self._logs.disk, log, key[0], directory)
         except TargetFailed:
-            self._logs.deletions.add(0, directory)  # as far as it was made
+            self._logs.deletions.add(0, directory)  # the part of it that was made
             raise
         self.futures[key] = future
         source = self._logs.directory_of(log)
@@ -104,7 +106,8 @@ class Moves:
         await asyncio.to_thread(self._make_durable, self._logs.recovery_points(), target)
 
     def _make_durable(self, checkpoints: list[OffsetFile], target: str) -> None:
-        """Where logs begin and are to be recovered from, and their names. What fails here will soon fail elsewhere."""
+        """Writes the logs' recovery points and start offsets, and syncs the directories' names. An error is only
+        logged, because the log directory will soon fail elsewhere, too."""
         try:
             self._logs.offset_files.write_all(checkpoints)
             self._logs.disk.fsync_directory(target)
@@ -112,7 +115,7 @@ class Moves:
             logger.error("a move to %s can't be made durable: %s", target, error)
 
     async def _catch_up(self, key: LogKey, future: FutureLog, target: str) -> bool:
-        """Copies until nothing is missing; False where the move isn't wanted any more."""
+        """Copies until nothing is missing; False where the move is given up or the log is gone."""
         begun = False
         unsynced = 0
         while self._logs.logs.get(key) is future.log and self._targets.get(key) == target:

@@ -1,4 +1,4 @@
-"""The names of files and directories in a log directory: Kafka's, so that either reads what the other wrote. Pure.
+"""The names of files and directories in a log directory: Kafka's, so that Kafka and Ottla read each other's. Pure.
 
 Source: Kafka's LogFileUtils, UnifiedLog and LocalLog.
 """
@@ -13,7 +13,7 @@ OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TRANSACTION_INDEX = ".txnindex"
 PRODUCER_SNAPSHOT = ".snapshot"
-SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)  # the log file last: it makes the others count
+SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)  # the log file last: alone the others don't count
 
 DELETED = ".deleted"
 CLEANED = ".cleaned"
@@ -46,7 +46,7 @@ def offset_name(offset: int, suffix: str) -> str:
 
 
 def parse_offset_name(name: str) -> tuple[int, str] | None:
-    """(offset, suffixes) of a segment's file, None for any other."""
+    """(offset, suffixes) of a segment's file; None for any other file."""
     match = _offset.match(name)
     return (int(match[1]), match[2]) if match else None
 
@@ -57,7 +57,7 @@ def partition_name(topic: str, index: int) -> str:
 
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:
-    """(topic, index) of a partition's directory; None for a renamed one and for what is none."""
+    """(topic, index) of a partition's directory; None for a renamed one and for any other name."""
     if _renamed.match(name):
         return None
     match = _partition.match(name)
@@ -65,13 +65,14 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
 
 
 def renamed_partition_index(name: str) -> int | None:
-    """The index of a partition from its renamed directory; the topic's name may be cut there."""
+    """The index of a partition from its renamed directory's name, in which the topic may be cut; None for any other
+    name."""
     match = _renamed.match(name)
     return int(match[2]) if match else None
 
 
 def renamed_partition_name(topic: str, index: int, suffix: str, unique: UUID) -> str:
-    """The directory of a partition that is being moved, or waits for deletion or for a person: at most 255 characters.
-    `unique` tells it from other directories of the same partition."""
+    """The directory of a partition that is being moved, waits for deletion, or was set aside: at most 255 characters.
+    `unique` distinguishes it from other directories of the same partition."""
     tail = f"-{index}.{unique.hex}{suffix}"
     return topic[: _DIRECTORY_NAME_MAX - len(tail)] + tail

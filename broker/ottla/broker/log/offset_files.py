@@ -1,12 +1,12 @@
-"""The offset checkpoints of the log directories: recovery points, log starts, high watermarks, what is compacted.
+"""The offset checkpoints of the log directories: recovery points, log starts, high watermarks, compacted offsets.
 
 Their lines name a partition by topic and index, as Kafka's do, and not by topic id. So a line that outlived its log
-would be taken, after a kill, for one about a log that was made since under the same name: its first records would count
-as deleted, its unsynced ones as synced. Before such a log is made the files are therefore written without the line
-(Kafka writes them when a log is deleted), and a file that was rendered earlier is never written over a later one. The
-line about a log that couldn't be opened stays: without it deleted records would be there again once it can.
+would be applied, after a kill, to a new log of the same name: the new log's first records would count as deleted, and
+its unsynced records as synced. Before such a log is made, the files are therefore written without the line (Kafka
+writes them when a log is deleted), and an earlier rendering is never written over a later one. The line about a log
+that couldn't be opened stays: without it, deleted records would reappear once the log can be opened.
 
-Rendered on the event loop, written in threads.
+The event loop renders the files, and threads write them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.
 
 
 class OffsetFile(NamedTuple):
-    """What a checkpoint is to hold. `turn` counts all that were rendered."""
+    """The content to be written to a checkpoint. `turn` is its number among all rendered ones."""
 
     path: str
     content: bytes
@@ -41,15 +41,15 @@ class OffsetFiles:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._turn = 0
-        self._on_disk: dict[str, dict[int, bytes]] = {}  # by path and turn: what is there, or may be by now
-        self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # of those, by turn: whom they name
-        self._read: dict[str, Offsets] = {}  # by path: what was there at the start
+        self._on_disk: dict[str, dict[int, bytes]] = {}  # by path and turn: the contents that may be on the disk
+        self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # by turn: the partitions in that content
+        self._read: dict[str, Offsets] = {}  # by path: its offsets at the broker's start
         self._kept: dict[str, Offsets] = {}  # by path: lines about logs that couldn't be opened
-        self._lock = threading.Lock()  # guards `_on_disk` and `_parsed`, for moments: the event loop waits for it
+        self._lock = threading.Lock()  # guards `_on_disk` and `_parsed`; held for moments: the event loop waits for it
         self._writing = threading.Lock()
 
     def read(self, directory: str, name: str) -> Offsets:
-        """A checkpoint of a log directory; empty where there is none, or a damaged one."""
+        """The offsets of a checkpoint of a log directory; empty where the file is missing or damaged."""
         path = f"{directory}/{name}"
         content = self._disk.read(path) if self._disk.exists(path) else b""
         try:
@@ -64,8 +64,8 @@ class OffsetFiles:
         return offsets
 
     def recovery_points(self, directory: str, logs: Sequence[Log]) -> list[OffsetFile]:
-        """Where the logs of a directory are to be recovered from, where they begin if not with a segment, and how far
-        they are compacted."""
+        """Three checkpoints of a directory's logs: their recovery points, the start offsets of logs that don't begin
+        with their first segment, and how far they are compacted."""
         points = ((log.topic, log.index, log.recovery_point) for log in logs)
         starts = (
             (log.topic, log.index, log.log_start_offset)
@@ -79,14 +79,14 @@ class OffsetFiles:
         ]
 
     def compacted(self, directory: str, logs: Iterable[Log]) -> OffsetFile:
-        """How far the logs of a directory are compacted, also where a loss of power would bring them back as they were
-        before a truncation."""
+        """The checkpoint of how far a directory's logs are compacted. It names the offset from before a truncation as
+        long as a loss of power may undo the truncation."""
         ends = ((log, max(log.compacted_to, log.unsynced.compacted_to)) for log in logs)
         compacted = ((log.topic, log.index, end) for log, end in ends if end)
         return self.rendered(directory, names.COMPACTED_OFFSETS, compacted)
 
     def high_watermarks(self, directory: str, logs: Iterable[Log], of: Callable[[Log], int]) -> OffsetFile:
-        """The high watermarks of the logs of a directory."""
+        """The checkpoint of the high watermarks of a directory's logs."""
         return self.rendered(directory, names.HIGH_WATERMARKS, ((log.topic, log.index, of(log)) for log in logs))
 
     def rendered(self, directory: str, name: str, offsets: Iterable[tuple[str, int, int]]) -> OffsetFile:
@@ -100,18 +100,18 @@ class OffsetFiles:
             return OffsetFile(path, content, self._turn)
 
     def keep(self, directory: str, partition: tuple[str, int]) -> None:
-        """What the checkpoints of a log directory say about a log that couldn't be opened stays in them."""
+        """Keeps the lines about a log that couldn't be opened in the checkpoints of its log directory."""
         for path in (f"{directory}/{name}" for name in _FILES):
             if (offset := self._read.get(path, {}).get(partition)) is not None:
                 self._kept.setdefault(path, {})[partition] = offset
 
     def forget(self, directory: str, partition: tuple[str, int]) -> None:
-        """That log was opened, or isn't there any more."""
+        """Ends `keep`, because the log was opened or is gone."""
         for name in _FILES:
             self._kept.get(f"{directory}/{name}", {}).pop(partition, None)
 
     def write(self, file: OffsetFile) -> None:
-        """Replaces a checkpoint, unless by a later one already. Raises OSError. Blocks."""
+        """Replaces a checkpoint, unless a later one has been written. Raises OSError. Blocks."""
         with self._writing:
             if file.turn not in self._on_disk[file.path]:
                 return
@@ -123,7 +123,7 @@ class OffsetFiles:
             self._forget(file.path, lambda turn: turn < file.turn)
 
     def _forget(self, path: str, gone: Callable[[int], bool]) -> None:
-        """These contents aren't on the disk, and won't be."""
+        """Forgets contents that aren't on the disk, and won't be."""
         with self._lock:
             contents = self._on_disk[path]
             for turn in [turn for turn in contents if gone(turn)]:
@@ -131,12 +131,12 @@ class OffsetFiles:
                 self._parsed.pop(turn, None)
 
     def write_all(self, files: Iterable[OffsetFile]) -> None:
-        """Replaces several. Raises OSError. Blocks."""
+        """Replaces several checkpoints. Raises OSError. Blocks."""
         for file in files:
             self.write(file)
 
     def may_name(self, directory: str, topic: str, index: int) -> bool:
-        """Whether a checkpoint of a log directory has a line about such a partition, or may have one soon."""
+        """Whether a checkpoint of a log directory has a line about this partition, or may have one soon."""
         with self._lock:
             for name in _FILES:
                 for turn, content in self._on_disk.get(f"{directory}/{name}", {}).items():

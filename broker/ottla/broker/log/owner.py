@@ -1,8 +1,7 @@
-"""What log directories ask of the broker that they belong to, and tell it.
+"""The callbacks by which log directories ask and tell their broker something.
 
-All of it happens on the event loop and none of it before the directories are open, except that the thread which closes
-them asks for high watermarks, too. Source: what Kafka's LogManager and
-LogDirFailureChannel tell the ReplicaManager.
+They are called on the event loop, after the directories were opened. Only the thread that closes the directories also
+asks for high watermarks. Source: the calls of Kafka's LogManager and LogDirFailureChannel to the ReplicaManager.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Owner:
     """The broker, as its log directories see it."""
 
     high_watermark_of: Callable[[Log], int]
-    """Below this offset a log's records are committed: checkpoints hold it, retention and compaction end there."""
+    """A log's records below this offset are committed. Checkpoints contain it; retention and compaction end there."""
     went_offline: Callable[[list[Log]], None]
     """The log directory of these logs has failed, or they are damaged."""
     room_again: Callable[[], None]

@@ -1,7 +1,7 @@
-"""Pauses in a thread that works on much: the event loop wants the interpreter, too.
+"""Pauses in a thread that has much work, because the event loop needs the interpreter, too.
 
-A thread that is made to give the interpreter up keeps it for 5 ms first, and for the whole of one call that is written
-in C. So whoever has much to do cuts it into pieces of half a millisecond, and sleeps between two of them.
+A thread that is asked to give up the interpreter keeps it for 5 ms first, and for the whole of a call into C. So a
+thread with much work divides it into pieces of half a millisecond, and sleeps between two pieces.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.0005
-_PIECES_AT_ONCE = 4  # little work, as nearly always, is done without a pause
+_PIECES_AT_ONCE = 4  # so many are done without a pause: nearly always there are no more
 
 
 def with_pauses(pieces: Iterator[T]) -> Iterator[T]:
-    """The same, each piece made after a pause. Blocks."""
+    """The same pieces, with a pause before each but the first few. Blocks."""
     for number, piece in enumerate(pieces):
         if number > _PIECES_AT_ONCE:
             time.sleep(_PAUSE_SECONDS)

@@ -1,6 +1,7 @@
-"""A sync that has been decided on the event loop and runs in a thread.
+"""A sync that begins on the event loop and runs in a thread.
 
-The log says what to sync (`begin_flush`) and hears of the end (`flushed`); in between nothing of the log is touched.
+`Log.begin_flush` lists the files to sync, and `Log.flushed` is called at the end. The thread itself uses no state of
+the log.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from .pending_snapshot import PendingSnapshot
 
 
 class PendingFlush(NamedTuple):
-    """Files to sync, snapshots to write before, and what is durable afterwards. `run` may be called from any thread,
-    once."""
+    """The files to sync and the snapshots to write before. Afterwards everything below `end_offset` is durable. `run`
+    may be called once, from any thread."""
 
     disk: Disk
     directories: Sequence[str]
@@ -31,7 +32,7 @@ class PendingFlush(NamedTuple):
         """Syncs. Raises OSError; then nothing may be assumed durable, and the log directory has failed."""
         began = perf_counter_ns()
         for snapshot in self.snapshots:
-            # Where there is no room for one the sync goes on: it is tried again with the next, and may be missing.
+            # Where there is no room for a snapshot, the sync goes on without it, and the next sync tries it again.
             with unless_full(), contextlib.suppress(FileNotFoundError):  # the partition has been deleted or moved
                 snapshot.write()
                 if snapshot.written:

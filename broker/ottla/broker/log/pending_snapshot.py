@@ -1,12 +1,12 @@
-"""A snapshot of the producers' state that has been decided on the event loop and is written in a thread.
+"""A snapshot of the producers' state that is taken on the event loop and written in a thread.
 
 A roll needs the state as of that moment, but not its file at once: recovery can read the log from an older snapshot. So
-the roll keeps the state, which costs little (`Producers.freeze`), and the sync that follows a roll writes it, however
-many producers there are. A hundred thousand of them once held the event loop for a third of a second.
+the roll keeps the state, which costs little (`Producers.freeze`), and the sync that follows the roll writes it.
+Otherwise the file of a hundred thousand producers would stop the event loop for a third of a second.
 
-A truncation, a deletion or a move may come before the file does. Then the snapshot is given up: from that moment on no
-file of its name appears, since what a stale one says would be believed by the next recovery. Whoever gives it up waits
-for one rename at most.
+A truncation, a deletion or a move may come before the file is written. Then the snapshot is given up: from that moment
+on no file of its name appears, because the next recovery would believe a stale one. To give up a snapshot takes one
+rename's time at most.
 
 Source: Kafka's ProducerStateManager.takeSnapshot, whose sync is asynchronous, too (KAFKA-9393).
 """
@@ -25,7 +25,7 @@ _serial = count()
 
 
 class PendingSnapshot:
-    """The snapshot of `offset`. Owned by the event loop, but for `write`."""
+    """The snapshot of `offset`. Owned by the event loop, except `write`."""
 
     __slots__ = (
         "_disk",
@@ -44,7 +44,7 @@ class PendingSnapshot:
         self.path = f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
         self._disk = disk
         self._producers = producers
-        self._temporary = f"{self.path}.{next(_serial)}.tmp"  # nobody else's name; recovery removes such files
+        self._temporary = f"{self.path}.{next(_serial)}.tmp"  # a unique name; recovery removes such files
         self._writing = threading.Lock()
         self._renaming = threading.Lock()
         self._given_up = False
@@ -52,12 +52,12 @@ class PendingSnapshot:
 
     @property
     def written(self) -> bool:
-        """Whether the file is there."""
+        """Whether the file was written."""
         return self._written
 
     def write(self, *, pauses: bool = True) -> None:
-        """Writes the file, unless it is there or given up. Raises OSError. Blocks; several threads may try at once.
-        Without `pauses` it is for a broker that serves nobody any more."""
+        """Writes the file, unless it was written or given up. Raises OSError. Blocks; several threads may try at once.
+        A broker that no longer serves clients needs no `pauses`."""
         with self._writing:
             if self._written or self._given_up:
                 return
@@ -72,7 +72,8 @@ class PendingSnapshot:
             self._disk.remove(self._temporary)
 
     def give_up(self) -> bool:
-        """From now on no file appears; whether it is there already, which the caller has to look after."""
+        """Ensures that no file appears from now on. Returns whether it was written already; then the caller is
+        responsible for it."""
         with self._renaming:
             self._given_up = True
             return self._written

@@ -1,26 +1,27 @@
-"""What each idempotent producer last wrote to a partition: how a repeated batch is known, and a missing one.
+"""The last batches of each idempotent producer of a partition, by which repeated and missing batches are recognised.
 
-Owned by the log, since it changes only with appends, truncation and replay. `check` asks before an append, `update`
-notes after it; snapshots beside the segments spare a restart from reading the whole log.
+Owned by the log, since it changes only with appends, truncation and replay. `check` is called before an append,
+`update` after it; snapshots beside the segments spare a restart from reading the whole log.
 
-A truncation holds the event loop for no producer: where the log ended is noted, and each producer's entry goes back
-when somebody asks for it, by the batches that it has. This is what the log's headers would say, but for producers all
-of whose batches here are dropped and that wrote earlier ones. Of those only the epoch is known then. It is enough:
+A truncation takes the same time however many producers there are: it only notes the log's new end. Each producer's
+entry is set back when it is next used, by the batches kept in it. The result is the same as that of reading the log's
+headers, except for a producer whose kept batches are all dropped and that wrote earlier ones. Only the epoch of such a
+producer is known then. This is enough:
 
-1. A producer has BATCHES_KNOWN batches on the way at most. So all that it wrote before the first of BATCHES_KEPT
-   batches was answered, and it sends none of that again.
+1. A producer has at most BATCHES_KNOWN batches in flight. So every batch that it wrote before the first of its
+   BATCHES_KEPT batches was answered, and the producer doesn't send it again.
 2. A producer of a newer epoch sends nothing of an older one.
-3. What it sends next is the sequence 0 of this epoch or of a newer one, which is let in; or it goes on behind a batch
-   that it had an answer to, and that is lost: then it is told of the gap, as by Kafka.
+3. The producer's next batch either has sequence 0 of this epoch or of a newer one, and is accepted. Or it follows a
+   batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
 
-It isn't enough where markers were dropped, or where a snapshot of Kafka's says of one batch only: then the log is read.
+It isn't enough where markers were dropped, or where a snapshot of Kafka's has only one batch: then the log is read.
 
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360). A snapshot file is
 big-endian: version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch i16, last
 sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open
-transaction i64 (−1: none). Behind that, where Kafka doesn't look, ours have the producers' batches before the last, so
-that one who repeats several of them after a restart is known by all: count i32, then id i64, last sequence i32, last
-offset i64, offset delta i32, timestamp i64 of each, older ones first.
+transaction i64 (−1: none). Behind that, where Kafka doesn't read, Ottla's snapshots have the producers' batches before
+the last, so that each of several repeated batches is recognised after a restart: count i32, then id i64, last sequence
+i32, last offset i64, offset delta i32, timestamp i64 of each, older ones first.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from crc32c import crc32c
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-BATCHES_KNOWN = 5  # whose repeats are known, as in Kafka: a producer has no more on the way
-BATCHES_KEPT = BATCHES_KNOWN + 1  # so that where all on the way are truncated, the one before is still there
+BATCHES_KNOWN = 5  # whose repeats are recognised, as in Kafka: a producer has no more in flight
+BATCHES_KEPT = BATCHES_KNOWN + 1  # if all batches in flight are truncated, the one before them is still there
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 _PRODUCERS_A_PIECE = 100
@@ -51,7 +52,7 @@ _earlier = struct.Struct(">qiqiq")
 
 
 class Duplicate(NamedTuple):
-    """What a repeated batch got when it was first appended. `append_time` is the batch's greatest timestamp."""
+    """The offsets that a repeated batch got when it was first appended. `append_time` is its greatest timestamp."""
 
     first_offset: int
     last_offset: int
@@ -82,15 +83,15 @@ class ProducerEntry:
 
     def __init__(self, epoch: int = NO_EPOCH, version: int = 0) -> None:
         self.epoch = epoch
-        self.version = version  # of the `Producers` that may change it: an older one's belongs to a frozen state, too
+        self.version = version  # of `Producers`, which changes no entry of an older version: a frozen state shares it
         self.batches: tuple[KeptBatch, ...] = ()
-        self.wrote_more = False  # before those batches, in this epoch or an earlier one
+        self.wrote_more = False  # before these batches, in this epoch or an earlier one
         self.last_timestamp = -1
         self.coordinator_epoch = -1
         self.transaction_start = -1
 
     def copy(self, version: int) -> ProducerEntry:
-        """The same for another version."""
+        """A copy for another version."""
         made = ProducerEntry(self.epoch, version)
         made.batches, made.wrote_more, made.last_timestamp = self.batches, self.wrote_more, self.last_timestamp
         made.coordinator_epoch, made.transaction_start = self.coordinator_epoch, self.transaction_start
@@ -116,12 +117,12 @@ _version_of = itemgetter(0)
 
 
 def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
-    """The entry after those of `cuts` that came later than it, a new one if they concern it; None where its producer
-    wasn't there yet."""
+    """The entry, set back by the later ones of `cuts`: a new entry if they concern it, None where its producer had
+    written nothing yet."""
     at = bisect_right(cuts, entry.version, key=_version_of)
     if at == len(cuts):
         return entry
-    end_offset = cuts[at].end_offset  # the least of all that came later
+    end_offset = cuts[at].end_offset  # the least of all later truncations
     if not entry.batches or entry.batches[-1].last_offset < end_offset:
         return entry
     left = tuple([batch for batch in entry.batches if batch.last_offset < end_offset])
@@ -135,7 +136,7 @@ def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
 
 
 class FrozenProducers:
-    """The state of a moment; nobody changes it. May be read in any thread."""
+    """The state at one moment, which never changes. May be read in any thread."""
 
     __slots__ = ("_cuts", "_entries")
 
@@ -153,9 +154,9 @@ class FrozenProducers:
 class Producers:
     """All producers of one partition.
 
-    An entry of an older version isn't changed: it belongs to a state that was frozen, or to the time before a
-    truncation. The next change makes a copy of it. `_cuts` are the truncations that entries may not have gone back by,
-    with ascending end offsets, because each overrules those that went less far.
+    An entry of an older version isn't changed: it belongs to a frozen state, or to the time before a truncation. The
+    next change makes a copy of it. `_cuts` are the truncations by which entries may still have to be set back. Their
+    end offsets ascend, because each truncation replaces the earlier ones that ended at the same offset or beyond.
     """
 
     __slots__ = ("_cut_version", "_cuts", "_entries", "_known_from", "_version")
@@ -165,10 +166,10 @@ class Producers:
         self._version = 0  # counts how often the state was frozen or truncated
         self._cuts: list[_Cut] = []
         self._cut_version = 0  # of the last truncation
-        self._known_from = 0  # what was before the log reached this offset only the log can say
+        self._known_from = 0  # the state before the log reached this offset can only be read from the log
 
     def __len__(self) -> int:
-        """How many there are; those that a truncation has undone count until somebody comes upon them."""
+        """The number of producers. A producer that wrote only truncated batches counts until `expire` meets it."""
         return len(self._entries)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
@@ -183,7 +184,7 @@ class Producers:
         return entry
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """Whether a client's batch may be appended: None for yes; of a repeated one, what the first got.
+        """Checks whether a client's batch may be appended: None if so, the first one's offsets for a repeated batch.
 
         Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
         """
@@ -236,7 +237,7 @@ class Producers:
             self._known_from = max(self._known_from, last_offset + 1)
 
     def _begin(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """A new entry for a new epoch, which an open transaction outlives; a copy where only the old one is frozen."""
+        """A new entry for a new epoch, which keeps the open transaction; a copy of the entry for the same epoch."""
         old = self.get(producer_id)
         if old is not None and old.epoch == epoch:
             entry = old.copy(self._version)
@@ -252,7 +253,8 @@ class Producers:
     def transaction_ended(
         self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, offset: int
     ) -> int:
-        """Notes the commit or abort marker at `offset`; where the transaction began, −1 for an empty one."""
+        """Notes the commit or abort marker at `offset`, and returns the first offset of the transaction, −1 for an
+        empty one."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != epoch or entry.version != self._version:
             entry = self._begin(producer_id, epoch)
@@ -264,14 +266,15 @@ class Producers:
         return start
 
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest open transaction begins."""
+        """The first offset of the earliest open transaction; None where there is none."""
         return min(
             (entry.transaction_start for entry in self._entries.values() if entry.transaction_start >= 0), default=None
         )
 
     def expire(self, now_ms: int, expiration_ms: int, among: Iterable[int] | None = None) -> int:
         """Forgets producers (of `among`, or all) that wrote nothing for `expiration_ms` and have no open transaction,
-        and those that a truncation has undone; how many. The others have gone back by each truncation of before."""
+        and producers that wrote only truncated batches. Returns how many. The entries of the others are set back by all
+        truncations so far."""
         entries, cut_version = self._entries, self._cut_version
         before = len(entries)
         for producer_id in list(entries) if among is None else among:
@@ -287,8 +290,9 @@ class Producers:
         return before - len(entries)
 
     def expire_in_steps(self, now_ms: int, expiration_ms: int, count_max: int) -> Iterator[None]:
-        """As `expire`, `count_max` of them in each step; yields between two steps, where others may change what they
-        like. After the last one no truncation of before the first is remembered: every entry has gone back by it."""
+        """As `expire`, with `count_max` producers in each step; yields between two steps, where the state may change.
+        After the last step, the truncations from before the first one are forgotten: every entry was set back by
+        them."""
         version = self._version
         ids = list(self._entries)
         for start in range(0, len(ids), count_max):
@@ -298,8 +302,8 @@ class Producers:
         del self._cuts[: bisect_right(self._cuts, version, key=_version_of)]
 
     def truncate_to(self, end_offset: int) -> bool:
-        """Goes back to when the log ended at `end_offset`; False, and nothing is changed, where only the log itself can
-        say what was then. The same work however many producers there are."""
+        """Sets the state back to when the log ended at `end_offset`. Returns False, and changes nothing, where that
+        state can only be read from the log. The work is the same however many producers there are."""
         if end_offset < self._known_from:
             return False
         while self._cuts and self._cuts[-1].end_offset >= end_offset:
@@ -318,7 +322,7 @@ class Producers:
     def restore(
         self, entries: Iterable[tuple[int, ProducerEntry]], end_offset: int, now_ms: int, expiration_ms: int
     ) -> None:
-        """Takes the state from a snapshot of when the log ended at `end_offset`, without what has expired."""
+        """Takes the state from a snapshot of when the log ended at `end_offset`, without expired producers."""
         self._entries = dict(entries)
         self._cuts.clear()
         self._cut_version = self._known_from = 0
@@ -330,7 +334,7 @@ class Producers:
                 self._known_from = max(self._known_from, entry.batches[0].last_offset + 1)
 
     def freeze(self) -> FrozenProducers:
-        """The state as it is now. Cheap: the entries are shared, and copied when they change."""
+        """The present state. Cheap: the entries are shared, and copied when they change."""
         self._version += 1
         return FrozenProducers(self._entries.copy(), tuple(self._cuts))
 
@@ -340,8 +344,8 @@ class Producers:
 
 
 class SnapshotPiece(NamedTuple):
-    """Some producers in the format of a snapshot file: how many, their entries, and how many batches before each one's
-    last, and those."""
+    """Some producers in the format of a snapshot file: their number, their entries, the number of their batches before
+    each one's last, and these batches."""
 
     producer_count: int
     entries: bytes
@@ -350,7 +354,7 @@ class SnapshotPiece(NamedTuple):
 
 
 def snapshot_pieces(producers: FrozenProducers) -> Iterator[SnapshotPiece]:
-    """What a snapshot file holds, in pieces of some producers each, half a millisecond's work."""
+    """The content of a snapshot file, in pieces of some producers each, which take half a millisecond."""
     items = iter(producers.items())
     while some := list(islice(items, _PRODUCERS_A_PIECE)):
         piece, earlier = bytearray(), bytearray()
@@ -415,5 +419,5 @@ def _read_earlier(data: bytes, position: int) -> dict[int, list[KeptBatch]]:
 
 
 def _begins(batch: KeptBatch) -> bool:
-    """Whether it is the first batch of its epoch."""
+    """Whether `batch` is the first one of its epoch."""
     return batch.last_sequence == batch.offset_delta

@@ -1,16 +1,17 @@
 """Opens a log from its directory, and after an unclean stop finds the longest valid prefix of it.
 
-After a clean stop nothing is scanned but the last index interval of the active segment. Otherwise every segment from
-the recovery point on is read: each batch must be whole, of magic 2, with a sound CRC and offsets that ascend. At the
-first one that isn't, the log ends; later segments are dropped. Indexes, leader epochs and producers are rebuilt on the
-way. Doing it twice changes nothing the second time. A full disk doesn't keep a log from being opened and read.
+After a clean stop, only the last index interval of the active segment is scanned, unless indexes or leader epochs are
+missing or damaged. After an unclean stop, every segment from the recovery point on is read: each batch must be whole,
+of magic 2, with a valid CRC and ascending offsets. The log ends before the first batch that isn't, and later segments
+are dropped. Indexes, leader epochs and producers are rebuilt on the way. A second recovery changes nothing. A log can
+be opened and read even if the disk is full.
 
-Segments touch: each begins at the offset where the one before ends (`Log.roll` and compaction see to it). One that
-begins later, above the recovery point and what is compacted, tells that a loss of power took the end of the one before:
-there the log ends too.
+Segments are adjacent: each begins at the offset where the one before ends (`Log.roll` and compaction ensure this). If a
+segment above the recovery point and the compacted part begins later, a loss of power took the end of the one before:
+the log ends there, too.
 
-Interrupted work is finished first: `.swap` files are a compaction that was complete and take their place, `.cleaned`
-ones one that was not and go, `.deleted` ones go. Source: Kafka's LogLoader.
+Interrupted work is finished first. `.swap` files come from a complete compaction, and get their final names. `.cleaned`
+files come from an incomplete one, and are removed, as `.deleted` files are. Source: Kafka's LogLoader.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class BadLog(OSError):
-    """A log can't be opened for what its files hold, or by a fault of ours: its disk answered."""
+    """A log can't be opened because of its files' content or a fault of ours, although its disk works."""
 
 
 class Damage(NamedTuple):
@@ -52,7 +53,7 @@ class Damage(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A log, and what it took to open it."""
+    """An opened log, and what its recovery did."""
 
     log: Log
     segments_recovered: int
@@ -60,7 +61,7 @@ class Opened(NamedTuple):
     shortened: Segment | None
 
     def take_over(self) -> Log:
-        """The log, for whoever owns it from now on; recovery may have run in a thread."""
+        """The log. Its owner calls this on the event loop, because recovery may have run in a thread."""
         if self.shortened is not None:
             self.log.was_cut(self.shortened)
         return self.log
@@ -80,7 +81,7 @@ class Opened(NamedTuple):
             )  # fmt: skip
 
     def cut(self, high_watermark: int) -> Cut | None:
-        """What was lost, if anything was; see `tell`."""
+        """The loss, None where nothing was lost; see `tell`."""
         log, damage = self.log, self.damage
         missing = max(high_watermark - log.log_end_offset, 0)
         if damage is None:
@@ -104,7 +105,8 @@ def open_log(
 ) -> Opened:
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
-    `clean`: the last stop was a clean one. The offsets come from the checkpoints. Blocks; may run in any thread.
+    `clean` tells that the last stop was a clean one. The offsets come from the checkpoints. Blocks; may run in any
+    thread.
     Raises BadLog, and any other OSError of the disk's.
     """
     told = recovery_point, log_start_offset, compacted_to
@@ -164,7 +166,7 @@ class _Opening:
         if first < len(self.segments):
             base = self.segments[first].base_offset
             self._drop_snapshots_above(base)
-            # What was compacted was synced, too, and is by no means sure to touch in a directory of Kafka's.
+            # Compacted segments were synced, too, and in a directory of Kafka's they needn't be adjacent.
             synced = self.segments[-1].base_offset if clean else max(self.recovery_point, self.compacted_to)
             replay_from = self._recover_from(first, now_ms, synced)
         self._drop_hollow()
@@ -206,7 +208,8 @@ class _Opening:
             return LeaderEpochs(self.disk, self.directory)
 
     def _load_segments(self, files: dict[str, Entry]) -> list[int]:
-        """Fills `segments` and `snapshots`; the positions of segments whose indexes are missing or can't be right."""
+        """Fills `segments` and `snapshots`. Returns the positions of segments whose indexes are missing or can't be
+        right."""
         by_offset: dict[int, dict[str, Entry]] = {}
         for name, entry in files.items():
             parsed = names.parse_offset_name(name)
@@ -262,20 +265,23 @@ class _Opening:
         return last.offset > segment.base_offset and 0 <= last.position < segment.size
 
     def _has_several_batches(self, segment: Segment) -> bool:
-        """Whether an index without entries is wrong for a segment of this size: it is right for one great batch."""
+        """Whether an index without entries is wrong for a segment of this size: it is right for a single large
+        batch."""
         header = segment.header_at(0)
         return header is None or segment.size - header.size > 2 * self.config.index_interval_bytes
 
     def _first_unsynced(self) -> int:
-        """The segment that holds the recovery point, or the last one: its indexes needn't be complete on disk."""
+        """The position of the segment with the recovery point, or of the last one: its indexes needn't be complete on
+        the disk."""
         at = len(self.segments) - 1
         while at > 0 and self.segments[at].base_offset > self.recovery_point:
             at -= 1
         return max(at, 0)
 
     def _first_running_on(self, stop: int) -> int:
-        """The first segment before `stop` that runs into the next one's offsets; `stop` where none does. A loss of
-        power has undone its truncation before that was synced: so the next one isn't synced either, and goes."""
+        """The position of the first segment before `stop` whose offsets overlap the next one's; `stop` without any. A
+        loss of power undid its truncation, which wasn't synced: so the next segment isn't synced either, and is
+        dropped."""
         pairs = enumerate(pairwise(self.segments[: stop + 1]))
         running_on = (at for at, (segment, following) in pairs if segment.end_offset() > following.base_offset)
         return next(running_on, stop)
@@ -291,8 +297,8 @@ class _Opening:
         )
 
     def _recover_from(self, first: int, now_ms: int, synced: int) -> int:
-        """Recovers the segments from `first` on, of which those that begin up to `synced` are whole on the disk; the
-        offset up to which the producers are known then."""
+        """Recovers the segments from `first` on; a gap before a segment that begins at or below `synced` isn't damage,
+        because the segment before was synced whole. Returns the offset up to which the producers are known then."""
         base = self.segments[first].base_offset
         replay_producers(self.producers, self.segments[:first], self._restore(now_ms), base)
         known_starts = self.epochs.forget_from(base)
@@ -317,12 +323,12 @@ class _Opening:
         return next_offset
 
     def _end_with(self, at: int, size: int, end: int, reason: str) -> None:
-        """The log ends with the segment `at`, which had `size` bytes: what it lost and all later ones go."""
+        """Ends the log with the segment `at`, which had `size` bytes: drops its invalid end and all later segments."""
         segment = self.segments[at]
         dropped = self.segments[at + 1 :]
         del self.segments[at + 1 :]
         lost = size - segment.size + sum(later.size for later in dropped)
-        for later in reversed(dropped):  # and the cut last: a stop in between must not make a hole
+        for later in reversed(dropped):  # the cut comes last: a stop in between must not make a hole
             self._remove(later)
         segment.file.truncate(segment.size)
         self.cut = segment
@@ -348,8 +354,9 @@ class _Opening:
             self.disk.remove(f"{self.directory}/{names.offset_name(segment.base_offset, suffix)}")
 
     def _drop_hollow(self) -> None:
-        """An empty segment among another one's offsets was begun by a roll that failed, or cut to nothing, and would
-        hide these. Its snapshot tells of another offset than its name."""
+        """Removes empty segments that begin among the offsets of the segment before. A failed roll began such a
+        segment, or it was cut to nothing; it would hide these offsets. Its snapshot is removed, too, because it is of
+        another offset than its name says."""
         for at in range(len(self.segments) - 1, 0, -1):
             segment = self.segments[at]
             if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:
@@ -360,8 +367,8 @@ class _Opening:
                     self._drop_snapshot(segment.base_offset)
 
     def _end_offset(self) -> int:
-        """The end of the log; makes the active segment ready, or a first one where there is none or all lie below the
-        log start offset."""
+        """The log's end offset. Prepares the active segment for appends; begins a first segment where there is none, or
+        where all lie below the log start offset."""
         if self.segments:
             end = self.segments[-1].resume()
             if end >= self.log_start_offset:
@@ -397,8 +404,8 @@ def recover_segment(
 ) -> tuple[int, str]:
     """Reads a whole segment, rebuilds its indexes, and ends it behind the last valid batch; the file isn't cut yet.
 
-    `next_offset` is the least offset that it may begin with, `known_starts` where epochs began by the checkpoint.
-    Returns the offset that follows, and why the rest isn't valid (empty where all of it is).
+    `next_offset` is the least offset that the segment may begin with, `known_starts` has the start offsets of epochs
+    from the checkpoint. Returns the offset after the last valid batch, and why the rest isn't valid (empty if it is).
     """
     size = segment.size
     segment.offsets.clear()
@@ -414,7 +421,7 @@ def recover_segment(
                 break
             if header.leader_epoch >= 0 and header.leader_epoch > epochs.latest:
                 start = known_starts.get(header.leader_epoch, header.base_offset)
-                # Compaction may have taken an epoch's first batches: then only the checkpoint knows where it began.
+                # Compaction may have removed an epoch's first batches: then only the checkpoint knows where it began.
                 if not next_offset <= start <= header.base_offset:
                     start = header.base_offset
                 epochs.assign(header.leader_epoch, start)
@@ -435,10 +442,10 @@ def recover_segment(
 
 
 def _resumable(segment: Segment) -> bool:
-    """Whether the last entry of the offset index names a batch: where a log ends is read from there on.
+    """Whether the last entry of the offset index points to a batch, from which on the log's end is searched.
 
-    In a directory of Kafka's an entry may tell the end of several batches, of which this is the first, and batches of
-    an older magic, whose headers are others.
+    In a directory of Kafka's, an entry may have the last offset of several batches and the position of the first of
+    them. There may also be batches of an older magic, whose headers differ.
     """
     if not segment.size or not len(segment.offsets):
         return True
@@ -452,13 +459,13 @@ def _resumable(segment: Segment) -> bool:
 
 
 def _is_hole(end: int, base_offset: int) -> bool:
-    """Whether offsets are missing between segments; a leap that indexes couldn't express was rolled so: from the end
-    to the last offset of what was appended then, which is somewhat further than `base_offset`."""
+    """Whether offsets are missing between segments. A leap that indexes couldn't express isn't a hole: `Log` rolled a
+    segment there. It measures the leap up to the last offset appended then, which is somewhat beyond `base_offset`."""
     return 0 < base_offset - end <= MAX_RELATIVE_OFFSET // 2
 
 
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
-    """What is wrong with a whole batch; empty where nothing is."""
+    """The fault of a whole batch; empty where it has none."""
     if header.magic != MAGIC:
         return f"a batch of magic {header.magic}"
     if not crc_valid(batch, 0, header.size):
@@ -471,7 +478,7 @@ def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset
 
 
 def finish_interrupted(disk: Disk, directory: str) -> dict[str, Entry]:
-    """Completes or undoes what a stop interrupted; the files that are left, by name."""
+    """Completes or undoes the work that a stop interrupted. Returns the remaining files by name."""
     files = {entry.name: entry for entry in disk.list(directory) if not entry.is_directory}
     if not any(name.endswith((names.DELETED, names.CLEANED, names.SWAP, ".tmp")) for name in files):
         return files
@@ -487,8 +494,8 @@ def finish_interrupted(disk: Disk, directory: str) -> dict[str, Entry]:
 
 
 def _finish_swap(disk: Disk, directory: str, files: dict[str, Entry], swaps: list[str]) -> None:
-    """Segments that a `.swap` log covers were compacted into it: they go, and it takes its name, the log file last:
-    as long as it has the old name, all of this is done again."""
+    """Removes the segments that were compacted into a `.swap` segment, and gives its files their final names. The log
+    file is renamed last: as long as it has the old name, all of this is done again."""
     lowest, highest = 1 << 63, -1
     for name in swaps:
         parsed = names.parse_offset_name(name.removesuffix(names.SWAP))

@@ -17,7 +17,7 @@ from .segment import Segment
 
 
 def write_snapshot(disk: Disk, directory: str, offset: int, producers: Producers) -> None:
-    """Puts the producers' state as of `offset` into its file."""
+    """Writes the producers' state as of `offset` to its file."""
     path = f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
     disk.write_atomically(path, producers.snapshot(), fsync=False)
 
@@ -32,10 +32,11 @@ def producers_at(
     now_ms: int,
     expiration_ms: int,
 ) -> Producers:
-    """The producers as they were when the log, whose producers are `now`, ended at `end`: `now` itself, gone back, or
-    others where only the log can say. Damaged ones of `snapshots` are removed from disk and list."""
+    """The producers as they were when the log ended at `end`. `now` are its present producers, which are set back and
+    returned if possible; otherwise new ones are read from a snapshot and the log. Damaged ones of `snapshots` are
+    removed from the disk and from the list."""
     if now.truncate_to(end):
-        return now  # to read a segment's headers would take seconds, or minutes
+        return now  # reading a segment's headers would take seconds, or minutes
     producers = Producers()
     usable = [offset for offset in snapshots if offset <= end]
     later = snapshots[len(usable) :]
@@ -48,7 +49,8 @@ def producers_at(
 def restore_snapshot(
     disk: Disk, directory: str, snapshots: list[int], producers: Producers, now_ms: int, expiration_ms: int
 ) -> int:
-    """Loads the newest readable snapshot; the offset to replay from. Damaged ones are removed, from disk and list."""
+    """Loads the newest readable snapshot, and returns the offset to replay from. Damaged or missing snapshots are
+    removed from the disk and from the list."""
     while snapshots:
         path = f"{directory}/{names.offset_name(snapshots[-1], names.PRODUCER_SNAPSHOT)}"
         try:
@@ -82,7 +84,7 @@ def replay_producers(producers: Producers, segments: Sequence[Segment], start: i
 
 
 def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> None:
-    """Notes the commit or abort marker in a control batch; one that compaction emptied says nothing."""
+    """Notes the commit or abort marker in a control batch. A batch that compaction emptied has none."""
     for record in records(batch):
         value = record.value or b""
         coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1

@@ -1,19 +1,19 @@
-"""What of a file is in the page cache, asked without waiting for the disk.
+"""Finds out which bytes of a file are in the page cache, without waiting for the disk.
 
-The rule it protects: the event loop reads only what is in memory. Linux has three ways to ask, none of which is enough
-alone (measured on Linux 6.18, for a megabyte):
+The rule it protects: the event loop reads only bytes that are in memory. Linux has three ways to ask, none of which is
+enough alone (measured on Linux 6.18, for a megabyte):
 
-- `cachestat` (Linux 6.5): 0.6 µs. It counts pages that a read which is under way has only just asked for, too, and on a
-  disk that doesn't answer those never come. So it isn't asked about what may be on its way (`Coming`).
-- `mincore`, on a mapping made for the question: 23 µs. It counts only pages whose content is there. It tells the truth
-  only to those who may write the file, as a broker may its logs.
-- `preadv2` with RWF_NOWAIT: costs as much as reading does. It is for what is going to be read anyway.
+- `cachestat` (Linux 6.5): 0.6 µs. It also counts pages that a read in progress has only just requested, and on a disk
+  that doesn't answer, these pages never arrive. So it isn't asked about bytes that may be on their way (`Coming`).
+- `mincore`, on a mapping made for the question: 23 µs. It counts only pages whose content is in memory. It answers
+  truthfully only to a process that may write the file, as a broker may write its logs.
+- `preadv2` with RWF_NOWAIT: costs as much as a read. It is used for bytes that are going to be read anyway.
 
-What `cachestat` costs grows with the number of the page cache's pieces: 1 µs for a megabyte written at once, 18 µs for
-one written by 1000 bytes, which is a tenth of what it takes to send that. So nobody asks twice about the same within a
-moment (`Lately`), and not about what this process has just written.
+The cost of `cachestat` grows with the number of the page cache's pieces: 1 µs for a megabyte written at once, 18 µs for
+a megabyte written 1000 bytes at a time, which is a tenth of the time it takes to send it. So the kernel isn't asked
+twice about the same bytes within a moment (`Lately`), nor about bytes that this process has just written.
 
-Where none of the three is there (on another operating system, on a file system without RWF_NOWAIT, such as tmpfs),
+Where none of the three is available (on another operating system, on a file system without RWF_NOWAIT, such as tmpfs),
 everything counts as being in memory, and a read waits for the disk.
 """
 
@@ -38,24 +38,25 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class Lately:
-    """What of a file was in memory a moment ago, as one stretch: written by this process, or found there.
+    """The stretch of a file that was in memory a moment ago, because this process wrote it or found it there.
 
-    A moment is so short that pages don't go within it unless memory is very short, and long enough that a consumer
-    behind a producer, and each one of many, costs hardly a question. Any thread may call this.
+    A moment is so short that pages aren't evicted within it unless memory is very scarce. It is so long that consumers
+    which follow a producer cause hardly any questions. Any thread may call this.
     """
 
     __slots__ = ("_stretch",)
 
     def __init__(self) -> None:
-        self._stretch = 0, 0, 0.0  # start, end, until when; one object, so that no thread sees the half of a change
+        self._stretch = 0, 0, 0.0  # start, end, until when; one object, so that no thread sees half of a change
 
     def holds(self, size: int, position: int) -> bool:
-        """Whether all of these bytes were in memory."""
+        """Whether all of these bytes were in memory a moment ago."""
         start, end, until = self._stretch
         return start <= position and position + size <= end and time.monotonic() < until
 
     def found(self, size: int, position: int) -> None:
-        """These bytes are in memory now. With those beside them they count until the older ones lapse."""
+        """Notes that these bytes are in memory now. If they touch the known stretch, both together count until the
+        older one expires."""
         if not size:
             return
         start, end, until = self._stretch
@@ -66,15 +67,15 @@ class Lately:
             self._stretch = position, position + size, now + KNOWN_SECONDS
 
     def cut(self) -> None:
-        """The file has become shorter."""
+        """Forgets the stretch, because the file became shorter."""
         self._stretch = 0, 0, 0.0
 
 
 class Coming:
-    """What of a file may be on its way from the disk: what was asked for lately, as one stretch, and what the kernel
-    reads ahead of that. Threads ask for it, and the event loop finds that it has come.
+    """The stretch of a file that may be on its way from the disk: the bytes requested lately, and those that the kernel
+    reads ahead. Threads request bytes, and the event loop finds that they have arrived.
 
-    Other processes' reads aren't known: that of compaction, of a tool.
+    Reads by other processes, such as compaction or a tool, aren't known.
     """
 
     __slots__ = ("_end", "_lock", "_start")
@@ -84,7 +85,7 @@ class Coming:
         self._lock = threading.Lock()
 
     def asked(self, size: int, position: int) -> None:
-        """These bytes, and some behind them, may come."""
+        """Notes that these bytes, and some behind them, may be on their way."""
         end = position + size + READ_AHEAD_BYTES
         with self._lock:
             if self._start < self._end:
@@ -92,7 +93,7 @@ class Coming:
             self._start, self._end = position, end
 
     def came(self, size: int, position: int) -> None:
-        """These bytes are in memory."""
+        """Notes that these bytes are in memory."""
         with self._lock:
             if position <= self._start < position + size:
                 self._start = position + size
@@ -112,12 +113,12 @@ class _Statistics(ctypes.Structure):
 
 
 class PageCache:
-    """The operating system's. `counts` and `tells`: whether `cachestat` and `mincore` are there to be asked."""
+    """The operating system's page cache. `counts` and `tells` say whether `cachestat` and `mincore` are available."""
 
     def __init__(self) -> None:
         self.counts = self.tells = sys.platform == "linux"
         if self.tells:
-            # Without letting go of Python's lock: these calls are shorter than that takes, and wait for nothing.
+            # PyDLL keeps Python's lock: these calls take less time than releasing it would, and wait for nothing.
             system = ctypes.PyDLL(None, use_errno=True)
             self._system_call = system.syscall
             self._mincore = system.mincore
@@ -129,14 +130,14 @@ class PageCache:
             self._munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def has_all(self, descriptor: int, size: int, position: int) -> bool:
-        """Whether each page of these bytes is in the page cache, or asked for by a read that is under way. False also
-        where the kernel can't say."""
+        """Whether each page of these bytes is in the page cache, or requested by a read in progress. False also where
+        the kernel can't say."""
         if not self.counts:
             return False
         statistics = _Statistics()
         asked = ctypes.byref(_Range(position, size))
         if self._system_call(_CACHESTAT, descriptor, asked, ctypes.byref(statistics), 0):
-            if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):  # too old; forbidden to containers
+            if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):  # an old kernel; forbidden in containers
                 self.counts = False
             return False
         return bool(statistics.cached == (position + size - 1) // _PAGE - position // _PAGE + 1)
@@ -148,7 +149,7 @@ class PageCache:
         skipped = position % _PAGE
         length = skipped + size
         address = self._mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, position - skipped)
-        if address == _MAP_FAILED:  # a file system without mappings, or no memory: as if there were nothing to ask
+        if address == _MAP_FAILED:  # a file system without mappings, or no memory: as without `mincore`
             return size
         pages = ctypes.create_string_buffer((length + _PAGE - 1) // _PAGE)
         failed = self._mincore(address, length, pages)

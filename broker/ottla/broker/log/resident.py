@@ -1,7 +1,7 @@
-"""What is sent of a stretch of a log file without waiting for the disk.
+"""Decides how much of a stretch of a log file can be sent without waiting for the disk.
 
-Asks the file, and reads a little of it; holds no state. The rule it protects: whoever was told that something can be
-read isn't stopped in its middle by a disk that doesn't answer, and with it what stands behind in the same answer.
+Asks the file, and reads a little of it; has no state. The rule it protects: an answer that contains a stretch isn't
+stopped in the middle of it by a disk that doesn't answer, because everything behind the stretch would wait, too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ WAIT = -1
 
 
 def resident(found: list[FileRange], small_bytes: int) -> tuple[Sequence[Part], int]:
-    """As much of what a log's read `found`, one range or none, as is in memory, and its size: the batch that it begins
-    with is there whole. What is at most `small_bytes` is read: that costs as much as to ask whether it is there. With
-    WAIT, whoever reads it waits for the disk.
+    """The part in memory of the range (one or none) that a log's read `found`, and its size in bytes; its first batch
+    is whole. A range of at most `small_bytes` is read, because that costs as much as asking whether it is in memory.
+    With WAIT for `small_bytes` the range is returned as it is, and reading it may wait for the disk.
 
-    Raises BlockingIOError where something of the first READ_AHEAD_BYTES isn't in memory. A thread reads so much at
-    once: what the kernel brings in bit by bit would be fetched bit by bit. Raises DamagedSegment where the file ends.
+    Raises BlockingIOError where some of the first READ_AHEAD_BYTES aren't in memory. A thread then reads that many at
+    once: otherwise clients would fetch the small pieces that the kernel has read so far. Raises DamagedSegment where
+    the file ends before the range does.
     """
     if not found:
         return found, 0

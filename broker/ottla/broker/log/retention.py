@@ -1,7 +1,7 @@
-"""Which of a log's oldest segments may go. Pure.
+"""Decides which of a log's oldest segments may be deleted. Pure.
 
 Source: Kafka's UnifiedLog.deleteOldSegments: by log start offset under every policy; by size and time only where the
-policy deletes; from the oldest on, stopping at the first that stays; never what the high watermark hasn't passed.
+policy deletes; from the oldest on, up to the first that stays; never a segment that the high watermark hasn't passed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .config import LogConfig
 
 
 class Segment(Protocol):
-    """What is asked of a segment. `age_stamp`, its greatest timestamp in ms, may be read from the disk, so it is asked
-    for only where it decides."""
+    """A segment, as far as retention looks at it. `age_stamp`, its greatest timestamp in ms, may have to be read from
+    the disk, so it is asked for only where it decides."""
 
     @property
     def base_offset(self) -> int: ...
@@ -34,8 +34,9 @@ def deletable(
     log_start_offset: int,
     count_max: int | None = None,
 ) -> tuple[int, str]:
-    """(how many segments from the front, `count_max` at most, why). An empty last segment always stays."""
-    candidates: list[tuple[Segment, int]] = []  # with the offset that the next one begins at
+    """(how many segments from the front may be deleted, at most `count_max`, and why). An empty last segment always
+    stays."""
+    candidates: list[tuple[Segment, int]] = []  # with the base offset of the next one
     for at, segment in enumerate(islice(segments, count_max)):
         last = at + 1 == len(segments)
         end_offset = log_end_offset if last else segments[at + 1].base_offset

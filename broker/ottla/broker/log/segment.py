@@ -1,7 +1,7 @@
-"""One segment: a log file, its two indexes, and what is known of its timestamps.
+"""One segment: a log file, its two indexes, and its greatest timestamp.
 
-A segment is found by offsets, and answers with positions in its file: payload bytes are for `sendfile`. Nothing is
-opened before it is needed, because a broker holds tens of thousands of segments; `OpenFiles` bounds how many stay open.
+A segment is searched by offset, and answers with positions in its file: `sendfile` sends the payload. No file is opened
+before it is needed, because a broker has tens of thousands of segments; `OpenFiles` bounds how many stay open.
 
 Source: Kafka's LogSegment (KIP-33 for the timestamps).
 """
@@ -49,7 +49,7 @@ class FoundRecord(NamedTuple):
 
 
 class DamagedSegment(OSError):
-    """What a segment's file holds isn't batches, though the disk answered."""
+    """A segment's file has something else than batches, although the disk works."""
 
 
 def files_to_keep_open() -> int:
@@ -59,7 +59,7 @@ def files_to_keep_open() -> int:
 
 
 class OpenFiles:
-    """Which segments hold an open log file; those not used lately are let go beyond `limit`."""
+    """The segments with an open log file. Beyond `limit`, segments that weren't used lately are closed."""
 
     __slots__ = ("_lock", "_open", "changing", "limit")
 
@@ -67,10 +67,10 @@ class OpenFiles:
         self.limit = limit
         self._open: deque[Segment] = deque()
         self._lock = threading.Lock()  # recovery opens segments from several threads
-        self.changing = threading.Lock()  # a segment's open file, or its name
+        self.changing = threading.Lock()  # guards the open file and the path of each segment
 
     def opened(self, segment: Segment) -> None:
-        """Notes a segment, and lets go of one that wasn't used since it was last looked at."""
+        """Notes an opened segment. Beyond the limit, closes one that wasn't used since it was last looked at."""
         with self._lock:
             self._open.append(segment)
             while len(self._open) > self.limit:
@@ -83,7 +83,7 @@ class OpenFiles:
 
 
 class Segment:
-    """The batches from `base_offset` on, in one file. `size` is its end; what stands behind it isn't there."""
+    """The batches from `base_offset` on, in one file. `size` is its end; bytes behind it don't count."""
 
     __slots__ = (
         "_file",
@@ -145,7 +145,7 @@ class Segment:
 
     @property
     def opened(self) -> File:
-        """The log file where it is open. Raises BlockingIOError where it isn't: who opens it waits for the disk."""
+        """The log file if it is open. Raises BlockingIOError if not, because opening it would wait for the disk."""
         self.used = True
         if self._file is None:
             raise BlockingIOError
@@ -153,7 +153,7 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """The open log file."""
+        """The log file, opened if it isn't open."""
         self.used = True
         file = self._file
         if file is None:
@@ -161,13 +161,13 @@ class Segment:
         return file
 
     def begin(self) -> None:
-        """Makes the files, empty."""
+        """Creates the files, empty."""
         self._open(create=True).truncate(0)
         self.offsets.clear()
         self.times.clear()
 
     def erase(self) -> None:
-        """Removes the files, as far as that works."""
+        """Removes the files, as far as possible."""
         self.let_go()
         for path in (self._path, self.offsets.path, self.times.path):
             with contextlib.suppress(OSError):
@@ -177,13 +177,13 @@ class Segment:
         path = self._path
         file = self.disk.open(path, create=create)
         with self._open_files.changing:
-            if path == self._path:  # else a thread has waited for the disk while the files were moved: it reads the old
+            if path == self._path:  # else they were moved while this thread waited for the disk: it reads the old ones
                 self._file = file
         self._open_files.opened(self)
         return file
 
     def let_go(self) -> None:
-        """Closes the files unless somebody else holds them; they reopen by themselves."""
+        """Closes the files unless they are in use elsewhere; they reopen by themselves."""
         self._file = None
         self.offsets.let_go()
         self.times.let_go()
@@ -193,8 +193,8 @@ class Segment:
         self._renamed(f"{directory}/{self.base_offset:020d}", "")
 
     def doomed(self) -> None:
-        """The files have been renamed for their removal: threads that still read find them under those names, and
-        nothing else."""
+        """Notes that the files were renamed for deletion: threads that still read find them under the new names, and no
+        other files."""
         self._renamed(self._path.removesuffix(names.LOG), names.DELETED)
 
     def _renamed(self, stem: str, suffix: str) -> None:
@@ -207,7 +207,7 @@ class Segment:
     # ---- writing
 
     def write(self, data: Buffer, position: int) -> None:
-        """Puts batches at `position`, the segment's end. Raises OSError; then the file ends there, if that works."""
+        """Writes batches at `position`, the segment's end. Raises OSError; then the file is cut there, if possible."""
         self.used = True
         file = self._file
         if file is None:
@@ -215,13 +215,13 @@ class Segment:
         try:
             file.pwrite(data, position)
         except OSError:
-            with contextlib.suppress(OSError):  # what is left behind the end is overwritten, or dropped by recovery
+            with contextlib.suppress(OSError):  # bytes left behind the end are overwritten, or dropped by recovery
                 file.truncate(position)
             raise
 
     def appended(self, last_offset: int, position: int, size: int, max_timestamp: int, config: LogConfig) -> None:
-        """A batch of `size` bytes was written at `position`, the segment's end; indexes it when an index interval has
-        gone by since the last entry."""
+        """Notes a batch of `size` bytes that was written at `position`, the segment's end; indexes it if more than an
+        index interval was written since the last entry."""
         if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._offset_of_max = last_offset
@@ -239,7 +239,7 @@ class Segment:
 
     @property
     def age_stamp(self) -> int:
-        """The greatest timestamp; when it was last changed where its records have none."""
+        """The greatest timestamp in ms; the time of the file's last change where its records have none."""
         timestamp = self.largest().timestamp
         return timestamp if timestamp >= 0 else self.modified_ms
 
@@ -254,17 +254,18 @@ class Segment:
         self.times.seal()
 
     def write_out(self) -> None:
-        """Puts the indexes' tails into their files, so that they can be fsynced."""
+        """Writes the indexes' tails to their files, so that they can be synced."""
         self.offsets.write_out()
         self.times.write_out()
 
     def files(self) -> list[File]:
-        """The open files, for a sync: held, so that a deletion meanwhile doesn't matter."""
+        """The open files, for a sync. They stay open, so that a deletion meanwhile doesn't matter."""
         return [self._file or self.disk.open(self._path), self.offsets.file(create=True), self.times.file(create=True)]
 
     def cut_for(self, offset: int) -> tuple[int, int]:
-        """Where to `cut` so that every batch goes that holds `offset` or comes after: the position, and where the log
-        may go on: at `offset`, or at the start of a batch that had to go whole. Opens all that will be cut."""
+        """What `cut` needs to drop every batch with `offset` or later offsets: the position, and the offset at which
+        the log ends then. This is `offset`, or the base offset of a batch that contains it. Opens the files that will
+        be cut."""
         self.offsets.file(create=True)
         self.times.file(create=True)
         position = self.position_of(offset)
@@ -274,7 +275,7 @@ class Segment:
         return position, min(offset, header.base_offset)
 
     def cut(self, position: int, end_offset: int) -> None:
-        """Drops what stands from `position` on, where `end_offset` would come next."""
+        """Drops the batches from `position` on, so that the log ends at `end_offset`."""
         self.offsets.truncate_to(end_offset)
         self.times.truncate_to(end_offset)
         self.file.truncate(position)
@@ -283,8 +284,8 @@ class Segment:
         self.resume()
 
     def resume(self) -> int:
-        """Makes ready for appends after opening or cutting: the end offset, which it returns, the greatest timestamp
-        and the bytes since the last index entry, all from the last entry on."""
+        """Prepares for appends after opening or cutting. Reads the batches from the last index entry on for the
+        greatest timestamp, the bytes since that entry, and the end offset, which it returns."""
         end = self.base_offset
         start = self.offsets.last().position if len(self.offsets) else 0
         self._max_timestamp, self._offset_of_max = self.times.last()
@@ -303,14 +304,14 @@ class Segment:
     # ---- reading
 
     def header_at(self, position: int, wait: bool = True) -> BatchHeader | None:
-        """The header of the batch at `position`; None at the end. `wait` as of `position_of`."""
+        """The header of the batch at `position`; None at the end. `wait` is as in `position_of`."""
         if position + HEADER_SIZE > self.size:
             return None
         read = self.file.pread if wait else self.opened.pread_cached
         return read_header(read(HEADER_SIZE, position))
 
     def headers(self, position: int = 0, stop: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the whole batches from `position` on, up to `stop`, up to now the segment's end."""
+        """(position, header) of the whole batches from `position` on, up to `stop` (default: the present end)."""
         end = self.size if stop is None else stop
         while position + HEADER_SIZE <= end:
             chunk = self.file.pread(min(_SCAN_SIZE, end - position), position)
@@ -328,7 +329,7 @@ class Segment:
     def batches(self, size: int | None = None) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         """(position, header, bytes) of each batch in the first `size` bytes of the file (default: the segment's).
 
-        Raises ValueError at one that isn't whole.
+        Raises ValueError at a batch that isn't whole.
         """
         end = self.size if size is None else size
         position, wanted = 0, _CHUNK_SIZE
@@ -351,8 +352,8 @@ class Segment:
             position += at
 
     def position_of(self, offset: int, wait: bool = True) -> int | None:
-        """Where the first batch starts that ends at or after `offset`; None where the segment holds none such. Raises
-        BlockingIOError where the disk would have to be waited for, unless it may `wait`."""
+        """The position of the first batch that ends at or after `offset`; None where the segment has none. Without
+        `wait`, raises BlockingIOError where it would have to wait for the disk."""
         if offset <= self.base_offset:
             return 0 if self.size else None
         position = self.offsets.floor(offset, wait).position
@@ -373,13 +374,14 @@ class Segment:
                 at += LOG_OVERHEAD + length
             if at == 0:
                 return None
-            wanted = HEADER_SIZE if at > 2 * len(chunk) else _SCAN_SIZE  # great batches are hopped over
+            wanted = HEADER_SIZE if at > 2 * len(chunk) else _SCAN_SIZE  # only headers of large batches
             position += at
         return None
 
     def read_ahead(self, offset: int, limit_offset: int, size: int) -> None:
-        """Brings into memory what is looked at to find `offset` and `limit_offset`, and from there on `size` bytes, or
-        a whole batch where that is more. For a thread: what the event loop changes meanwhile is looked at once more."""
+        """Brings into memory the bytes that are read to find `offset` and `limit_offset`, and from `offset` on `size`
+        bytes, or a whole batch where that is more. For a thread: the event loop may change the segment meanwhile, and
+        looks again afterwards."""
         start = self.position_of(offset)
         if start is not None:
             header = self.header_at(start)
@@ -395,7 +397,7 @@ class Segment:
         return end
 
     def batch_at(self, position: int, header: BatchHeader) -> bytes:
-        """A whole batch."""
+        """The bytes of a whole batch."""
         return self.file.pread(header.size, position)
 
     # ---- timestamps

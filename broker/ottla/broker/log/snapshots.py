@@ -1,7 +1,7 @@
-"""Which snapshots of its producers a log has: those on the disk, and those that the next sync writes.
+"""The snapshots of a log's producers: those on the disk, and pending ones that the next sync writes.
 
 Owned by the event loop. A pending snapshot that is no longer wanted, or whose directory gets another name, is given up
-before anything else happens, so that no thread makes a file of it afterwards.
+before anything else happens, so that no thread writes its file afterwards.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Snapshots:
 
     @property
     def last(self) -> int:
-        """The greatest offset that there is a snapshot of, or will be; −1 where none."""
+        """The greatest offset of a snapshot on the disk or pending; −1 where there is none."""
         return max(self.on_disk[-1] if self.on_disk else -1, *self._pending, -1)
 
     def write_later(self, disk: Disk, directory: str, offset: int, producers: Producers) -> None:
-        """Has the next sync write one of the state as it is now, when the log ends at `offset`."""
+        """Has the next sync write a snapshot of the present state, when the log ends at `offset`."""
         if self.last >= offset:
             return
         if len(self._pending) == _PENDING_MAX:  # rolls are faster than the disk
@@ -39,35 +39,36 @@ class Snapshots:
         self._pending[offset] = PendingSnapshot(disk, directory, offset, producers.freeze())
 
     def pending(self, end_offset: int) -> list[PendingSnapshot]:
-        """What a sync up to `end_offset` writes."""
+        """The snapshots that a sync up to `end_offset` writes."""
         return [snapshot for snapshot in self._pending.values() if snapshot.offset <= end_offset]
 
     def synced(self, snapshots: Iterable[PendingSnapshot]) -> None:
-        """A sync with these has ended."""
+        """Notes that a sync with these snapshots has ended."""
         for snapshot in snapshots:
             if snapshot.written and self._pending.get(snapshot.offset) is snapshot:
                 self._settle(snapshot.offset)
 
     def write_out(self) -> None:
-        """Writes what is pending. Raises OSError. Blocks."""
+        """Writes the pending snapshots. Raises OSError. Blocks."""
         for snapshot in self._pending.values():
             snapshot.write(pauses=False)
         self.give_up()
 
     def give_up(self, unwanted: Callable[[int], bool] = lambda _: True) -> None:
-        """Nothing is written any more of what is pending and unwanted; what has been written is on the disk."""
+        """Gives up the unwanted pending snapshots; one that has been written already counts as on the disk."""
         for offset in [offset for offset in self._pending if unwanted(offset)]:
             self._settle(offset)
 
     def forget(self, unwanted: Callable[[int], bool]) -> list[int]:
-        """Takes out the unwanted ones; those of them that are on the disk, whose files the caller removes."""
+        """Forgets the unwanted snapshots. Returns the offsets of those on the disk, whose files the caller removes."""
         self.give_up(unwanted)
         gone = [offset for offset in self.on_disk if unwanted(offset)]
         self.on_disk = [offset for offset in self.on_disk if not unwanted(offset)]
         return gone
 
     def moved(self) -> None:
-        """The log goes on in another directory: a snapshot that a sync has written into the former one isn't there."""
+        """Notes that the log goes on in another directory, which lacks a pending snapshot that a sync has written to
+        the former one."""
         copied = list(self.on_disk)
         self.give_up()
         self.on_disk = copied

@@ -1,7 +1,8 @@
-"""What lies in a log directory when a broker starts: partitions, and what an earlier one left under other names.
+"""Lists a log directory's content when a broker starts: partitions, and directories that were renamed earlier.
 
-A partition's directory belongs to the topic id in its `partition.metadata`; one without is left alone, and remembered
-if there are records in it. Nothing is opened here, and nothing is changed. Source: Kafka's LogManager.loadLogs.
+A partition's directory belongs to the topic id in its `partition.metadata`. A directory without a topic id is left
+alone, and remembered if it has records. No log is opened here, and nothing is changed. Source: Kafka's
+LogManager.loadLogs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class FoundLog(NamedTuple):
 
 
 class InterruptedMove(NamedTuple):
-    """A copy that wasn't complete, in the log directory `to`; of a partition, as far as that can be told."""
+    """An incomplete copy in the log directory `to`. Its topic id and partition are None where they can't be read."""
 
     topic_id: UUID | None
     partition: int | None
@@ -39,7 +40,8 @@ class InterruptedMove(NamedTuple):
 
 @dataclass(slots=True)
 class Survey:
-    """`unclaimed` holds records by (topic, partition), and doesn't say of which topic id; `doomed` is to be removed."""
+    """`unclaimed` has directories with records but without a topic id, by (topic, partition); `doomed` has directories
+    to be removed."""
 
     logs: list[FoundLog] = field(default_factory=list)
     unclaimed: dict[tuple[str, int], str] = field(default_factory=dict)

@@ -1,8 +1,9 @@
-"""How the files of a compacted segment take the place of those that it was made of.
+"""Replaces segments by the one that compaction made of them.
 
-The order is such that a stop at any point is either finished or undone by recovery, which has the other half: the log's
-`.swap` name, the last to be given, says that the new segment is complete; then the old segments go; then the new one
-takes its name, the log last again. Source: Kafka's LocalLog.replaceSegments.
+The order is such that recovery (`recovery.finish_interrupted`) can finish or undo a swap that a stop interrupts at any
+point. First the new files get `.swap` names, the log file last, which says that the new segment is complete. Then the
+old segments are taken away. Then the new files get their final names, the log file last again. Source: Kafka's
+LocalLog.replaceSegments.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from .disk import Disk, all_or_unusable
 
 
 def put_in_place(disk: Disk, stem: str, take_old_away: Callable[[], None]) -> None:
-    """Gives the `.cleaned` files of `stem`, which are synced, their names. Blocks.
+    """Gives the `.cleaned` files of `stem`, which are synced, their final names. Blocks.
 
-    Raises OSError: EIO where a part was done, for only recovery helps then; as it is where nothing has changed yet.
+    Raises OSError: EIO where a part was done, because only recovery helps then; the original error where nothing has
+    changed yet.
     """
     suffixes = [suffix for suffix in names.SEGMENT_SUFFIXES if disk.exists(f"{stem}{suffix}{names.CLEANED}")]
     for suffix in suffixes[:1]:

@@ -16,7 +16,7 @@ _AGAIN_SECONDS = 0.02
 
 
 class ReadLog(Protocol):
-    """What is needed of a log."""
+    """A log, as far as a look-up needs it."""
 
     @property
     def segments(self) -> list[Segment]: ...
@@ -37,7 +37,7 @@ def first_of_greatest(log: ReadLog) -> FoundRecord | None:
 
 
 def _despite_changes(log: ReadLog, look_up: Callable[[], FoundRecord | None]) -> FoundRecord | None:
-    """What was read around a truncation proves nothing, whether it was found or made no sense: it is read again."""
+    """Repeats a look-up during which the log was truncated: neither its result nor its error counts."""
     for attempt in range(_TRIES_MAX):
         last = attempt + 1 == _TRIES_MAX
         generation = log.generation
@@ -45,12 +45,12 @@ def _despite_changes(log: ReadLog, look_up: Callable[[], FoundRecord | None]) ->
             found = look_up()
             if last or log.generation == generation:
                 return found
-        except FileNotFoundError:  # retention or compaction is just renaming what this thread wants to open
+        except FileNotFoundError:  # retention or compaction is just renaming the file that is opened
             if last:
                 raise
             time.sleep(_AGAIN_SECONDS)
-        except Exception:  # half an index entry, a position behind the end: it was cut, or the log is damaged
-            time.sleep(_AGAIN_SECONDS)  # a truncation that is under way counts when it is over
+        except Exception:  # half an index entry, a position behind the end: the log was cut, or is damaged
+            time.sleep(_AGAIN_SECONDS)  # a truncation in progress is counted at its end
             if last or log.generation == generation:
                 raise
     raise AssertionError("unreachable")

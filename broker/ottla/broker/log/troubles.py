@@ -1,7 +1,7 @@
-"""What goes wrong with single logs while they are looked after.
+"""Errors of single logs in the duties of upkeep and compaction.
 
-An error of one log must not end the care of the others, and one that comes back with every round must not fill the
-broker's log: it is said when it begins and when it changes, counted each time, and the round goes on with the next log.
+An error of one log must not end the upkeep of the others, and a recurring error must not fill the broker's log. So an
+error is logged when it begins and when it changes, and counted each time, and the round goes on with the next log.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ logger = logging.getLogger(__name__)
 
 
 class Troubles:
-    """Of one broker's logs. `counts` are by duty, since the start."""
+    """The errors of one broker's logs. `counts` are by duty, since the start."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._said: dict[tuple[Log, str], str] = {}
 
     def met(self, duty: str, log: Log, error: Exception, *, expected: bool = False) -> None:
-        """A duty failed for a log; where that wasn't `expected`, the place in the program is said, too."""
+        """Notes that a duty failed for a log; logs the traceback, too, unless the error was `expected`."""
         self.counts[duty] += 1
         problem = str(error) or type(error).__name__
         if self._said.get((log, duty)) != problem:
@@ -33,6 +33,6 @@ class Troubles:
             )
 
     def over(self, duty: str, log: Log) -> None:
-        """It worked."""
+        """Notes that a duty worked for a log."""
         if self._said and self._said.pop((log, duty), None) is not None:
             logger.info("%r: %s works again", log, duty)

@@ -1,9 +1,9 @@
-"""The transactions in a stopped broker's log whose records nobody may read who reads only what is committed: those
-still open, and those that were aborted. Reads a partition's directory, and changes nothing.
+"""Finds the transactions in a stopped broker's log whose records a `read_committed` consumer may not read: open and
+aborted ones. Reads a partition's directory, and changes nothing.
 
-What is open stands in the newest producer snapshot (Kafka writes one at a clean stop), and what was aborted in the
-transaction indexes; what came after the snapshot is found in the batches themselves. Source: Kafka's
-ProducerStateManager, TransactionIndex and EndTransactionMarker.
+Open transactions are in the newest producer snapshot (Kafka writes one at a clean stop), and aborted ones in the
+transaction indexes. Later changes than the snapshot's are read from the batches. Source: Kafka's ProducerStateManager,
+TransactionIndex and EndTransactionMarker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Uncommitted(NamedTuple):
 
 
 def uncommitted(disk: Disk, directory: str, log_start: int = 0) -> Uncommitted:
-    """What a partition's directory holds of either kind, at `log_start` or above. Raises OSError."""
+    """The open and aborted transactions in a partition's directory. Those in an index that end below `log_start` don't
+    count. Raises OSError."""
     files = {}
     for entry in disk.list(directory):
         if (parsed := names.parse_offset_name(entry.name)) is not None:
@@ -60,7 +61,7 @@ def uncommitted(disk: Disk, directory: str, log_start: int = 0) -> Uncommitted:
 
 
 def _snapshot(disk: Disk, directory: str, offsets: list[int]) -> tuple[int, dict[int, int]]:
-    """Where the newest readable snapshot was taken, and the open transactions in it: producer id → first offset."""
+    """The offset of the newest readable snapshot, and the open transactions in it: producer id → first offset."""
     for offset in sorted(offsets, reverse=True):
         content = disk.read(f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}")
         try:
@@ -78,7 +79,8 @@ def _index(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[int]:
-    """Notes in `still_open` what a segment's batches from `start` on begin and end; where the aborted ones began."""
+    """Notes in `still_open` the transactions that a segment's batches from `start` on begin and end. Returns the first
+    offsets of the aborted ones."""
     aborted = []
     for position, header in segment.headers():
         if header.base_offset < start or not header.is_transactional:
@@ -93,7 +95,7 @@ def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[in
 
 
 def _marker(batch: Buffer) -> int | None:
-    """The type of a control batch's record; None where it can't be read, or compaction has taken it."""
+    """The type of a control batch's record; None where it can't be read, or compaction has removed it."""
     try:
         for record in records(batch):
             if record.key is not None and len(record.key) >= _marker_key.size:

@@ -1,8 +1,8 @@
-"""What truncations of a log have changed that isn't known to be on the disk yet. Pure.
+"""A log's truncations that aren't known to be on the disk yet. Pure.
 
-Until it is, a loss of power may bring back what the log held before: without the records that a compaction had taken
-out of it. So a checkpoint goes on saying that those offsets are compacted until the truncation is synced, whoever
-writes the checkpoint. Otherwise the log that came back would count as one that has every record.
+Until a truncation is synced, a loss of power may bring back the former log, without the records that compaction had
+removed from it. So until then every checkpoint says that the former offsets are compacted. Otherwise the log that came
+back would count as one that has every record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Unsynced:
-    """Of one log. `segments` were shortened; below `compacted_to` the disk may still hold a compacted log."""
+    """The unsynced truncations of one log. `segments` were shortened; below `compacted_to` the log on the disk may
+    still be a compacted one."""
 
     __slots__ = ("_truncated", "compacted_to", "segments")
 
@@ -27,12 +28,12 @@ class Unsynced:
         return self._truncated or bool(self.segments)
 
     def truncated(self, compacted_to: int) -> None:
-        """The log was truncated, and was compacted up to there before."""
+        """Notes that the log was truncated, and was compacted up to `compacted_to` before."""
         self._truncated = True
         self.compacted_to = max(self.compacted_to, compacted_to)
 
     def synced(self) -> None:
-        """All of it is on the disk."""
+        """Notes that all truncations are on the disk."""
         self.segments.clear()
         self.compacted_to = 0
         self._truncated = False

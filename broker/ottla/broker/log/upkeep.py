@@ -1,8 +1,8 @@
-"""What logs need from time to time: syncs, retention, checkpoints, removals, expiry.
+"""The recurring duties for logs: syncs, retention, checkpoints, removals of deleted files, expiry of producers.
 
-Runs on the event loop as one task per duty; disk waits are in threads, and long walks over all logs give way to others.
-`LogConfig` says what each log wants, `UpkeepIntervals` how often somebody looks. A duty that fails for one log goes on
-with the next one (`Troubles`). Source: Kafka's LogManager.startup.
+Runs on the event loop as one task per duty. Threads wait for the disk, and long walks over all logs give way to other
+tasks. `LogConfig` has the limits of each log, `UpkeepIntervals` the interval of each duty. A duty that fails for one
+log goes on with the next one (`Troubles`). Source: Kafka's LogManager.startup.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _PRODUCERS_PER_TURN = 2_500
 _REMOVAL_INTERVAL_MS = 1000
 _SHORTENED_SECONDS = 1.0  # after an election many logs may be truncated, one after the other
 _REMOVALS_PER_TURN = 100
-_REMOVED_AGAIN_MS = 60_000  # what couldn't be removed
+_REMOVED_AGAIN_MS = 60_000  # files that couldn't be removed
 
-# What `Troubles` calls the duties that look at one log after the other.
+# The names in `Troubles` of the duties that look at one log after the other.
 _RETENTION, _SYNC, _EXPIRY = "retention", "sync", "expiry of producers"
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepIntervals:
-    """Milliseconds, by Kafka's settings."""
+    """The intervals of the duties in milliseconds, by Kafka's settings."""
 
     retention_check_ms: int = 300_000  # log.retention.check.interval.ms
     flush_scheduler_ms: int = 1000  # log.flush.scheduler.interval.ms, where flush.ms is set at all
@@ -44,14 +44,14 @@ class UpkeepIntervals:
 
 
 class Upkeep:
-    """The care of one broker's logs. `run` until cancelled."""
+    """The upkeep of one broker's logs. The owner runs `run` as a task."""
 
     def __init__(self, logs: LogDirectories, now_ms: Callable[[], int], intervals: UpkeepIntervals) -> None:
         self._logs = logs
         self._now_ms = now_ms
         self.intervals = intervals
         self._shortened = asyncio.Event()
-        self._lowered: list[Log] = []  # their checkpoints are to be lowered, for which they have to be synced
+        self._lowered: list[Log] = []  # logs whose checkpoints are to be lowered, after a sync
         self._unremoved: set[str] = set()  # deleted files that are still there
 
     async def run(self) -> None:
@@ -72,7 +72,7 @@ class Upkeep:
             await asyncio.sleep(interval_ms / 1000)
             try:
                 await duty()
-            except Exception:  # one log that breaks a rule of ours must not end the care of all
+            except Exception:  # one log that breaks a rule of ours must not end the upkeep of all
                 logger.exception("%s failed; it is tried again in %d ms", duty.__name__, interval_ms)
 
     # ---- syncs
@@ -105,7 +105,7 @@ class Upkeep:
             pending = log.begin_flush(end_offset)
             await asyncio.to_thread(PendingFlush.run, pending)
         except OSError as error:
-            log.directory_failed(error)  # which a log that was deleted meanwhile doesn't tell
+            log.directory_failed(error)  # does nothing for a log that was deleted meanwhile
         else:
             log.flushed(pending)
 
@@ -121,7 +121,7 @@ class Upkeep:
             except OSError as error:
                 log.directory_failed(error)
                 continue
-            except Exception as error:  # nor their retention
+            except Exception as error:  # one log must not end the retention of the others
                 self._logs.troubles.met(_RETENTION, log, error)
                 continue
             self._logs.troubles.over(_RETENTION, log)
@@ -141,8 +141,9 @@ class Upkeep:
         return deleted
 
     async def remove_due(self) -> None:
-        """Removes files whose delay is over, so many a second that the disk serves others too, and all at once where
-        room is short; looks whether full log directories have room again."""
+        """Removes deleted files whose delay is over. A bounded number is removed each second, so that the disk has time
+        for other work; all are removed at once while a log directory is full. Then looks whether full log directories
+        have room again."""
         now_ms = self._now_ms()
         due = self._logs.deletions.due(now_ms, None if self._logs.full else _REMOVALS_PER_TURN)
         if due:
@@ -164,7 +165,7 @@ class Upkeep:
             try:
                 for _ in log.expire_producers(now_ms, _PRODUCERS_PER_TURN):
                     await asyncio.sleep(0)
-            except Exception as error:  # nor their producers' expiry
+            except Exception as error:  # one log must not end the expiry of the others' producers
                 self._logs.troubles.met(_EXPIRY, log, error)
             else:
                 self._logs.troubles.over(_EXPIRY, log)
@@ -172,9 +173,10 @@ class Upkeep:
     # ---- checkpoints
 
     def shortened(self, log: Log) -> None:
-        """A log was truncated below what is checkpointed: if that is found after a kill, what was written since counts
-        as synced, and as compacted, so that a deleted key would come back when its tombstone goes. Checkpoints say
-        something else of it only when it is synced (`unsynced.py`), so both are done soon."""
+        """Notes that a log was truncated below its checkpointed offsets. If a start after a kill found the old
+        checkpoints, records written since would count as synced, and as compacted, so that a deleted key would come
+        back when its tombstone is removed. The checkpoints may be lowered only after a sync (`unsynced.py`), so both
+        are done soon."""
         self._lowered.append(log)
         self._shortened.set()
 
@@ -184,12 +186,13 @@ class Upkeep:
             self._shortened.clear()
             try:
                 await self.checkpoint_recovery_points()
-            except Exception:  # as with the other duties: a fault of one log must not end the care of all
+            except Exception:  # as in `_every`: a fault of one log must not end the upkeep of all
                 logger.exception("what was truncated couldn't be checkpointed")
             await asyncio.sleep(_SHORTENED_SECONDS)
 
     async def checkpoint_recovery_points(self) -> None:
-        """Writes recovery points, log start offsets and how far logs are compacted."""
+        """Syncs the logs whose checkpoints are to be lowered, then writes recovery points, log start offsets and how
+        far logs are compacted."""
         lowered, self._lowered = self._lowered, []
         for log in lowered:
             await self._sync(log, log.active.base_offset)

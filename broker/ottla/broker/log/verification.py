@@ -1,8 +1,8 @@
-"""What is wrong with the files of a log, and where those who read it can go on. Reads only.
+"""Finds the faults in the files of a log, and the offsets behind them where consumers can go on. Reads only.
 
-Files are mapped, compressed records unpacked piece by piece and indexes read beside their log, so that nothing takes
-memory by its size. A batch that lies about itself doesn't end the look: the next one is where this one's length says.
-A batch is wrong if some client's consumer can't read it, which is what a producer's batch is asked today, too.
+Files are mapped, compressed records are unpacked piece by piece, and indexes are read beside their log, so that memory
+doesn't grow with their sizes. A faulty batch doesn't end the search: the next one is read where its length says. A
+batch is faulty if some client's consumer can't read it; the batches of producers are checked by the same rule today.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TIME_ENTRY_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong with a file.
+    """A fault in a file.
 
-    For a batch `offset` and `last_offset` are what its header says, and `next_offset` is where the next batch of the
-    file that is whole begins, or else where this one says that it would; −1 for indexes.
+    For a batch, `offset` and `last_offset` are those of its header. `next_offset` is the base offset of the next whole
+    batch in the file; where there is none, it is the offset after `last_offset`. All three are −1 for indexes.
     """
 
     path: str
@@ -43,8 +43,8 @@ class Fault:
 
 
 def verify(path: str) -> Iterator[Fault]:
-    """What is wrong with a segment's log file and its indexes, with all segments of a partition's directory, or with
-    all partitions of a log directory.
+    """The faults of a segment's log file and its indexes, of all segments in a partition's directory, or of all
+    partitions in a log directory.
 
     Raises UnknownFile where `path` is none of them, OSError.
     """
@@ -144,11 +144,11 @@ class _Index:
         self._pending = next(self._entries, None)
 
     def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:
-        """What is wrong, as (place, message), with the entries up to the batch at `position`."""
+        """The faults, as (place, message), of the entries up to the batch at `position`."""
         raise NotImplementedError
 
     def ended(self) -> Iterator[tuple[int, str]]:
-        """What is wrong with those behind the last batch."""
+        """The faults, as (place, message), of the entries behind the last batch."""
         raise NotImplementedError
 
 

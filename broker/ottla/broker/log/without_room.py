@@ -1,8 +1,8 @@
-"""Logs that couldn't be opened for want of room, and are opened when there is some: one after the other, in a thread,
-because recovery may read a log from its first byte to its last.
+"""Logs that couldn't be opened for lack of room, and are opened when there is room again: one after the other, in a
+thread, because recovery may read a log from its first byte to its last.
 
-Owned by the event loop, but for what the thread does. The rule it protects: while the thread is at work in a
-partition's directory, which it knows by its path, that directory isn't renamed, and nothing else gets its name.
+Owned by the event loop, except the thread's work. The rule it protects: while the thread works in a partition's
+directory, which it knows by its path, that directory isn't renamed, and no other directory gets its name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = tuple[UUID, int]  # topic id, partition
 
 
 class BeingOpened(OSError):
-    """A thread opens what lies in this directory; afterwards it can be had."""
+    """A thread is opening the log in this directory; the directory's name can be given away afterwards."""
 
 
 class _Attempt:
@@ -41,17 +41,17 @@ class _Attempt:
 
 
 class WithoutRoom:
-    """The logs."""
+    """The logs that are to be opened when there is room, by topic id and partition."""
 
     def __init__(self) -> None:
         self.logs: dict[Key, tuple[Home, FoundLog]] = {}
         self._under_way: set[str] = set()  # directories
-        self._one_at_a_time = asyncio.Lock()  # `open_each`: others would wait in threads that the broker needs
+        self._one_at_a_time = asyncio.Lock()  # `open_each`: a second call would wait in a thread that the broker needs
         self._opening = threading.Lock()
         self._ended = False
 
     def is_opened(self, directory: str) -> bool:
-        """Whether the thread is at work there."""
+        """Whether the thread is at work in that directory."""
         return directory in self._under_way
 
     def check_not_opened(self, directory: str) -> None:
@@ -60,7 +60,7 @@ class WithoutRoom:
             raise BeingOpened(errno.EBUSY, f"{directory} is being opened: its name can't be given away now")
 
     def gone(self, directory: str) -> None:
-        """What lay there has another name now, and is opened no more."""
+        """Notes that the directory has another name now: its log isn't opened any more."""
         for key in [key for key, (_, found) in self.logs.items() if found.directory == directory]:
             del self.logs[key]
 
@@ -71,13 +71,13 @@ class WithoutRoom:
         opened: Callable[[Home, FoundLog, Opened | OSError], None],
         tried: Callable[[UUID, int], None],
     ) -> None:
-        """Opens those that are due, each by `work` in a thread. `opened` is told what came of it, unless the log has
-        gone meanwhile; then, in any case, `tried`."""
+        """Opens the logs that are due, each by `work` in a thread. Calls `opened` with the result, unless the log is
+        gone meanwhile; then calls `tried` in any case."""
         async with self._one_at_a_time:
             for key, waiting in list(self.logs.items()):
                 home, item = waiting
                 if self.logs.get(key) is not waiting or not is_due(key, home):
-                    continue  # one that has gone while another was opened: its directory may be another log's by now
+                    continue  # gone while another log was opened: its directory may be another log's by now
                 result = await self._opened(item.directory, work(home, item))
                 if isinstance(result, BeingOpened):
                     return  # the broker stops
@@ -86,7 +86,8 @@ class WithoutRoom:
                 tried(*key)
 
     async def _opened(self, directory: str, work: Callable[[], Opened]) -> Opened | OSError:
-        """What came of opening the log in that directory, in a thread."""
+        """Opens the log in that directory in a thread, and tries again as long as threads, descriptors or memory are
+        lacking. Returns the log or the error."""
         self._under_way.add(directory)
         try:
             while True:
@@ -95,7 +96,7 @@ class WithoutRoom:
                     result = await asyncio.to_thread(self._open, attempt)
                 except (
                     RuntimeError
-                ) as error:  # the system gives no thread; one that is there may still find the attempt
+                ) as error:  # the system gives no new thread; one of the pool may still take the attempt
                     attempt.given_up = True
                     reason: BaseException = error
                 else:
@@ -119,15 +120,15 @@ class WithoutRoom:
                 return OSError(errno.ENOMEM, "there is no memory for it")
 
     def end(self) -> None:
-        """Nothing is opened any more, but for what is under way."""
+        """Ensures that no further log is opened; an attempt in progress goes on."""
         self._ended = True
 
     def wait(self) -> None:
-        """Until that is done, too: whoever opens these directories next may do it then. Blocks."""
+        """Waits for the attempt in progress: these log directories may be opened anew after it. Blocks."""
         with self._opening:
             pass
 
 
 def has_room(total_bytes: int, usable_bytes: int) -> bool:
-    """Whether a volume that was full isn't any more."""
+    """Whether a volume that was full has room again."""
     return usable_bytes >= min(_ROOM_AGAIN_BYTES, total_bytes // 20)

@@ -1,4 +1,4 @@
-"""All metrics, those of Kafka's that are not there with the reason, and docs/metrics.md from both."""
+"""All metrics, the metrics of Kafka that Ottla lacks with the reasons, and docs/metrics.md, generated from both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ottla.broker.metrics.metric import Metric
 class Source(
     traffic.Source, replicas.Source, replication.Source, controller.Source, groups.Source, process.Source, Protocol
 ):
-    """A broker, as far as any metric looks."""
+    """A broker, as far as the metrics read it."""
 
 
 SECTIONS: tuple[tuple[str, tuple[Metric[Source], ...]], ...] = (
@@ -38,7 +38,7 @@ NOT_THERE: tuple[tuple[str, str], ...] = (
     ("kafka.server:type=Produce|Fetch|Request,user=*,client-id=*,name=throttle-time", QUOTAS),
     ("kafka.server:type=Produce|Fetch|Request,user=*,client-id=*,name=byte-rate", QUOTAS),
 )
-"""MBeans of Kafka's that people look for and don't find here, and why."""
+"""MBeans of Kafka that people look for and Ottla lacks, with the reasons."""
 
 _HEAD = """# Metrics
 

@@ -1,4 +1,5 @@
-"""Metrics of the cluster as the controller sees it: of a broker whose process may be it, and of a controller alone."""
+"""Metrics of the cluster as the controller sees it. A broker whose process may be the controller has them, and a
+controller that runs alone."""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ class Source(Protocol):
 
     @property
     def controls(self) -> bool:
-        """Whether it decides."""
+        """Whether this process is the active controller."""
 
     @property
     def image(self) -> Image:
-        """The metadata as it knows it."""
+        """The metadata as this process knows it."""
 
     @property
     def elections(self) -> ElectionCounts:
-        """Those that it saw while it decided."""
+        """The elections that the metadata showed while this process was the active controller."""
 
 
 def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
-    """On the controller's broker: the partitions of the cluster that a condition holds for; elsewhere 0."""
+    """On the active controller, how many of the cluster's partitions a condition holds for; elsewhere 0."""
 
     def collect(broker: Source) -> Iterator[Sample]:
         count = 0
@@ -104,4 +105,4 @@ METRICS: tuple[Metric[Source], ...] = (
         "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
     ),
 )  # fmt: skip
-"""The cluster."""
+"""The metrics of the cluster."""

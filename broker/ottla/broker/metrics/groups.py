@@ -20,7 +20,7 @@ class Source(Protocol):
 
     @property
     def groups(self) -> GroupService:
-        """Their coordinator."""
+        """The coordinator of its groups."""
 
 
 def _by_state(broker: Source) -> Iterator[Sample]:
@@ -78,4 +78,4 @@ METRICS: tuple[Metric[Source], ...] = (
         single(lambda broker: broker.groups.counters.errors),
     ),
 )  # fmt: skip
-"""Groups."""
+"""The metrics of groups."""

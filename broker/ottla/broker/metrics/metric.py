@@ -1,10 +1,10 @@
-"""One exported metric: its name, what it means, which of Kafka's MBeans it stands for, and where its value is found.
+"""One exported metric: its name, its meaning, the MBean of Kafka that it stands for, and how its value is collected.
 
-Nothing here is touched on the hot path: `collect` reads counters and state when somebody scrapes.
+Nothing here runs on the hot path: `collect` reads counters and state at each scrape.
 
-Names are those that Kafka's metrics get from the rules that Prometheus' JMX exporter is most often given (Strimzi's
-examples: all in lower case, `…PerSec` as `…_total`), so that existing dashboards and alerts find them. What Kafka
-hasn't begins with `ottla_`.
+Names are those that Kafka's metrics get from the rules usually given to Prometheus' JMX exporter (Strimzi's examples:
+all in lower case, `…PerSec` as `…_total`), so that existing dashboards and alerts find them. A metric that Kafka
+doesn't have begins with `ottla_`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NO_LABELS: Labels = ()
 
 
 Source = TypeVar("Source", contravariant=True)
-"""What a metric's value is found in: a protocol of what its module reads, which the broker fulfils."""
+"""The object that a metric's value is read from: a protocol of the parts that its module reads. A broker fulfils it."""
 
 
 class HoldsPartitions(Protocol):
-    """Where replicas are counted."""
+    """A broker whose replicas are measured."""
 
     @property
     def partitions(self) -> PartitionTable:
@@ -66,5 +66,5 @@ def by_partition(value: Callable[[Partition], int | float]) -> Callable[[HoldsPa
 
 
 def count_of(holds: Callable[[Partition], bool]) -> Callable[[HoldsPartitions], Iterable[Sample]]:
-    """How many of this broker's replicas a condition holds for."""
+    """A metric with the number of this broker's replicas that a condition holds for."""
     return lambda source: [(NO_LABELS, sum(1 for partition in source.partitions if holds(partition)))]

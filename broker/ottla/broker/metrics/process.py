@@ -1,4 +1,4 @@
-"""Metrics of the process: its loop, memory, files and disks."""
+"""Metrics of the process: its event loop, build, CPU time, memory, open files and garbage collection."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Source(Protocol):
 
     @property
     def id(self) -> int:
-        """The broker's."""
+        """The broker's id."""
 
     @property
     def loop_lag(self) -> LoopLag:
-        """The watch of its event loop."""
+        """The measurement of its event loop's lag."""
 
 
 def _lag(broker: Source) -> Iterator[Sample]:
@@ -45,7 +45,7 @@ def _lag(broker: Source) -> Iterator[Sample]:
 
 
 def _cpu_seconds(_: Source) -> float:
-    """With the child processes that have ended."""
+    """The CPU time used, with that of child processes that have ended."""
     return sum(os.times()[:4])
 
 
@@ -99,4 +99,4 @@ METRICS: tuple[Metric[Source], ...] = (
         "python_gc_collections_total", COUNTER, "Runs of the garbage collector.", _collections, "", ("generation",),
     ),
 )  # fmt: skip
-"""The process."""
+"""The metrics of the process."""

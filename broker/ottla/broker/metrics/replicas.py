@@ -25,7 +25,7 @@ class Source(damage.Source, Protocol):
 
     @property
     def id(self) -> int:
-        """The broker's."""
+        """The broker's id."""
 
     @property
     def image(self) -> Image:
@@ -33,19 +33,19 @@ class Source(damage.Source, Protocol):
 
     @property
     def isr_changes(self) -> IsrChanges:
-        """What it writes of the ISRs that it leads."""
+        """Its changes of the ISRs of partitions that it leads."""
 
     @property
     def applied_revisions(self) -> AppliedRevisions:
-        """What it knows of the others' metadata."""
+        """The metadata revisions that other brokers have applied, as far as it knows."""
 
     @property
     def store_silence_seconds(self) -> float:
-        """Since when the metadata store hasn't confirmed its registration."""
+        """For how many seconds the metadata store hasn't confirmed its registration."""
 
 
 def _reassigning(broker: Source) -> int:
-    """Partitions that this broker leads and whose replicas are being changed."""
+    """How many partitions this broker leads whose replicas are being changed."""
     count = 0
     for partition in broker.partitions:
         if partition.leads:
@@ -55,7 +55,7 @@ def _reassigning(broker: Source) -> int:
 
 
 def _offline(broker: Source) -> int:
-    """The replicas that were lost while the broker ran, and those that it couldn't open at its start."""
+    """How many replicas went offline while the broker ran, or couldn't be opened at its start."""
     count = sum(partition.offline for partition in broker.partitions)
     for key in broker.logs.lost:
         state = broker.image.partition(*key)
@@ -85,7 +85,7 @@ def _under_replicated(partition: Partition) -> bool:
 
 
 def _min_isr(partition: Partition) -> int:
-    """As Kafka reckons it: never more than there are replicas."""
+    """`min.insync.replicas` as Kafka applies it: at most the number of replicas."""
     return min(partition.min_isr, len(partition.replicas))
 
 
@@ -235,4 +235,4 @@ METRICS: tuple[Metric[Source], ...] = (
         single(lambda broker: broker.store_silence_seconds),
     ),
 )  # fmt: skip
-"""Replicas and logs."""
+"""The metrics of replicas and logs."""

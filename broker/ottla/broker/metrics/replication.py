@@ -1,4 +1,4 @@
-"""Metrics of what this broker copies from the leaders of other brokers, and they from it."""
+"""Metrics of replication: from leaders on other brokers to this broker, and from this broker to followers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _FETCHERS = "kafka.server:type=ReplicaFetcherManager,clientId=Replica,name="
 
 
 class Source(Protocol):
-    """A broker that copies from others, and they from it."""
+    """A broker that copies partitions from leaders on other brokers, and sends them to followers."""
 
     @property
     def replication(self) -> Replication:
-        """What it copies."""
+        """The copying from leaders on other brokers."""
 
     @property
     def replication_bytes_out(self) -> int:
-        """How much others have copied."""
+        """How many bytes it has sent to followers."""
 
 
 def _lags(broker: Source) -> Iterator[Sample]:
@@ -66,4 +66,4 @@ METRICS: tuple[Metric[Source], ...] = (
         "kafka.server:type=BrokerTopicMetrics,name=ReplicationBytesOutPerSec",
     ),
 )  # fmt: skip
-"""What is copied, and how far behind it is."""
+"""The metrics of replication."""

@@ -1,4 +1,4 @@
-"""Metrics of what clients ask and get: topics, requests, connections."""
+"""Metrics of the clients' traffic: topics, requests, connections."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class Source(Protocol):
 
     @property
     def counters(self) -> Mapping[str, TopicCounters]:
-        """What was written and read, by topic."""
+        """The counters of produced and fetched records, by topic."""
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """Who counts requests."""
+        """The dispatcher, which counts requests."""
 
     @property
     def server(self) -> Server:
-        """Its connections."""
+        """The server, which has the connections."""
 
     @property
     def fetch_sessions(self) -> FetchSessionCache:
-        """What clients fetch again and again."""
+        """The incremental fetch sessions."""
 
     @property
     def loop_lag(self) -> LoopLag:
-        """The watch of its event loop."""
+        """The measurement of its event loop's lag and idle time."""
 
 
 def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Iterator[Sample]]:
@@ -65,7 +65,7 @@ def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Ca
 
 
 def _by_timed_api(value: Callable[[ApiCounters], Sum]) -> Callable[[Source], Iterator[Sample]]:
-    """Of the hot APIs only: what the others do and what they wait for isn't told apart."""
+    """A metric of Produce and Fetch only: for other APIs, work and waiting aren't measured apart."""
     return lambda broker: (sample for sample in _by_api(value)(broker) if sample[0][0][1] in TIMED_APIS)
 
 
@@ -218,4 +218,4 @@ METRICS: tuple[Metric[Source], ...] = (
         "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
     ),
 )  # fmt: skip
-"""What is served to clients."""
+"""The metrics of the clients' traffic."""
