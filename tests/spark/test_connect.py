@@ -50,9 +50,12 @@ def source():
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server with two cores; its JVM and the Python workers below it are killed at the end."""
+    """The URL of a server with two cores; its JVM and the Python workers below it are killed at the end.
+
+    Each try of a test has a server of its own, whose last words stand beside the test's if it fails.
+    """
     ensure_java()
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
     settings = {
@@ -92,6 +95,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        print((folder / "server.log").read_text(errors="replace")[-5000:])
 
 
 @pytest.fixture
