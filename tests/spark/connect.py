@@ -11,6 +11,7 @@ import sys
 import time
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 from ottla.spark.jobs.frames import append
 from ottla.spark.listener import LagListener
@@ -19,11 +20,22 @@ LIMIT = 80
 TOLD_S = 60
 
 
+class Told(LagListener):
+    """Notes the sum of each lag, and that the query's end was told."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda query, lag: self.seen.append(sum(lag.values())))
+        self.seen: list[int] = []
+        self.ended = False
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self.ended = True
+
+
 def main() -> None:
     server, bootstrap, topic, target, folder = sys.argv[1:]
     spark = SparkSession.builder.remote(server).getOrCreate()
-    seen: list[int] = []
-    listener = LagListener(lambda query, lag: seen.append(sum(lag.values())))
+    listener = Told()
     spark.streams.addListener(listener)
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     found = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", LIMIT).load()
@@ -34,9 +46,10 @@ def main() -> None:
     writer = found.writeStream.foreachBatch(written).queryName("each").option("checkpointLocation", folder)
     assert writer.trigger(availableNow=True).start().awaitTermination(300)
     deadline = time.monotonic() + TOLD_S
-    while not (seen and seen[-1] == 0) and time.monotonic() < deadline:
+    while not (listener.ended and listener.seen[-1:] == [0]) and time.monotonic() < deadline:
         time.sleep(0.1)
-    print(json.dumps([seen, [[each.description, each.metrics] for each in listener.sources.get("each", [])]]))
+    print(json.dumps([listener.seen, [[each.description, each.metrics] for each in listener.sources.get("each", [])]]))
+    # In PySpark 4.3 it waits for ever while an event is on its way: it holds the lock that the event's thread needs.
     spark.streams.removeListener(listener)
     spark.stop()
 
