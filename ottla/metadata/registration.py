@@ -144,10 +144,14 @@ class Registration:
             self._ended = True
             self._missed.set()
 
-    def noticed(self, image: Image, changed: Changed) -> None:
-        """Takes a new image, as its listener: the broker's key may be gone although its lease lives."""
+    def noticed(self, image: Image, _changed: Changed) -> None:
+        """Takes a new image, as its listener: the broker's key may be gone although its lease lives.
+
+        The change doesn't tell. If the image before this one is from before the registration, and the broker hears of
+        both its beginning and its end by one snapshot, neither image has the key.
+        """
         self._image = image
-        if self.broker.id in changed.brokers and self._deleted_by_others():
+        if self._deleted_by_others():
             self._missed.set()
 
     def _deleted_by_others(self) -> bool:

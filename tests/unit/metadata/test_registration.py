@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.image import Changed, Image
 from ottla.metadata.model import Broker, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Delete, LeaseId, Store
@@ -94,6 +95,21 @@ def test_an_epoch_whose_deletion_was_visible_is_never_used_again(tmp_path: Path)
         renewals.ended()
         await until(lambda: registration.epoch != epoch)
         assert registration.epoch > epoch
+        assert registration.epoch == await created(store)
+
+    play(tmp_path, scene)
+
+
+def test_a_registration_that_came_and_went_between_two_images_is_missed(tmp_path: Path) -> None:
+    """A broker with a slow watch had let its lease go, its key ended, and the next image was a snapshot: neither that
+    one nor the image before had the key, and the broker never registered again."""
+
+    async def scene(store: EmbeddedStore, registration: Registration, renewals: Renewals) -> None:
+        epoch = registration.epoch
+        registration.let_go()
+        await store.revoke(registration.lease)
+        registration.noticed(Image.of(await store.read()), Changed())
+        await until(lambda: registration.epoch != epoch)
         assert registration.epoch == await created(store)
 
     play(tmp_path, scene)
