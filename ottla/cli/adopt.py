@@ -1,6 +1,6 @@
 """`ottla adopt`: log directories that Apache Kafka 4 wrote become topics of an Ottla cluster, under their own ids.
 
-No record is copied or touched. Where the log directories lack a fact, `adopt` chooses a value that can't lose a record:
+No record is copied or touched. If the log directories lack a fact, `adopt` chooses a value that can't lose a record:
 - Kafka keeps topic settings in its metadata log, which `adopt` doesn't read. So retention is off for the adopted topics
   until a user sets it.
 - Each partition's state starts with the last leader epoch of its log, because leader epochs must never fall.

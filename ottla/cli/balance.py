@@ -335,7 +335,7 @@ def _carry_out(
 
 
 def _wait_for_directories(cluster: Cluster, planned: moves.Plan, deadline: float | None) -> None:
-    """Waits for copies between log directories. Raises CommandError where a broker has given one up."""
+    """Waits for copies between log directories. Raises CommandError if a broker has given up a copy."""
     given_up_at: dict[moves.ReplicaName, float] = {}
     while left := moves.directories_to_go(cluster, planned.directories):
         now = time.monotonic()

@@ -39,10 +39,10 @@ class _Piped:
 
 
 class _Command(_Piped, TyperCommand):
-    """A command whose own options stand before the shared ones."""
+    """A command. Its help lists its own options before the shared ones."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What stands behind the command in the usage line."""
+        """The words after the command in the usage line."""
         return ["[OPTIONS]", *_arguments_text(self, ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -54,7 +54,7 @@ class Group(_Piped, TyperGroup):
     """A command with subcommands; its help lists them in their sections."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What stands behind the command in the usage line."""
+        """The words after the command in the usage line."""
         return ["[OPTIONS]", *_arguments_text(self, ctx), self.subcommand_metavar]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

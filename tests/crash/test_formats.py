@@ -41,8 +41,8 @@ async def read(path: Path) -> dict[str, Any]:
 
 
 def lasting(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries without a lease, except the lineage's: nobody but the controller writes to the lineage, and it only
-    adds words. Brokers would take a changed lineage for another store."""
+    """The entries without a lease, except the lineage's: only the controller writes to the lineage, and it only adds
+    words. Brokers would take a changed lineage for another store."""
     return [entry for entry in entries if entry.lease == NO_LEASE and not entry.key.startswith("lineage")]
 
 
