@@ -161,8 +161,8 @@ _SENTENCES: dict[int, _Sentence] = {
 
 
 def explain_code(code: int, subject: str, server_message: str | None = None, *, code_name: str = "") -> CommandError:
-    """The CommandError for a Kafka error code about `subject` ("topic 'flights'"). The broker's own message, if it sent
-    one, comes before the table's."""
+    """The CommandError for a Kafka error code about `subject` ("topic 'flights'"). If the broker sent a message, it
+    replaces the table's, except for codes of things that don't exist or exist already."""
     sentence = _SENTENCES.get(code)
     if sentence is None:
         named = code_name or f"error {code}"

@@ -2,8 +2,8 @@
 
 Brokers advertise their names in the DNS of Kubernetes (`flights-broker-0.flights-brokers.demo.svc:9092`). Such a name
 contains the target of the forward: a pod, or a Service, of which kubectl takes the first ready pod. A forward is
-started when a client first connects to its address. It is started anew if kubectl has ended or reported an error, so
-that clients reach a restarted pod again. Other addresses are connected to directly.
+started when a client first connects to its address. It is started anew if kubectl has ended or reported a failed
+connection, so that clients reach a restarted pod again. Other addresses are connected to directly.
 
 Two rules. No kubectl outlives this process, even if this process is killed with -9: a shell has one end of a pipe, and
 ends kubectl when the other end is closed. And Ctrl-C doesn't reach kubectl, because an interrupted consumer still
@@ -83,7 +83,7 @@ class Forward:
 
     @property
     def spent(self) -> bool:
-        """Whether kubectl has ended or reported an error, so that a new connection needs a new forward."""
+        """Whether kubectl has ended or reported a failed connection, so that a new connection needs a new forward."""
         return self._ended or self._broken
 
     @property

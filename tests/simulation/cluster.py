@@ -321,7 +321,7 @@ class World:
         self.errors.append(f"{context.get('message')}: {error!r}")
 
     def bury(self) -> None:
-        """After the run: discards the pending steps of all processes, without log messages."""
+        """After the run: discards the unfinished tasks of all processes, without log messages."""
         self.loop.set_exception_handler(lambda loop, context: None)
         for process in self.processes:
             process.dead = True

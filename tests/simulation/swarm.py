@@ -30,7 +30,7 @@ WARM_UP_SEEDS = (1, 4)  # runs with whole clusters and many kinds of fault
 LOOK_S = 0.5  # the time between two checks whether the swarm is interrupted
 ENOUGH_RUNS = 100  # so many that each kind of fault must have happened
 
-# Events that a swarm must have seen; without one of them it has not tested that event.
+# Events that a swarm must have seen; otherwise it has not tested them.
 SEEN = (
     "elections",
     "unclean elections",

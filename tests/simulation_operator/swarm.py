@@ -17,7 +17,7 @@ from tests.simulation.fixed_hashes import with_fixed_hashes
 from tests.simulation.interruption import Interruption
 
 ENOUGH_RUNS = 60  # so many that each kind of fault and each action must have happened
-# Events that a swarm must have seen, besides all actions of people; without one of them it has not tested that event.
+# Events that a swarm must have seen, besides all actions of people; otherwise it has not tested them.
 SEEN = (
     "another process took over",
     "statuses compared",
