@@ -1,1 +1,1 @@
-"""Ottla beside Apache Kafka: one file per question, both brokers in the same run."""
+"""Benchmarks of Ottla against Apache Kafka: one file per question, both brokers in the same run."""

@@ -40,9 +40,11 @@ KAFKA_VERSION = "4.3.1"
 
 
 def main() -> int:
-    """Prints the table and writes `results/latest.json` and `.png`; 0 where all is answered and all goals are met.
+    """Prints the table and writes `results/latest.json` and `.png`. Returns 0 if every question has an answer and all
+    goals are met, else 1.
 
-    2 without the native walk of records: its twin's figures would be nobody's."""
+    Returns 2 for an unknown question, or if the native walk of records isn't built: figures of its Python twin would
+    say nothing about brokers in use."""
     if not record_walk.NATIVE:
         print(f"bench: {record_walk.WITHOUT_NATIVE}", file=sys.stderr)
         return 2
@@ -58,11 +60,11 @@ def main() -> int:
         began = time.monotonic()
         try:
             answers[name] = importlib.import_module(f"bench.{name}").run(plan)
-        except Exception:  # hours of other answers aren't lost for it
+        except Exception:  # one failed question must not lose the hours of the others
             print(f"\n{name} has no answer:\n{traceback.format_exc()}", flush=True)
             continue
         print(f"\n{name} ({time.monotonic() - began:.0f} s)\n{markdown(answers[name])}", flush=True)
-        _keep(name, plan, answers[name])  # each by itself: the others keep theirs, so that a run may be had in parts
+        _keep(name, plan, answers[name])  # a file for each question, so that a full run can be made in parts
     rows = [row for answered in answers.values() for row in answered]
     if len(asked) > 1:
         print(f"\n{markdown(rows)}")
@@ -77,7 +79,7 @@ def _keep(name: str, plan: Plan, rows: list[Row]) -> None:
 
 
 def machine(plan: Plan) -> dict[str, object]:
-    """When, with what and on what was measured."""
+    """The date, the versions and the machine of a run."""
     info = Path("/proc/cpuinfo").read_text()
     model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "")
     return {

@@ -1,4 +1,4 @@
-"""How many records does a broker give, per second and per CPU second?
+"""How many records does a broker deliver, per second and per CPU second?
 
 librdkafka reads a topic of 6 partitions from its beginning, out of the page cache. Envelope: `sendfile` costs about
 0.25 CPU seconds a GB, and a Fetch of 1 MiB some 30 µs on top: 100 B records at 30 million a CPU second at best.
@@ -15,7 +15,7 @@ from bench.table import Row, at_least
 PARTITIONS = 6
 PER_CPU_SECOND = {100: at_least(1.5), 1024: at_least(1.2), 10240: at_least(1.2)}
 BYTES = 400_000_000
-BYTES_MIN = 200_000_000  # with FAST=1: less costs the broker hardly more than a tick of its CPU's clock
+BYTES_MIN = 200_000_000  # with FAST=1; fewer bytes cost the broker hardly more than a tick of its CPU accounting
 
 
 def run(plan: Plan) -> list[Row]:

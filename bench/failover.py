@@ -1,14 +1,16 @@
 """How long from the death of a leader to the next acknowledged record?
 
-Three brokers, one partition on all of them, acks=all with min.insync.replicas 2, everything else as both ship it (a
-session of 9 s, three combined nodes for Kafka; for Ottla an etcd with three members beside its brokers, or the embedded
-store). An idempotent librdkafka producer with its defaults sends a record each 5 ms; measured is the time from the
-signal to the first acknowledgement of a record that was sent after it. Each round has a topic of its own, led by its
-victim: SIGKILL for a broker that isn't the controller, and for one that is; SIGSTOP for one that isn't, which no socket
-tells of. It is back, and all in sync, before the next round.
+Three brokers, one partition with a replica on each, acks=all with min.insync.replicas 2, and each system's defaults for
+everything else: a session of 9 s; three combined nodes for Kafka; for Ottla an etcd with three members beside its
+brokers, or the embedded store. An idempotent librdkafka producer with its defaults sends a record every 5 ms. The
+measured time is from the signal to the first acknowledgement of a record that was sent after the signal. Each round has
+a topic of its own, whose leader is the victim. SIGKILL goes to a broker that isn't the controller, or to one that is.
+SIGSTOP goes to a broker that isn't the controller; no closed socket tells the others of it. Before the next round the
+victim is back, and all replicas are in sync.
 
-A client waits 30 s or longer for an answer of a silent broker, so librdkafka would be measured there, and not who is
-served: in its place single requests ask the others who leads, and send that one a record, until it is acknowledged.
+librdkafka waits 30 s or longer for the answer of a silent broker. For SIGSTOP the figure would be this time-out, and
+not the failover. So there single requests ask the other brokers for the leader and send it a record, until the record
+is acknowledged.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _PATIENCE_S = 60.0
 
 
 class _Case(NamedTuple):
-    """Which broker dies, and how."""
+    """A case: whether the victim is the controller (`controls`), and gets SIGSTOP (`silent`) or SIGKILL."""
 
     name: str
     controls: bool
@@ -59,14 +61,14 @@ CASES = (
 
 @dataclass(slots=True)
 class _Three:
-    """A cluster: its brokers by their ids, and which of them is the controller now."""
+    """A cluster: its brokers by their ids, and a function that returns the id of the active controller."""
 
     brokers: Sequence[Peer]
     controller: Callable[[], int]
 
 
 def run(plan: Plan) -> list[Row]:
-    """Each case on each of Ottla's stores; Kafka is the same for both."""
+    """Rows for each case on each of Ottla's stores. Kafka is measured once, for both stores."""
     with folder() as root:
         with apache_kafka_cluster(root / "kafka", 3, options=AS_SHIPPED, **REPLICATED) as nodes:
             kafka = _measure(_Three(nodes, lambda: _quorum_leader(nodes)), plan.rounds)
@@ -99,7 +101,7 @@ def _measure(three: _Three, rounds: int) -> dict[_Case, list[float]]:
     found: dict[_Case, list[float]] = {case: [] for case in CASES}
     number = count()
     for case in CASES:
-        for _ in range(rounds + 1):  # the first one warms up
+        for _ in range(rounds + 1):  # the first round warms up
             controller = three.controller()
             victim = controller if case.controls else (controller + 1) % len(three.brokers)
             topic = f"failed-over-{next(number)}"
@@ -130,7 +132,7 @@ def _once(bootstrap: str, topic: str, brokers: Sequence[Peer], number: int, case
 
 
 def _asked_until_acknowledged(topic: str, brokers: Sequence[Peer]) -> float:
-    """When the leader among these brokers acknowledged a record that all in-sync replicas have."""
+    """Asks these brokers until their leader has acknowledged a record with acks=all. Returns the time of the answer."""
     request = produce_request(topic, b"x" * 100, acks=-1)
     leaders = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     deadline = time.monotonic() + _PATIENCE_S
@@ -161,14 +163,14 @@ def _await_in_sync(admin: AdminClient, topic: str) -> None:
     while time.monotonic() < deadline:
         state = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
         if state is not None and state.leader >= 0 and len(state.isrs) == 3:
-            time.sleep(1)  # whoever has just started is through with it
+            time.sleep(1)  # a broker that has just started completes its start
             return
         time.sleep(0.1)
     raise TimeoutError(f"{topic} hasn't three replicas in sync after {_PATIENCE_S:g} s")
 
 
 def _quorum_leader(nodes: Sequence[Peer]) -> int:
-    """Kafka's active controller: Metadata names any broker in its place (KIP-590)."""
+    """Kafka's active controller, from DescribeQuorum: Metadata names any broker as the controller (KIP-590)."""
     asked = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
     with Wire(nodes[0].bootstrap) as wire:
         return int(wire.call(DESCRIBE_QUORUM, 0, asked).topics[0].partitions[0].leader_id)
@@ -181,11 +183,11 @@ class _Acknowledged:
         self._pairs: list[tuple[float, float]] = []
 
     def note(self, sent: float) -> None:
-        """An acknowledgement of a record that was sent then."""
+        """Notes the acknowledgement of a record that was sent at `sent`."""
         self._pairs.append((sent, time.monotonic()))
 
     def wait_for(self, sent_after: float) -> float:
-        """When the first record that was sent after that was acknowledged."""
+        """The time of the first acknowledgement of a record that was sent after `sent_after`."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
             times = [answered for sent, answered in self._pairs[-20_000:] if sent > sent_after]
@@ -197,7 +199,7 @@ class _Acknowledged:
 
 @contextmanager
 def _sending(bootstrap: str, topic: str) -> Iterator[_Acknowledged]:
-    """A producer at work in a thread. Raises RuntimeError at the end where a record failed."""
+    """A producer that sends in a thread. Raises RuntimeError at the end if a record failed."""
     acknowledged = _Acknowledged()
     failed: list[str] = []
     stopping = threading.Event()

@@ -1,11 +1,12 @@
-"""What do groups cost that have nothing to do, and one that rebalances?
+"""What do idle groups cost, and a group that rebalances?
 
-*Idle*: 1,000 librdkafka consumers with their defaults in 100 groups, ten to a group, one empty partition each: Fetch
-requests that wait, heartbeats, commits of nothing. They run in processes of their own, beside one broker at a time.
+*Idle*: 1,000 librdkafka consumers with their defaults in 100 groups, ten to a group, one empty partition each. They
+send Fetch requests that wait, and heartbeats, and have no offsets to commit. They run in processes of their own,
+against one broker at a time.
 
-*Rebalancing*: one group of 200 members, spoken for by hand, because no client tells when its last JoinGroup left: the
-leader joins again, and then all the others. Measured are the broker's CPU for one rebalance, and the time from the last
-JoinGroup's sending to the last SyncGroup's answer.
+*Rebalancing*: one group of 200 members. This process sends the members' requests itself, because no client reports when
+its last JoinGroup was sent. The group's leader joins again, and then all other members. The measured figures are the
+broker's CPU for one rebalance, and the time from the sending of the last JoinGroup to the last answer to SyncGroup.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from ottla.protocol.messages import read_response, write_request
 from tests.peers.wire import Wire
 
 GROUPS = 100
-MEMBERS = 10  # of each of them
+MEMBERS = 10  # per group
 MEMBERS_REBALANCING = 200
 REBALANCES = 20
-WARMING = 200  # the virtual machine compiles what is hot
+WARMING = 200  # rebalances before the measured ones, in which Java's virtual machine compiles hot code
 FIND_COORDINATOR = 10
 JOIN_GROUP, JOIN_GROUP_VERSION = 11, 5
 SYNC_GROUP, SYNC_GROUP_VERSION = 14, 3
@@ -39,10 +40,11 @@ _PROCESSES = 4
 _WINDOW_S = 10.0
 _POLL_S = 5.0
 _PATIENCE_S = 180.0
-# Kafka reads it, and never answers where it can't.
+# A valid subscription: Kafka parses it, and never answers if it can't.
 _SUBSCRIPTION = ConsumerProtocolSubscription(topics=["idle"], user_data=b"x" * 64).encode(version=0)
 _ASSIGNMENT = b"y" * 60
-_JOINED, _JOINED_AT = struct.Struct(">hi"), 8  # error and generation, behind correlation id and throttle time
+# A JoinGroup answer's error code and generation, which follow the correlation id and the throttle time.
+_JOINED, _JOINED_AT = struct.Struct(">hi"), 8
 _GENERATION = struct.Struct(">i")
 
 
@@ -102,13 +104,13 @@ def _idle(brokers: list[tuple[str, Peer]], plan: Plan) -> Row:
             stop.set()
             for client in clients:
                 client.join(_PATIENCE_S)
-                client.kill()  # one that hangs would keep this process from ending
+                client.kill()  # a client that hangs would keep this process from ending
                 client.join()
     return row
 
 
 def _consume(bootstrap: str, groups: range, ready: Semaphore, stop: Event) -> None:
-    """Runs the members of some groups until `stop`; `ready` is released once each member has a partition."""
+    """Runs the members of these groups until `stop`. `ready` is released once each member has a partition."""
     consumers = [
         Consumer({"bootstrap.servers": bootstrap, "log_level": 0, "group.id": f"idle-{group}"})
         for group in groups
@@ -145,7 +147,7 @@ class _Group:
         for wire, join in zip(self._wires, self._joins, strict=True):
             wire.ask(JOIN_GROUP, JOIN_GROUP_VERSION, join)
         joined = [wire.receive() for wire in self._wires]
-        self._leader = str(read_response(JOIN_GROUP, JOIN_GROUP_VERSION, joined[0], 4).leader)  # and stays it
+        self._leader = str(read_response(JOIN_GROUP, JOIN_GROUP_VERSION, joined[0], 4).leader)  # it stays the leader
         self._syncs = [self._sync_request(name) for name in self._names]
         self._sync(joined)
 
@@ -157,11 +159,14 @@ class _Group:
             wire.socket.close()
 
     def rebalance(self) -> float:
-        """All join again; seconds from the last one's JoinGroup to the end. The leader's begins it: who came before it
-        would be told that nothing changes."""
+        """Lets all members join again. Returns the seconds from the last JoinGroup to the end of the rebalance.
+
+        The leader's JoinGroup begins the rebalance. A member that joined before it would get the present generation
+        again.
+        """
         leader = self._names.index(self._leader)
         others = [member for member in range(MEMBERS_REBALANCING) if member != leader]
-        self._order.shuffle(others)  # as their heartbeats fall
+        self._order.shuffle(others)  # real members join again at their next heartbeat, in no order
         self._order.shuffle(self._read_order)
         self._wires[leader].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[leader])
         while not self._rebalances(others[0]):
@@ -177,15 +182,20 @@ class _Group:
         return bool(error == ErrorCode.rebalance_in_progress)
 
     def _answers(self) -> list[bytes]:
-        """Everybody's next one, read in a random order. In the order in which they are sent, each would find this
-        process asleep, and only a broker that sends in the order of its list would pay for waking it: Kafka's is that
-        of a hash map."""
+        """The next answer to each member, read in a random order.
+
+        If this process read in the order of the members, each answer of a broker that sends in that order would wake
+        it, and only that broker would pay for it. Kafka sends in the order of a hash map.
+        """
         frames = {member: self._wires[member].receive() for member in self._read_order}
         return [frames[member] for member in range(MEMBERS_REBALANCING)]
 
     def _sync(self, joined: list[bytes]) -> float:
-        """Everybody hears the new generation and gets an assignment; when the last one had it. What costs this process
-        time is done before and after: in between errors and the generation are read, and the generation written."""
+        """Sends each member's SyncGroup and reads all answers. Returns the time of the last answer.
+
+        The client's expensive work is done before and after the measured time. Within it the client only reads each
+        JoinGroup answer's error code and generation, and writes the generation into the SyncGroup.
+        """
         _, self._generation = _JOINED.unpack_from(joined[0], _JOINED_AT)
         for wire, sync, frame in zip(self._wires, self._syncs, joined, strict=True):
             if _JOINED.unpack_from(frame, _JOINED_AT) != (ErrorCode.none, self._generation):
@@ -202,7 +212,7 @@ class _Group:
         return ended
 
     def _sync_request(self, name: str) -> tuple[bytes, bytes]:
-        """What stands before and after the generation in a member's SyncGroup."""
+        """The bytes before and after the generation in a member's SyncGroup."""
         everybody = [{"member_id": member, "assignment": _ASSIGNMENT} for member in self._names]
         body = {
             "group_id": "one",
@@ -216,7 +226,8 @@ class _Group:
 
 
 def _name_given(wire: Wire) -> str:
-    """The member id that the coordinator gives; the first who asks for a coordinator waits until there is one."""
+    """The member id that the coordinator gives. The first FindCoordinator creates the offsets topic, so the group's
+    coordinator may need a while."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         wire.call(FIND_COORDINATOR, 2, {"key": "one", "key_type": 0})

@@ -1,7 +1,8 @@
 """How long from producing a record to receiving it, at a fixed rate?
 
-1 KiB, linger 0, acks=all, one partition; the producer and the consumer (librdkafka) are processes of their own, the
-time travels in the record. Percentiles are of all records after the first second; the median of the rounds is shown.
+1 KiB, linger 0, acks=all, one partition. The producer and the consumer (librdkafka) are processes of their own; each
+record contains the time at which it was sent. The percentiles are of all records after the first second; the table
+shows the median of the rounds.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _once(bootstrap: str, topic: str, rate: int, in_flight: int, seconds: int) -
     here, there = context.Pipe()
     consumer = context.Process(target=_consume, args=(bootstrap, topic, rate * seconds, there))
     consumer.start()
-    here.recv()  # it has its position
+    here.recv()  # the consumer has its position
     producer = context.Process(target=_produce, args=(bootstrap, topic, rate, in_flight, seconds))
     producer.start()
     if not here.poll(seconds + 60):
@@ -106,7 +107,7 @@ def _consume(bootstrap: str, topic: str, count: int, told: Connection) -> None:
     told.send("ready")
     latencies = array.array("d")
     while len(latencies) < count:
-        message = consumer.poll(1.0)  # consume() would wait until it has as many as it was asked for
+        message = consumer.poll(1.0)  # consume() would wait for as many records as it was asked for
         if message is not None:
             latencies.append(time.monotonic() - _stamp.unpack_from(message.value() or b"")[0])
     told.send_bytes(latencies.tobytes())

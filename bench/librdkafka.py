@@ -8,12 +8,12 @@ import time
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 PAYLOADS = 1000
-PATIENCE_S = 300  # a broker that has died answers nothing
+PATIENCE_S = 300  # so that the benchmark ends if a broker has died
 WORDS = "order customer amount currency created shipped warehouse article price discount total status region".split()
 
 
 def payloads(size_bytes: int) -> list[bytes]:
-    """Different records of one size, that compress about as application data does."""
+    """Different values of one size, which compress about as application data does."""
     source = random.Random(size_bytes)
     made = []
     for _ in range(PAYLOADS):
@@ -25,7 +25,7 @@ def payloads(size_bytes: int) -> list[bytes]:
 
 
 def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: str, codec: str) -> None:
-    """Produces `count` records and waits for their acknowledgements. Raises RuntimeError where any fails."""
+    """Produces `count` records and waits for their acknowledgements. Raises RuntimeError if a record fails."""
     failures: list[str] = []
     producer = Producer(
         {
@@ -61,7 +61,7 @@ def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: s
 
 
 def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
-    """The sum of the partitions' ends."""
+    """The sum of the partitions' end offsets."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 4, "group.id": "bench"})
     try:
         return sum(consumer.get_watermark_offsets(TopicPartition(topic, index), 30)[1] for index in range(partitions))
@@ -70,14 +70,14 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
 
 
 def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
-    """Reads `count` records from the beginning. Raises RuntimeError where they don't come."""
+    """Reads `count` records from the beginning. Raises RuntimeError if they don't come in time."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "log_level": 4,
             "group.id": "bench",
             "enable.auto.commit": False,
-            # By default the queue stops fetching at 100,000 records, and then for a whole second.
+            # By default librdkafka stops fetching for a second whenever its queue has 100,000 records.
             "queued.min.messages": 2_000_000,
             "queued.max.messages.kbytes": 512 * 1024,
         }
@@ -86,7 +86,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     got = 0
     deadline = time.monotonic() + PATIENCE_S
     while got < count:
-        got += len(consumer.consume(min(10_000, count - got), 1.0))  # it waits for as many as it is asked for
+        got += len(consumer.consume(min(10_000, count - got), 1.0))  # it waits until it has as many as asked for
         if time.monotonic() > deadline:
             raise RuntimeError(f"{got} of {count} records after {PATIENCE_S} s")
     consumer.close()

@@ -1,12 +1,13 @@
-"""For how long does Ottla's event loop keep everybody waiting, while everything goes on at once?
+"""For how long does a step on Ottla's event loop delay all clients, while a broker does all kinds of work at once?
 
-One loop serves all of a broker: what holds it is added to each answer. The broker's own histogram tells how late a
-timer fires, ten times a second (`ottla_event_loop_lag_seconds`: waiting for a core counts, too). Meanwhile, for two
-minutes: 10,000 records of 1 KiB a second to six partitions, read by a consumer; single records over 20 connections;
-keys written again and again to a topic that is compacted each second; a topic that loses a segment each second to its
-retention; a topic of 20 partitions made and deleted, and all of 1,000 partitions described, each second.
+One loop does all of a broker's work: a step that blocks it delays every answer. The broker's own histogram
+(`ottla_event_loop_lag_seconds`) has the delays of a timer that fires ten times a second; waiting for a core counts,
+too. Meanwhile, for two minutes, there are: 10,000 records of 1 KiB a second to six partitions, read by a consumer;
+single records over 20 connections; records with recurring keys to a topic that is compacted every second; a topic that
+loses a segment every second to its retention; and, every second, a topic of 20 partitions that is created and deleted,
+and a description of all 1,000 partitions.
 
-The goal is absolute: Apache Kafka has no one loop to be held.
+The goal is absolute: Apache Kafka doesn't run on a single loop.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _BUCKET = re.compile(r'^ottla_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\d+
 
 
 def run(plan: Plan) -> list[Row]:
-    """The lag that one sample in a thousand exceeds, and the longest."""
+    """The lag that one sample in a thousand exceeds, and the longest lag."""
     p999 = Row("event loop held under mixed load, p99.9", "ms", within(GOAL_MS))
     longest = Row("event loop held, the longest since the broker's start", "ms", None)
     http = f"127.0.0.1:{free_port()}"
@@ -92,13 +93,13 @@ def _load(bootstrap: str, seconds: float) -> None:
         stop.set()
         for process in processes:
             process.join(60)
-            process.kill()  # one that hangs would keep this process from ending
+            process.kill()  # a process that hangs would keep this one from ending
             process.join()
     if failed := ended_early or [process.name for process in processes if process.exitcode]:
         raise RuntimeError(f"a part of the load failed: {failed}")
 
 
-# ---- the parts, each a process
+# ---- the parts of the load, each in a process
 
 
 def _produce(bootstrap: str, stop: Event) -> None:
@@ -147,7 +148,7 @@ def _administrate(bootstrap: str, stop: Event) -> None:
         delete_topic(bootstrap, f"passing-{number}")
 
 
-# ---- what the broker says
+# ---- the broker's metrics
 
 
 def _scrape(http: str) -> str:
@@ -156,7 +157,7 @@ def _scrape(http: str) -> str:
 
 
 def _buckets(http: str) -> Mapping[float, int]:
-    """The cumulative buckets of the histogram: how many samples were at most so many seconds late."""
+    """The cumulative buckets of the histogram: seconds, and the number of samples that were at most so late."""
     return {float(bound): int(samples) for bound, samples in _BUCKET.findall(_scrape(http))}
 
 
@@ -165,7 +166,8 @@ def _metric(http: str, name: str) -> float:
 
 
 def _percentile(before: Mapping[float, int], after: Mapping[float, int], part: float) -> float:
-    """Seconds, within a bucket by proportion, as Prometheus's histogram_quantile."""
+    """The lag in seconds that this part of the samples doesn't exceed. Within a bucket it is interpolated, as by
+    Prometheus's histogram_quantile."""
     bounds = sorted(after)
     counts = [after[bound] - before.get(bound, 0) for bound in bounds]
     rank = part * counts[-1]

@@ -1,19 +1,20 @@
-"""What do 10,000 partitions on three brokers cost, each on all of them?
+"""What do 10,000 partitions on three brokers cost, each with a replica on every broker?
 
-Topics of 100 partitions, replication factor 3, min.insync.replicas 2, everything else as Ottla ships it, and hardly a
-record in them: what is measured is the work that their number makes. In this order:
+Topics of 100 partitions, replication factor 3, min.insync.replicas 2, Ottla's defaults for everything else, and hardly
+any records: the benchmark measures the work that the number of partitions makes. In this order:
 
 1. *Creation*: one request for all topics, until every partition has a leader and three replicas in sync.
 2. *Idle*: CPU of the busiest broker's process.
-3. *Restart*: SIGTERM to a broker that isn't the controller, until it has ended, and again until all is in sync, while a
-   producer (acks=all) sends to a sample of the partitions that it led: its slowest acknowledgement says whether the
-   peers served all the time.
+3. *Restart* of a broker that isn't the controller: from SIGTERM to its end, and from its start until all replicas are
+   in sync. Meanwhile a producer (acks=all) sends to a sample of the partitions that the broker led. Its slowest
+   acknowledgement shows whether the other brokers served all the time.
 4. *SIGSTOP* of a broker that isn't the controller: from the end of its session (DescribeCluster doesn't name it any
    more) until each partition that it led has acknowledged a record.
-5. *kill -9* of the broker that is the controller, too: the same from the signal on.
+5. *kill -9* of the broker that is the controller, too: from the signal until each partition that it led has
+   acknowledged a record.
 6. *Stop* of the whole cluster.
 
-The goals are absolute: this is for Ottla alone. FAST=1 makes a tenth of the partitions.
+The goals are absolute: Apache Kafka isn't measured. FAST=1 makes a tenth of the partitions.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def run(plan: Plan) -> list[Row]:
 
 
 class _Measurement:
-    """One cluster from its first topic to its end."""
+    """The measurement of one cluster, from its first topic to its end."""
 
     def __init__(self, cluster: OttlaCluster, partitions: int, store: str) -> None:
         self._cluster = cluster
@@ -69,7 +70,7 @@ class _Measurement:
         self._admin = _admin(cluster.bootstrap)
 
     def rows(self) -> list[Row]:
-        """All rows, in the order of the docstring."""
+        """All rows, in the order of the module's docstring."""
         return [self._creation(), self._idle(), *self._restart(), self._paused(), self._killed(), self._end()]
 
     def _row(self, name: str, value: float, goal: float | None, unit: str = "s", note: str = "") -> Row:
@@ -157,10 +158,10 @@ class _Measurement:
         self._cluster.stop()
         return self._row("SIGTERM of all brokers to the last end", time.monotonic() - began, None)
 
-    # ---- what the cluster looks like
+    # ---- the state of the cluster
 
     def _taken_over(self, number: int, led: Sequence[Partition]) -> tuple[float, float]:
-        """When Metadata named other leaders of all of them, and when each had acknowledged a record."""
+        """(when Metadata had named other leaders of all these partitions, when each had acknowledged a record)."""
         survivors = [broker.bootstrap for broker in self._cluster.brokers if broker.running]
         admin = _admin(",".join(survivors))
         for topic in dict.fromkeys(topic for topic, _ in led):
@@ -181,7 +182,8 @@ class _Measurement:
 
     @staticmethod
     def _until(admin: AdminClient, topic: str, settled: Callable[[Any], bool]) -> None:
-        """Waits for all partitions of one topic, so that the brokers needn't tell everything again and again."""
+        """Waits until all partitions of one topic are settled. It asks for one topic, to keep the brokers' answers
+        small."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             states = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
@@ -191,7 +193,7 @@ class _Measurement:
             time.sleep(_POLL_S)
 
     def _registered(self, number: int) -> bool:
-        """Whether the session goes on, as another broker knows it."""
+        """Whether another broker still names this broker, so that its session hasn't ended."""
         for broker in self._cluster.brokers:
             if broker.running:
                 try:
@@ -203,7 +205,8 @@ class _Measurement:
         raise AssertionError("no broker answers")
 
     def _not_the_controller(self) -> tuple[int, list[Partition]]:
-        """The other broker that leads most (one that has just come back leads nothing), and what it leads."""
+        """The broker with the most leaders, apart from the controller, and the partitions that it leads. A broker that
+        has just come back leads none."""
         others = set(range(len(self._cluster.brokers))) - {self._cluster.controller()}
         led = {number: self._led_by(number) for number in others}
         return max(led.items(), key=lambda item: len(item[1]))
@@ -223,7 +226,7 @@ def _leaders(admin: AdminClient) -> Mapping[Partition, int]:
 
 
 class _Sender:
-    """A producer with acks=all, and how long each record waited for its acknowledgement, in seconds."""
+    """A producer with acks=all. `waits` has the seconds that each record waited for its acknowledgement."""
 
     def __init__(self, bootstrap: str) -> None:
         self.waits: list[float] = []
@@ -231,7 +234,7 @@ class _Sender:
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
 
     def send(self, partition: Partition) -> None:
-        """One record, and what was answered meanwhile."""
+        """Sends one record, and handles the answers that have come."""
         sent = time.monotonic()
 
         def answered(error: KafkaError | None, _: Message) -> None:
@@ -244,7 +247,7 @@ class _Sender:
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Waits for all answers. Raises RuntimeError where a record failed."""
+        """Waits for all answers. Raises RuntimeError if a record failed."""
         left = self._producer.flush(_PATIENCE_S)
         if self._failed or left:
             raise RuntimeError(f"{len(self._failed)} records failed, {left} are unanswered: {self._failed[:1]}")

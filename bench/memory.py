@@ -1,7 +1,7 @@
-"""How much memory does a broker hold when nobody asks anything, and after a load?
+"""How much memory does a broker have while it is idle, and after a load?
 
-RSS and its anonymous part (what the process itself holds, without mapped files), children included. The load is a
-produce and a consume of records of 1 KiB and many small requests.
+RSS and its anonymous part (without mapped files), children included. The load is a produce and a consume of records of
+1 KiB, and many small requests.
 """
 
 from __future__ import annotations

@@ -23,23 +23,23 @@ Peer = OttlaBroker | ApacheKafka
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is done: `fast` takes minutes for what a full run gives hours."""
+    """The amount of work: a `fast` run takes minutes, a full one hours."""
 
     fast: bool
 
     @property
     def rounds(self) -> int:
-        """Measured rounds of each broker; one before them warms up."""
+        """The number of measured rounds of each broker, without the one that warms up."""
         return 3 if self.fast else 5
 
     def scaled(self, amount: int) -> int:
-        """An amount of work in a full run, or the tenth of it."""
+        """The amount in a full run, a tenth of it (at least 1) in a fast one."""
         return max(amount // 10, 1) if self.fast else amount
 
 
 @dataclass(slots=True)
 class Spent:
-    """What a piece of work cost: seconds on the clock, the broker's CPU seconds, the client's."""
+    """The cost of a piece of work: seconds on the clock, the broker's CPU seconds, the client's CPU seconds."""
 
     wall: float = 0.0
     broker_cpu: float = 0.0
@@ -52,7 +52,7 @@ class Spent:
 
 
 class Pair:
-    """Both brokers, running."""
+    """Ottla's and Kafka's broker, both running."""
 
     def __init__(self, ottla: OttlaBroker, kafka: ApacheKafka) -> None:
         self.brokers: dict[str, Peer] = {"ottla": ottla, "kafka": kafka}
@@ -64,7 +64,7 @@ class Pair:
                 work(name, broker)
 
 
-# Deleted topics give their room back after a second, so that a run needs little more than that of one round.
+# A deleted topic's files are removed after a second, so that a run needs little more disk than one round does.
 SETTINGS = {"log_segment_delete_delay_ms": "1000"}
 
 
@@ -96,7 +96,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def measured(*brokers: Peer) -> Iterator[Spent]:
-    """Fills what the block cost these brokers together; the client is this process with its children."""
+    """Measures the cost of the block, for these brokers together. The client is this process with its children."""
     spent = Spent()
     pids = [broker.process.pid for broker in brokers]
     broker_cpu, client_cpu, began = sum(map(cpu_seconds, pids)), sum(os.times()[:4]), time.perf_counter()
@@ -107,7 +107,7 @@ def measured(*brokers: Peer) -> Iterator[Spent]:
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, replicas: int = 1, **config: str) -> None:
-    """Creates a topic and waits until it is led, with all replicas in sync."""
+    """Creates a topic, and waits until each partition has a leader and all replicas are in sync."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
     given = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, replicas, config=given)])[topic].result(60)

@@ -1,8 +1,8 @@
 """What do 10,000 partitions on one broker cost?
 
-Ten topics of 1,000 partitions, with a few records in them. Created: from the first CreateTopics until every partition
-answers ListOffsets. Restarts: from the start of the process until each does again, after a clean stop and after a
-SIGKILL.
+Ten topics of 1,000 partitions, with a few records in them. Creation is measured from the first CreateTopics until every
+partition answers ListOffsets. Restarts are measured from the start of the process until every partition answers again,
+after a clean stop and after a SIGKILL.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def _start(broker: Peer, partitions: list[TopicPartition]) -> float:
 
 
 def _wait_until_served(broker: Peer, partitions: list[TopicPartition]) -> None:
-    """Until the leader of each partition says where it ends."""
+    """Waits until each partition's leader answers with the end offset."""
     left = partitions
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        # A client anew: one that was told of an unknown topic goes on believing it.
+        # A new client for each attempt: a client that was told of an unknown topic remembers it as unknown.
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client's own lack
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's types are incomplete
         asked = admin.list_offsets(dict.fromkeys(left, end), request_timeout=60)
         refused = []
         for each, answer in asked.items():

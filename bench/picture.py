@@ -1,4 +1,4 @@
-"""Draws rows of results: for each, how far Ottla is from Kafka, and from the goal."""
+"""Draws rows of results: each row's ratio of Ottla's figure to Kafka's, and its goal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ _ROW_INCHES = 0.28
 
 
 def draw(rows: Sequence[Row], path: Path) -> bool:
-    """A bar for each row's ratio (to the right of 1 where Ottla's figure is the greater one), a mark at its goal.
-
-    Whether there was anything to draw.
-    """
+    """Draws a bar for each row's ratio (to the right of 1 if Ottla's figure is the greater one), and a mark at its
+    goal. Returns whether there was anything to draw."""
     rows = [row for row in rows if row.kafka and row.ratio > 0]
     if not rows:
         return False

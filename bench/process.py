@@ -1,4 +1,4 @@
-"""CPU and memory of a process and its children, from /proc: the kernel's own accounting, not the program's."""
+"""CPU and memory of a process and its children, from the kernel's accounting in /proc."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of the process, of its children now and of those that have ended: these in ticks of 10 ms,
-    the others to the nanosecond."""
+    """User and system time of the process, of its living descendants, and of their ended children. The time of ended
+    children is in ticks of 10 ms, the rest to the nanosecond."""
     total = 0.0
     for member in _family(pid):
         fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
@@ -21,19 +21,19 @@ def cpu_seconds(pid: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory in RAM."""
+    """The memory in RAM of the process and its living descendants."""
     return sum(_status_bytes(member, "VmRSS") for member in _family(pid))
 
 
 def anonymous_bytes(pid: int) -> int:
-    """The part of it that is no file's: what the process itself holds."""
+    """The part of `resident_bytes` that isn't a mapped file's."""
     return sum(_status_bytes(member, "RssAnon") for member in _family(pid))
 
 
 def _processor_clock(pid: int) -> int:
-    """Linux' clock of what a process's threads have run, those that have ended included. (`schedstat` leaves them out,
-    and ticks count too coarsely for what takes a few milliseconds.) Source: MAKE_PROCESS_CPUCLOCK and CPUCLOCK_SCHED in
-    Linux' posix-timers.h."""
+    """The id of Linux' clock of a process's CPU time, which includes ended threads. (`schedstat` leaves ended threads
+    out, and ticks are too coarse for a few milliseconds.) Source: MAKE_PROCESS_CPUCLOCK and CPUCLOCK_SCHED in Linux'
+    posix-timers.h."""
     return (~pid << 3) | 2
 
 

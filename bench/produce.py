@@ -1,4 +1,4 @@
-"""How many records does a broker take, per second and per CPU second?
+"""How many records does a broker accept, per second and per CPU second?
 
 librdkafka, one topic of 6 partitions. Envelope: with 16 KiB batches of 100 B records a Produce request brings about 150
 records, so 25 µs a request and 6 µs for its bytes would allow 5 million records a CPU second.

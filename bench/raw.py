@@ -1,6 +1,7 @@
-"""A client of our own over plain sockets, for requests that no batching hides: one record, one request, one in flight.
+"""A client over plain sockets, for requests without batching: one record a request, one request in flight.
 
-Bytes are made once; a request costs this client two system calls and little else, so that it measures the broker.
+A request's bytes are built once. Sending it costs this client two system calls and little else, so that the figures are
+the broker's.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ FETCH, FETCH_VERSION = 1, 12
 
 
 def produce_request(topic: str, value: bytes, acks: int = 1, records: int = 1) -> bytes:
-    """A whole frame: a batch of `records` times the same for partition 0."""
+    """A whole Produce frame, with a batch for partition 0 that has the same record `records` times."""
     return batch_request(topic, [value] * records, acks)
 
 
 def batch_request(topic: str, values: Sequence[bytes], acks: int = 1, codec: int = Codec.none) -> bytes:
-    """A whole frame: a batch of those records for partition 0."""
+    """A whole Produce frame, with a batch of these values for partition 0."""
     now_ms = int(time.time() * 1000)
     records = [Record(offset, now_ms, None, value, []) for offset, value in enumerate(values)]
     batch = bytes(build_batch(records, codec=codec))
@@ -45,8 +46,8 @@ def batch_request(topic: str, values: Sequence[bytes], acks: int = 1, codec: int
 
 
 def fetch_request(topic: str, offset: int, max_bytes: int, session: tuple[int, int] = (0, -1)) -> bytes:
-    """A whole frame: what is at `offset` of partition 0, without waiting; `session` is the id and epoch of one, by
-    default none."""
+    """A whole Fetch frame, which reads from `offset` of partition 0 without waiting. `session` is the id and the epoch
+    of a fetch session; by default there is none."""
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": max_bytes, "current_leader_epoch": -1}
     body = write_request(
         FETCH,
@@ -69,17 +70,16 @@ def fetch_request(topic: str, offset: int, max_bytes: int, session: tuple[int, i
 
 @dataclass(slots=True)
 class Exchanged:
-    """What `exchange` did: requests, and each one's time in seconds."""
+    """The result of `exchange`: the number of answered requests, and the latency of each in seconds."""
 
     count: int = 0
     latencies: list[float] = field(default_factory=list)
 
 
 def exchange(bootstrap: str, request: bytes, connections: int, count: int) -> Exchanged:
-    """Sends `request` over each connection again and again, one in flight, until `count` were answered in all,
-    and no more than that.
+    """Sends `request` over each connection again and again, one in flight, until exactly `count` are answered in all.
 
-    Raises RuntimeError where a connection is closed. Answers are counted, not read: the questions check what was done.
+    Raises RuntimeError if a connection is closed. Answers are counted, not parsed: the questions check the outcome.
     """
     host, _, port = bootstrap.rpartition(":")
     sockets = {}

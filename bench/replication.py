@@ -1,9 +1,9 @@
-"""What does a record cost that three brokers hold before it is acknowledged?
+"""What does a record cost that three brokers have before it is acknowledged?
 
-Three brokers each, replication factor 3, min.insync.replicas 2, acks=all; librdkafka, records of 1 KiB without
-compression, topics of 1 and of 6 partitions. Envelope: the bytes are received once and sent twice by leaders, received
-twice by followers, and written three times; at 1 GB/s for each of these on one core, 1 GB costs about 8 CPU seconds in
-all, and two cores, the client on them as well, pass at most some 200 MB/s.
+Three brokers of each system, replication factor 3, min.insync.replicas 2, acks=all; librdkafka, records of 1 KiB
+without compression, topics of 1 and of 6 partitions. Envelope: the bytes are received once and sent twice by leaders,
+received twice by followers, and written three times. At 1 GB/s for each of these steps on one core, 1 GB costs about 8
+CPU seconds in all. Two cores, which the client shares, pass at most some 200 MB/s.
 """
 
 from __future__ import annotations

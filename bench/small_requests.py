@@ -1,7 +1,7 @@
-"""What does one request cost, when it brings one record of 100 B and the next is sent after its answer?
+"""What does a request with one record of 100 B cost, if the next request is sent after its answer?
 
-Envelope: receive, CRC, write, send are four system calls of 1 to 3 µs each; everything else in Python has to fit into
-15 µs for 25 µs in all. Apache Kafka takes 87 µs with one connection and 30 with 50.
+Envelope: receive, CRC, write and send take 1 to 3 µs each. For 25 µs in all, everything else in Python has to fit into
+15 µs. Apache Kafka takes 87 µs with one connection and 30 µs with 50.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _case(
         with measured(broker) as spent:
             done = exchange(broker.bootstrap, request, connections, plan.scaled(REQUESTS))
         if which not in warm:
-            # The virtual machine compiles what is hot: it gets as much again to do so.
+            # Java's virtual machine compiles hot code: as many requests again give it the time for that.
             exchange(broker.bootstrap, request, connections, plan.scaled(REQUESTS))
             warm.add(which)
             return

@@ -1,4 +1,4 @@
-"""What the Spark benchmarks share: a session with both data sources, one broker, a filled topic."""
+"""The parts that the Spark benchmarks share: a session with both data sources, one broker, a filled topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROWS = 12_000
 
 @contextmanager
 def session_and_broker() -> Iterator[tuple[SparkSession, str]]:
-    """A session on two cores that has Spark's own connector too, and an Ottla broker's address."""
+    """(a session on two cores that has Spark's own connector, too; the address of an Ottla broker)."""
     connector = ",".join(map(str, sorted(Path(jars("spark").removesuffix("/*")).glob("*.jar"))))
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
         _as_installed(Path(folder, "absent"))
@@ -40,7 +40,7 @@ def session_and_broker() -> Iterator[tuple[SparkSession, str]]:
 
 
 def _as_installed(absent: Path) -> None:
-    """Hides hypothesis from the processes that are started from here: a library of ours loads it where it is found.
+    """Hides hypothesis from the processes that are started from here: kio imports it if it is installed.
 
     Only a developer's environment has it, and it would add 0.2 s of CPU to each start.
     """
@@ -51,7 +51,7 @@ def _as_installed(absent: Path) -> None:
 
 
 def create(bootstrap: str, topic: str) -> None:
-    """A topic of PARTITIONS partitions."""
+    """Creates a topic of PARTITIONS partitions."""
     with Client(bootstrap) as client:
         client.create_topic(topic, PARTITIONS)
         while topic not in client.metadata([topic]).topics:
@@ -59,7 +59,7 @@ def create(bootstrap: str, topic: str) -> None:
 
 
 def fill(bootstrap: str, topic: str, count: int, size: int) -> int:
-    """Writes about `count` values of `size` bytes, evenly spread; how many."""
+    """Writes about `count` values of `size` bytes, evenly over the partitions. Returns the number of values."""
     rows = pa.RecordBatch.from_pydict(
         {
             "value": pa.array([b"x" * size] * _ROWS, pa.binary()),

@@ -1,8 +1,8 @@
 """How many rows a second does Spark read by `ottla`, beside its own connector, from the same topic of the same broker?
 
 Values of 100 B and 1 KiB in batches of 16 KiB, two cores, session start excluded. Envelope: without fetching or
-decoding, the data source API carries 2.6 million rows of 100 B a second and 0.84 million of 1 KiB (all columns). To
-start a stream takes about a second of CPU with either source: a tenth of the rows would show little else.
+decoding, the data source API passes 2.6 million rows of 100 B a second and 0.84 million of 1 KiB (all columns). The
+start of a stream takes about a second of CPU with either source: a tenth of the rows would show little else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long from the start of the process to its first answer, and how much CPU?
 
-The answer is Metadata that names a broker. Fresh means an empty folder (formatted before the clock starts, as Kafka
-wants); the other start is after a SIGKILL, with 1,000 partitions that hold a few records.
+The answer is a Metadata response that names a broker. A fresh start has an empty folder (formatted before the clock
+starts, as Kafka needs it). The other start is after a SIGKILL, with 1,000 partitions that have a few records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARTITIONS = 1000
 
 
 def run(plan: Plan) -> list[Row]:
-    """Fresh, and after a kill."""
+    """Rows for a fresh start and for a start after a kill."""
     rows = [Row(f"start {when}{what}", "s", goal) for when in ("fresh", "after kill -9") for what, goal in _FIGURES]
     with folder() as root:
         for number in range(plan.rounds):

@@ -1,4 +1,4 @@
-"""Rows of results: two medians, their ratio, the goal for it (or for Ottla's own figure), and whether it is met."""
+"""Rows of results: two medians, their ratio, the goal for the ratio (or for Ottla's own figure), and the verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound for Ottla's value divided by Kafka's, or (`absolute`) for Ottla's value."""
+    """A bound for Ottla's value divided by Kafka's, or (`absolute`) for Ottla's value itself."""
 
     bound: float
     at_least: bool
@@ -23,25 +23,26 @@ class Goal:
 
 
 def at_least(ratio: float) -> Goal:
-    """More is better."""
+    """A goal for a ratio where more is better."""
     return Goal(ratio, True)
 
 
 def at_most(ratio: float) -> Goal:
-    """Less is better."""
+    """A goal for a ratio where less is better."""
     return Goal(ratio, False)
 
 
 def within(value: float) -> Goal:
-    """A promise of Ottla's own, whatever Kafka does."""
+    """An upper bound for Ottla's value, whatever Kafka's is."""
     return Goal(value, False, absolute=True)
 
 
 @dataclass(slots=True)
 class Row:
-    """One figure of both brokers: what was measured in each round, in `unit`.
+    """One figure of both brokers: the value of each round, in `unit`.
 
-    Where the client was the bound in most of Ottla's rounds the row says so, and `goal_client_bound`, if any, counts.
+    If the client was the bottleneck in most of Ottla's rounds, the row says so, and `goal_client_bound`, if there is
+    one, replaces `goal`.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Row:
     kafka: list[float] = field(default_factory=list)
     note: str = ""
     goal_client_bound: Goal | None = None
-    client_bound: list[bool] = field(default_factory=list)  # in each of Ottla's rounds
+    client_bound: list[bool] = field(default_factory=list)  # one entry for each of Ottla's rounds
 
     def add(self, broker: str, value: float, *, client_bound: bool = False) -> None:
         """One round's value; `broker` is ottla or kafka."""
@@ -63,7 +64,7 @@ class Row:
 
     @property
     def bound_by_client(self) -> bool:
-        """Whether the client was the bound in most rounds."""
+        """Whether the client was the bottleneck in most of Ottla's rounds."""
         return 2 * sum(self.client_bound) > len(self.client_bound)
 
     @property
@@ -73,24 +74,24 @@ class Row:
 
     @property
     def remark(self) -> str:
-        """The note, or what was the bound."""
+        """The note, or a remark that the client was the bottleneck."""
         return self.note or ("client-bound" if self.bound_by_client else "")
 
     @property
     def ratio(self) -> float:
-        """Median by median."""
+        """Ottla's median divided by Kafka's; NaN without a figure of Kafka's."""
         return median(self.ottla) / median(self.kafka) if self.kafka and median(self.kafka) else float("nan")
 
     @property
     def verdict(self) -> str:
-        """yes or no, or a dash where there is no goal."""
+        """`yes` or `no`, or a dash without a goal."""
         goal = self.judged_by
         if goal is None:
             return "–"
         return "yes" if goal.met(median(self.ottla) if goal.absolute else self.ratio) else "no"
 
     def cells(self) -> tuple[str, ...]:
-        """The row as the table shows it."""
+        """The row's cells in the table."""
         return (
             f"{self.name} [{self.unit}]",
             _figure(median(self.ottla)) if self.ottla else "–",
@@ -102,7 +103,7 @@ class Row:
         )
 
     def record(self) -> dict[str, object]:
-        """The row for a program."""
+        """The row as JSON data."""
         ratio = self.ratio if self.kafka else None
         goal = str(self.judged_by or "")
         return asdict(self) | {"ratio": ratio, "goal": goal, "met": self.verdict, "note": self.remark}

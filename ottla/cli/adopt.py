@@ -1,6 +1,6 @@
 """`ottla adopt`: log directories that Apache Kafka 4 wrote become topics of an Ottla cluster, under their own ids.
 
-No record is copied or touched. Where the log directories lack a fact, `adopt` chooses a value that can't lose a record:
+No record is copied or touched. If the log directories lack a fact, `adopt` chooses a value that can't lose a record:
 - Kafka keeps topic settings in its metadata log, which `adopt` doesn't read. So retention is off for the adopted topics
   until a user sets it.
 - Each partition's state starts with the last leader epoch of its log, because leader epochs must never fall.
@@ -184,7 +184,7 @@ async def _adopt(
                 await _create(store, topic, node_id, settings)
         finally:
             await store.close()
-        # Last, so that an adoption that was cut short is simply done again.
+        # This step is the last one, so that an interrupted adoption is simply done again.
         for one in found:
             claim(RealDisk(), one.path, cluster.id, node_id)
     except (StoreUnavailable, UnknownOutcome) as error:
@@ -194,7 +194,7 @@ async def _adopt(
 
 
 async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic]) -> None:
-    """Make new producer ids begin above every producer id that the logs can hold."""
+    """Makes new producer ids begin above every producer id that the logs can hold."""
     from ottla.metadata import keys
     from ottla.metadata.model import ProducerIds
     from ottla.metadata.store import Committed, Guard, Put
@@ -224,7 +224,7 @@ def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
 
 
 async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, settings: dict[str, str]) -> None:
-    """Write the topic. The ready mark, which makes it visible, is in the last transaction."""
+    """Writes the topic. The ready mark, which makes it visible, is in the last transaction."""
     from ottla.metadata import keys
     from ottla.metadata.model import NO_EPOCH, NO_LEADER, Config, Partition, Ready, TopicIntent
     from ottla.metadata.store import TRANSACTION_OPERATIONS_MAX, Guard, Put, Rejected

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 app = App(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
 
 _LOOK_S = 0.5
-_GIVEN_UP_S = 5.0  # a replica outside of its planned directory is given up after so long without a copy
+_GIVEN_UP_S = 5.0  # after so long without a copy, the move to the planned directory has failed
 
 GoalOption = Annotated[
     list[str] | None,
@@ -335,7 +335,7 @@ def _carry_out(
 
 
 def _wait_for_directories(cluster: Cluster, planned: moves.Plan, deadline: float | None) -> None:
-    """Waits for copies between log directories. Raises CommandError where a broker has given one up."""
+    """Waits for copies between log directories. Raises CommandError if a broker has given up a copy."""
     given_up_at: dict[moves.ReplicaName, float] = {}
     while left := moves.directories_to_go(cluster, planned.directories):
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""`ottla cluster`, `ottla brokers list` and `ottla log-dirs`: what the cluster consists of, and how it is."""
+"""`ottla cluster`, `ottla brokers list` and `ottla log-dirs`: the parts of the cluster, and their health."""
 
 from __future__ import annotations
 

@@ -88,7 +88,8 @@ def alter_resource(
     subtract: dict[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Set `settings`, reset the settings in `reset` to their defaults, extend or shorten lists: all changes or none."""
+    """Sets `settings`, resets the settings in `reset` to their defaults, extends or shortens lists: all changes or
+    none."""
     from kafka.admin import AlterConfigOp
 
     changes: dict[str, tuple[Any, str | None]] = {key: (AlterConfigOp.SET, value) for key, value in settings.items()}

@@ -1,7 +1,7 @@
-"""Which cluster a command talks to, and the clients that talk to it.
+"""Chooses the cluster of a command, and opens the clients of that cluster.
 
-The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current one, else
-it is the default. If the route leads to one cluster only (`kubectl ottla`), the route gives the address.
+The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current context,
+else it is the default. If the route leads to one cluster only (`kubectl ottla`), the route gives the address.
 
 Before a client is made, the address is tried with a plain socket: the operating system says why a connection fails
 ("connection refused"), whereas a Kafka client says only that it failed.
@@ -31,9 +31,9 @@ PORT_DEFAULT = 9092
 CLIENT_ID = "ottla-cli"
 _CONNECT_TIMEOUT_S_MAX = 5.0
 _PASSING_S = 1.0
-# Each passes by itself: a coordinator that is loading, not available or moved (while the offsets topic is created,
-# say), and a partition between two leaders (no leader yet, an epoch not known everywhere, a new leader that doesn't
-# know yet how far its predecessor's consumers could read).
+# The error codes of states that pass by themselves. The group's coordinator is loading, isn't available or has moved
+# (for instance while the offsets topic is created). Or the partition is between two leaders: it has no leader yet, not
+# every broker knows the new epoch, or the new leader doesn't know the high watermark yet.
 _PASSING_CODES = (14, 15, 16, 5, 74, 75, 78)
 
 
@@ -49,7 +49,7 @@ def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:
 
 
 def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> str:
-    """The bootstrap address to use on this route, by `resolve_bootstrap` where it leads to any cluster."""
+    """The bootstrap address on this route; if the route leads to any cluster, `resolve_bootstrap` decides."""
     found = route.bootstrap()
     if found is None:
         return resolve_bootstrap(bootstrap, context)
@@ -84,7 +84,8 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
 
 
 class Cluster:
-    """The cluster behind one bootstrap address; opens each client when it is first needed and closes all at the end."""
+    """The cluster behind one bootstrap address. The admin client is opened when it is first needed, and closed at the
+    end."""
 
     def __init__(self, bootstrap: str, timeout_s: float, route: Route | None = None) -> None:
         self.bootstrap = bootstrap
@@ -130,7 +131,7 @@ class Cluster:
         return self._open(KafkaProducer, settings)
 
     def racks(self) -> dict[int, str | None]:
-        """The brokers that are registered, each with its rack."""
+        """The rack of each registered broker."""
         with explained("the description of the cluster"):
             described = self.patiently(self.admin.describe_cluster)
         return {int(broker["broker_id"]): broker["rack"] for broker in described["brokers"]}
@@ -144,13 +145,15 @@ class Cluster:
     def patiently(
         self, call: Callable[[], T], *, repeatable: bool = True, check: Callable[[], None] | None = None
     ) -> T:
-        """Call until the coordinator or the leader is there; the last error is raised when the time is over.
+        """Calls `call` again while the coordinator or the leader is missing. Raises the last error after `timeout_s`.
 
-        `check` is called once, when the error has lasted for a moment: it raises what is known not to pass by itself.
+        `check` is called once, when the error has lasted for a moment. It raises an error if the state won't pass by
+        itself.
 
-        A broker that died is named by the others until its session ends, and the client may pick it: as long as one of
-        the bootstrap addresses accepts connections, the call is made again, as Kafka's own admin client makes it. Not
-        where it isn't `repeatable`: what was done before the answer was lost would then be told as a failure.
+        Until a dead broker's session ends, the other brokers still name it, and the client may pick it. So the call is
+        also repeated after a lost connection, as Kafka's own admin client does, as long as a bootstrap address accepts
+        connections. A call that isn't `repeatable` is not: if only its answer was lost, the second call would fail
+        although the first one succeeded.
         """
         from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
 
@@ -160,7 +163,7 @@ class Cluster:
                 return call()
             except Exception as error:
                 lost = repeatable and isinstance(error, KafkaConnectionError | NodeNotReadyError)
-                # The client looks for broker -1 where a partition has no leader, and finds none.
+                # If a partition has no leader, the client looks for broker -1, and finds none.
                 passing = isinstance(error, UnknownBrokerIdError) or getattr(error, "errno", None) in _PASSING_CODES
                 waited = time.monotonic() - begun
                 if check is not None and passing and waited > min(_PASSING_S, self.timeout_s / 2):
@@ -211,7 +214,7 @@ class Cluster:
 
 
 def _refusal(route: Route, host: str, port: int, timeout_s: float) -> str | None:
-    """Why a TCP connection fails, or None when it works."""
+    """Why a TCP connection fails; None if it works."""
     try:
         socket.create_connection(route.reach(host, port, timeout_s), timeout=timeout_s).close()
     except NoWay as error:
@@ -228,7 +231,7 @@ def _refusal(route: Route, host: str, port: int, timeout_s: float) -> str | None
 
 
 def quiet_client_log() -> None:
-    """Keep the client library's own warnings off the terminal unless `--debug` set logging up."""
+    """Keeps the client library's own warnings off the terminal unless `--debug` set logging up."""
     logger = logging.getLogger("kafka")
     if not logging.getLogger().handlers and not logger.handlers:
         logger.addHandler(logging.NullHandler())
@@ -237,7 +240,7 @@ def quiet_client_log() -> None:
 
 @contextmanager
 def explained(subject: str) -> Iterator[None]:
-    """Turn the Kafka client's exceptions into sentences about `subject`."""
+    """Turns the Kafka client's exceptions into CommandErrors about `subject`."""
     from kafka import errors as kafka_errors
 
     try:
@@ -247,7 +250,7 @@ def explained(subject: str) -> Iterator[None]:
 
 
 def sentence(error: BaseException, subject: str) -> CommandError:
-    """The sentence for an exception of the Kafka client."""
+    """The CommandError for an exception of the Kafka client."""
     from kafka import errors as kafka_errors
 
     if isinstance(error, kafka_errors.BrokerResponseError):

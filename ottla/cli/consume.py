@@ -1,8 +1,8 @@
 """`ottla consume`: records of topics as lines or JSON, from a position or as a member of a group.
 
-Made for pipes: each fetched batch is written and flushed at once, a reader that has gone away ends the run even while
-no record comes, and Ctrl-C and SIGTERM are quiet. A group's offsets are committed only after their records have been
-written out, so that a record may be printed twice after a crash but never skipped.
+It is made for pipes: each fetched batch is written and flushed at once; the run ends when the reader of the output is
+gone, even while no record comes; and Ctrl-C and SIGTERM are quiet. A group's offsets are committed only after their
+records have been written out, so that a record may be printed twice after a crash but never skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ISOLATION = ("read_uncommitted", "read_committed")
 
 
 class _Limits(NamedTuple):
-    """When a run ends by itself; None: never."""
+    """The limits at which a run ends by itself; None: no such limit."""
 
     records: int | None
     idle_s: float | None
@@ -183,7 +183,7 @@ def _check_group_alone(
     until_end: bool,
     topics: list[str],
 ) -> None:
-    """Raises UsageError for an option that a group's member can't have."""
+    """Raises UsageError for an option that doesn't go together with --group."""
     for option, given in (("--offset", offset), ("--timestamp", timestamp)):
         if given is not None:
             raise UsageError(
@@ -204,7 +204,7 @@ def _check_group_alone(
 
 
 def _range(from_beginning: bool, offset: str | None, timestamp: str | None, until: str | None) -> ranges.Range:
-    """What the options say of the start and the end."""
+    """The range of records that the options name."""
     if sum([from_beginning, offset is not None, timestamp is not None]) > 1:
         raise UsageError("more than one position is given", "Give one of --from-beginning, --offset, --timestamp.")
     now_ms = int(time.time() * 1000)
@@ -228,7 +228,7 @@ def _range(from_beginning: bool, offset: str | None, timestamp: str | None, unti
 def _writer(
     output: Output, format_: str | None, show: list[str] | None, separator: str | None, null_marker: str | None
 ) -> Callable[[Any], bytes]:
-    """What a record is printed as."""
+    """A function from a record to the bytes that are printed for it."""
     if format_ is None:
         if output.as_json:
             return _json_line
@@ -250,7 +250,7 @@ def _print_all(
     silence: Silence,
     commit: Callable[[], None] | None,
 ) -> None:
-    """Until a limit is reached; `commit` is called when what came is printed."""
+    """Prints records until a limit is reached. `commit` is called after each batch of records is printed."""
     stdout = sys.stdout.buffer
     gone = reader_gone()
     printed = 0
@@ -271,7 +271,7 @@ def _print_all(
         if limits.records is not None and printed >= limits.records:
             return
         if limits.ends is not None:
-            # By position, not by record: the last offsets may be empty or hold transaction markers.
+            # The position decides, not the last record: the last offsets may be empty or hold transaction markers.
             reached = [one for one, end in remaining.items() if consumer.position(one) >= end]
             for one in reached:
                 del remaining[one]
@@ -299,7 +299,7 @@ def _polled(cluster: Cluster, consumer: KafkaConsumer, wanted: int) -> Any:
 
 
 def _committing(cluster: Cluster, consumer: KafkaConsumer, group: str) -> Callable[[], None]:
-    """A function that commits what was read."""
+    """A function that commits the offsets of the records that were read."""
     from kafka.errors import KafkaTimeoutError
 
     def commit() -> None:

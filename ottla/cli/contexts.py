@@ -1,7 +1,7 @@
 """`ottla contexts`: names for clusters, kept in one TOML file in the user's configuration directory.
 
-Owns the file. A context is a name with a bootstrap address; one of them is current and used when neither `--bootstrap`
-nor OTTLA_BOOTSTRAP says otherwise.
+Owns the file. A context is a name with a bootstrap address. One context is current: commands use it unless
+`--bootstrap`, OTTLA_BOOTSTRAP or `--context` names another cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ app = App(no_args_is_help=True, help="Names for clusters, so that nobody types a
 
 @dataclass(frozen=True)
 class ContextFile:
-    """What the file holds: each context's bootstrap address, and which one is current."""
+    """The file's content: each context's bootstrap address, and the name of the current context."""
 
     current: str | None = None
     bootstraps: dict[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def file_path() -> Path:
 
 
 def load() -> ContextFile:
-    """Read the file; a missing one is empty."""
+    """Reads the file; a missing file has no contexts."""
     path = file_path()
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def load() -> ContextFile:
 
 
 def store(contexts: ContextFile) -> None:
-    """Replace the file in one step, so that nobody reads half of it."""
+    """Replaces the file in one step, so that no process reads half of it."""
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, bootstrap in sorted(contexts.bootstraps.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]", f"bootstrap = {json.dumps(bootstrap)}"]
@@ -77,7 +77,7 @@ def store(contexts: ContextFile) -> None:
 
 
 def bootstrap_of(contexts: ContextFile, name: str) -> str:
-    """The address that a context stands for."""
+    """The bootstrap address of a context."""
     try:
         return contexts.bootstraps[name]
     except KeyError:

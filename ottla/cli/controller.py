@@ -1,6 +1,6 @@
-"""`ottla controller`: a controller in a process of its own, for clusters whose brokers shouldn't decide as well.
+"""`ottla controller`: a controller in a process of its own, for clusters whose brokers shouldn't be controllers, too.
 
-By default every broker's process stands for controller, too (`process.roles`).
+By default every broker's process is also a candidate for controller (`process.roles`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A controller without a broker: what runs where `process.roles` is `controller` alone.
+"""A controller without a broker: the process that runs if `process.roles` is `controller` alone.
 
-It holds no records and listens to no client; its lease, a watch and its decisions are all there is. Metrics and health
-are served as a broker's are. Any number may run: one decides, the others wait. Without a disk it can't tell a new
-cluster from one that has lost its store, so it begins none: on an empty store it waits for a broker that does.
+It stores no records and has no listener for clients. It serves metrics and health as a broker does. Any number of
+controllers may run: one is active, the others stand by. A controller has no disk, so it can't tell a new cluster from
+a cluster that has lost its metadata store. Therefore it creates no cluster: on an empty store it waits until a broker
+has created one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ottla.settings.config import BrokerConfig
 logger = logging.getLogger(__name__)
 
 _LOOKED_AGAIN_S = 0.5
-_NO_BROKERS_BELOW = -2  # the ids by which processes without a broker are told apart: -2, -3, …
+_NO_BROKERS_BELOW = -2  # the ids of processes without a broker: -2, -3, …
 
 
 class ControllerProcess:
@@ -47,8 +48,8 @@ class ControllerProcess:
         self.failed = asyncio.Event()
         self.elections = ElectionCounts(lambda: self.controls)
         self._config = config
-        self._waits = False  # until a broker begins the cluster
-        store = self.store = OwnStore(store, None)  # what this process has seen is forgotten when it ends
+        self._waits = False  # whether it waits until a broker creates the cluster
+        store = self.store = OwnStore(store, None)  # None: it knows no lineage from before its start
         self._follower = Follower(store)
         identity = _NO_BROKERS_BELOW - config.node_id
         session_seconds = config.get_int("broker.session.timeout.ms") / 1000
@@ -66,7 +67,7 @@ class ControllerProcess:
 
     @property
     def image(self) -> Image:
-        """The metadata as this process knows it."""
+        """The metadata at the last revision that this process has applied."""
         return self._follower.image
 
     @property
@@ -76,7 +77,7 @@ class ControllerProcess:
         return holder is not None and holder.name == self.name
 
     async def start(self, patience: Patience) -> None:
-        """Stands for controller. Raises ForeignStore, StoreUnavailable, GivenUp, OSError."""
+        """Becomes a candidate for controller. Raises ForeignStore, StoreUnavailable, GivenUp, OSError."""
         self._follower.listen(self.elections.changed)
         self._waits = await patience.answer(partial(find_cluster, self.store)) is None
         if not self._waits:

@@ -1,4 +1,4 @@
-"""Batches that `ottla consume` can't read: which partition's, and at which offset.
+"""Finds the partition and the offset of a batch that `ottla consume` can't read.
 
 The Kafka client raises its decoder's error, which names the batch's partition and offset only in its text, or not at
 all. But the client's position in the partition stays before that batch. So each partition is read alone from the

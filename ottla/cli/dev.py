@@ -1,7 +1,7 @@
 """`ottla dev`: a cluster on this machine, one process per broker, on the embedded metadata store.
 
-Owns the processes: it starts them, waits until they serve, makes the wished topics, watches, and stops them in order.
-It works without a terminal (in a container): then the brokers' logs go to its own stderr instead of files.
+Owns the brokers' processes: it starts them, waits until they serve, creates the wished topics, watches the processes,
+and stops them in order. Without a terminal (in a container) the brokers' logs go to its own stderr instead of files.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def dev(
         planned(number, chosen, directory, listen, told, count, settings or [])
         for number, chosen in enumerate(free_ports(listen, port, count))
     ]
-    # All of them, so that a client finds the others when the first one is gone.
+    # Every broker's address, so that a client finds the other brokers if the first one is gone.
     bootstrap = ",".join(f"{bracketed(told)}:{one.port}" for one in cluster)
     reached = ",".join(f"{local(listen)}:{one.port}" for one in cluster)
     kept = [name for name, _, factor in wished if factor != -1]
@@ -124,7 +124,7 @@ def dev(
 
 
 def parse_topics(text: str | None) -> list[tuple[str, int, int]]:
-    """`name:partitions:rf,…` as (name, partitions, replication factor); what is left out is -1: the default."""
+    """`name:partitions:rf,…` as (name, partitions, replication factor). A missing number is -1, the default."""
     topics = []
     for part in (part.strip() for part in (text or "").split(",")):
         if not part:
@@ -140,7 +140,7 @@ def parse_topics(text: str | None) -> list[tuple[str, int, int]]:
 
 
 def default_directory() -> Path:
-    """Where `ottla dev` keeps its data unless told otherwise."""
+    """The directory in which `ottla dev` keeps its data by default."""
     from platformdirs import user_data_path
 
     return user_data_path("ottla") / "dev"
@@ -185,7 +185,8 @@ def _announce(output: Output, cluster: list[DevBroker], bootstrap: str, director
 
 
 def _watch(cluster: list[DevBroker], waker: Waker, line: int, restart: bool, output: Output) -> None:
-    """Until a stop is asked for; a broker that dies is started again, or missed as long as there are others."""
+    """Watches the brokers until a stop is asked for. With `restart` a broker that dies is started again; without it the
+    other brokers go on, and the death of the last one is raised."""
     missed: set[int] = set()
     while not waker.stopping:
         now = time.monotonic()

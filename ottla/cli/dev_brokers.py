@@ -1,8 +1,8 @@
 """The brokers of an `ottla dev`: planned, started as processes, waited for and stopped in order.
 
-A broker ends with the process that started it, however that ends: its standard input is a pipe whose other end only
-that process holds, and a broker whose standard input has ended stops as on SIGTERM (`ottla.cli.server`). The kernel
-closes the pipe, so that this holds from the fork on.
+When the `ottla dev` process ends, for whatever reason, its brokers stop. Each broker's standard input is a pipe whose
+other end only the `ottla dev` process has open, and a broker stops as on SIGTERM when its standard input ends
+(`ottla.cli.server`). The kernel closes the pipe, so no moment after the fork is left uncovered.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class DevBroker:
     restart_at: float | None = None
 
     def start(self, lifeline: int) -> None:
-        """Start the process, which ends when `lifeline` (see `lifeline()`) does; it inherits its directory's lock."""
+        """Starts the process. It inherits the lock on its directory, and stops when `lifeline` (from `lifeline()`) is
+        closed."""
         pid_file = PidFile(self.directory)
         own = pid_file.acquire("another broker")
         self.ready.clear()
@@ -59,7 +60,7 @@ class DevBroker:
                 stdin=lifeline,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                # Out of the terminal's group: Ctrl-C comes to this process, which stops the brokers in order.
+                # A group other than the terminal's: Ctrl-C reaches only `ottla dev`, which stops the brokers in order.
                 process_group=0,
                 pass_fds=[own],
             )
@@ -82,22 +83,23 @@ class DevBroker:
 
     @property
     def pid(self) -> int | None:
-        """Its process, or that of its last start."""
+        """The id of the process that was started last; None before the first start."""
         return self.process.pid if self.process is not None else None
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The process's exit code; None while it runs, 0 before the first start."""
         return self.process.poll() if self.process is not None else 0
 
     def last_words(self) -> str:
-        """The complaint that its log ends with, where it has a log of its own; a killed process had no last words."""
+        """The error in the last line of its log file; empty if it has no log file, or didn't end with an error code."""
         lines = tail(self.log, 1) if self.log is not None and (self.exit_code() or 0) > 0 else []
         return "".join(line.strip().removeprefix("error: ").rstrip(".") for line in lines)
 
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """The end of a pipe for brokers' standard inputs: it ends with this process, or with the context."""
+    """The reading end of a pipe, for brokers' standard inputs. The writing end is closed when this process ends, or at
+    the end of the context."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -107,7 +109,8 @@ def lifeline() -> Iterator[int]:
 
 
 def wait_for_those_left_behind(directory: Path, output: Output) -> None:
-    """Brokers of an `ottla dev` that was killed close their logs by themselves; raises CommandError if they don't."""
+    """Waits for the brokers of an `ottla dev` that was killed: they close their logs by themselves. Raises CommandError
+    if they don't."""
     deadline = time.monotonic() + _LEFT_BEHIND_TIMEOUT_S
     told = False
     while left := _running(directory):
@@ -124,7 +127,7 @@ def wait_for_those_left_behind(directory: Path, output: Output) -> None:
 
 
 def _running(directory: Path) -> dict[int, int]:
-    """The processes of the brokers that run on directories of an `ottla dev`, by broker id."""
+    """The process ids of the brokers that run on an `ottla dev`'s directories, by broker id."""
     found = {}
     for path in directory.glob("broker-*"):
         number = path.name.removeprefix("broker-")
@@ -144,7 +147,7 @@ def free_ports(listen: str, port: int, count: int) -> list[int]:
             wanted = port + number if port else 0
             probe = socket.socket(family, socket.SOCK_STREAM)
             held.append(probe)
-            # As the broker will do; else a port would seem taken for a minute after each stop.
+            # The broker sets it, too. Without it a port would seem taken for a minute after each stop.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((listen, wanted))
@@ -169,9 +172,9 @@ def free_ports(listen: str, port: int, count: int) -> list[int]:
 def planned(
     number: int, port: int, directory: Path, listen: str, told: str, brokers: int, settings: list[str]
 ) -> DevBroker:
-    """A broker that isn't started yet; what it is set to by default is written to its file."""
+    """A broker that isn't started yet. Its defaults are written to its properties file."""
     own = directory / f"broker-{number}"
-    # What makes a laptop pleasant stands in a file, so that the environment and --set can say otherwise.
+    # The defaults for a laptop stand in a file, so that the environment and --set take precedence over them.
     replication = default_factor(brokers)
     defaults = {
         "default.replication.factor": replication,
@@ -195,17 +198,17 @@ def planned(
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands before a port."""
+    """A host as it is written before a port: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def local(listen: str) -> str:
-    """Where this machine reaches what listens there."""
+    """The host under which this machine reaches a listener on `listen`."""
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}.get(listen, bracketed(listen))
 
 
 def wait_until_ready(cluster: list[DevBroker], waker: Waker) -> bool:
-    """Whether all serve; False when a stop was asked for before."""
+    """Waits until all brokers serve, then returns true; false if a stop is asked for earlier. Raises CommandError."""
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not all(one.ready.is_set() for one in cluster):
         if waker.stopping:
@@ -220,7 +223,7 @@ def wait_until_ready(cluster: list[DevBroker], waker: Waker) -> bool:
 
 
 def death(one: DevBroker) -> CommandError:
-    """The error that a broker's end is."""
+    """The error for a broker that has ended."""
     words = one.last_words()
     remedy = f"Its log: {one.log}" if one.log is not None else "Its log stands above."
     code = one.exit_code() or 0
@@ -229,7 +232,8 @@ def death(one: DevBroker) -> CommandError:
 
 
 def stop_all(cluster: list[DevBroker], waker: Waker) -> None:
-    """SIGTERM to all, the last first; SIGKILL for what still runs after a second request or the time-out."""
+    """Sends SIGTERM to all brokers, to the last one first. After a second request to stop, or after the time-out,
+    brokers that still run get SIGKILL."""
     for one in reversed(cluster):
         if one.process is not None and one.exit_code() is None:
             one.process.terminate()
@@ -256,20 +260,20 @@ class Waker:
         self._receiver.setblocking(False)
 
     def install(self) -> None:
-        """Take over the signals that concern the cluster."""
+        """Handles SIGINT, SIGTERM, SIGHUP and SIGCHLD from now on."""
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(name, self._stop)
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)
 
     def sleep(self, timeout_s: float) -> None:
-        """Until a signal comes or the time is over."""
+        """Sleeps until a signal comes, or for `timeout_s`."""
         if select.select([self._receiver], [], [], max(0.0, timeout_s))[0]:
             with suppress(BlockingIOError):
                 self._receiver.recv(4096)
 
     def close(self) -> None:
-        """Give up the wake-up descriptor."""
+        """Closes the sockets of the wake-up descriptor."""
         signal.set_wakeup_fd(-1)
         self._receiver.close()
         self._sender.close()
@@ -280,7 +284,7 @@ class Waker:
 
 @contextmanager
 def wakeups() -> Iterator[Waker]:
-    """A waker that has the signals."""
+    """A waker that handles the signals, for the time of the context."""
     waker = Waker()
     waker.install()
     try:

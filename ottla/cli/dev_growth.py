@@ -1,9 +1,9 @@
-"""What `ottla dev` does for the topics of before when it has more brokers than before: it gives them more replicas.
+"""Gives existing topics more replicas when `ottla dev` starts with more brokers than before.
 
-By default a topic has as many replicas as there are brokers, up to three, and so have groups' offsets. A topic that had
-what was the default then gets what is the default now; one that was made with fewer keeps them, for somebody said so.
-The default that the topics are at stands in a file of the data directory, written when the moves are begun: from then
-on the controller carries them out, whatever becomes of this process.
+By default a topic, also the topic of groups' offsets, has as many replicas as there are brokers, up to three. A topic
+that has at least the former default gets the new default. A topic with fewer replicas keeps them: a user chose their
+number. A file of the data directory has the topics' present default. It is written when the moves are begun: from then
+on the controller carries them out, even if this process ends.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _NAMED_MAX = 5
 
 
 def default_factor(brokers: int) -> int:
-    """How many replicas a topic gets where nobody says it."""
+    """How many replicas a topic gets by default."""
     return min(REPLICATION_MAX, brokers)
 
 
 class Growth:
-    """The default replication factor that the topics of a data directory are at, and the one that they are to have."""
+    """The default replication factor that a data directory's topics have, and the one that they are to have."""
 
     def __init__(self, directory: Path, known_brokers: int, brokers: int, kept: Collection[str]) -> None:
-        """`kept`: the topics that were wished with a replication factor of their own."""
+        """`kept`: the topics for which the user gave a replication factor; they keep their replicas."""
         self.wanted = default_factor(brokers)
         self._file = directory / _FILE
         self._kept = kept
@@ -43,7 +43,7 @@ class Growth:
     def _read(self, known_brokers: int) -> int:
         try:
             return int(self._file.read_text())
-        except (OSError, ValueError):  # of a first start, or from before there was such a file
+        except (OSError, ValueError):  # at a first start, or with the data of a version that didn't write the file
             return default_factor(known_brokers) if known_brokers else self.wanted
 
     def topics(self, present: Mapping[PartitionName, Replicas]) -> list[str]:

@@ -1,9 +1,8 @@
-"""What `ottla dev` does beside its brokers' processes: a thread that talks to the cluster as a client does.
+"""A thread of `ottla dev` that talks to the cluster as a client does.
 
-It carries out what a grown cluster owes its topics (`dev_growth`), and says on the terminal what would otherwise stand
-only in the brokers' log files: a log directory that is full, has failed, or has room again, a log in which something
-can't be read, and what recovery cut off.
-It never stops the cluster, whatever it meets.
+It gives topics more replicas after the cluster has grown (`dev_growth`). It also reports on the terminal what would
+otherwise stand only in the brokers' log files: log directories that are full, have failed, or are in order again; logs
+that can't be read; and the bytes that recovery cut off. No error in it stops the cluster.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ _PAUSE_S = 0.5
 
 
 class DevWatch:
-    """Runs from `start` to `stop`."""
+    """The thread; it runs from `start` to `stop`."""
 
     def __init__(self, bootstrap: str, growth: dev_growth.Growth, output: Output, *, logs_hidden: bool) -> None:
-        """`logs_hidden`: nobody sees the brokers' logs on this terminal."""
+        """`logs_hidden`: the brokers' logs go to files, not to this terminal."""
         self._thread = threading.Thread(target=self._run, name="ottla dev watch", daemon=True)
         self._bootstrap = bootstrap
         self._growth = growth
@@ -40,15 +39,15 @@ class DevWatch:
         self._recovered: dict[int, tuple[int, int]] = {}
 
     def start(self) -> None:
-        """Begins, once the brokers serve."""
+        """Starts the thread. Call it once the brokers serve."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Tells it to end; from now on it says nothing."""
+        """Tells the thread to end. From now on it prints nothing."""
         self._stopping.set()
 
     def wait(self) -> None:
-        """Waits until it has ended, and left the terminal as it was."""
+        """Waits, for a bounded time, until the thread has ended and its progress bar is gone."""
         if self._thread.is_alive():
             self._thread.join(_TIMEOUT_S)
 
@@ -63,9 +62,9 @@ class DevWatch:
                 pass
 
     def _pause(self, cluster: Cluster) -> bool:
-        """Waits a moment, and looks now and then; whether it is to stop."""
+        """Waits a moment, looks for troubles every `_LOOK_S`, and returns whether the thread is to stop."""
         if self._logs_hidden and time.monotonic() >= self._look_at:
-            with suppress(CommandError):  # who can't be asked now is asked again
+            with suppress(CommandError):  # a look that fails is repeated later
                 self._look(cluster)
             self._look_at = time.monotonic() + _LOOK_S
         return self._stopping.wait(_PAUSE_S)

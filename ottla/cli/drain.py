@@ -1,4 +1,4 @@
-"""`ottla brokers drain` and `undrain`: brokers that are not to lead, for instance before their machine is worked on."""
+"""`ottla brokers drain` and `undrain`: keep brokers from being leaders, for instance before work on their machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drain(
     """Take leaderships away from brokers, and give them none until `ottla brokers undrain`."""
     check_brokers(cluster, brokers)
     planned: dict[Any, Any] = {}
-    if replicas:  # first: if there is no room elsewhere, nothing is done
+    if replicas:  # this comes first: if there is no room elsewhere, nothing is changed
         present, everything = moves.plan(cluster, without={*drained_brokers(cluster), *brokers})
         planned = {name: to for name, to in everything.items() if set(present[name]).intersection(brokers)}
     _alter_list(cluster, APPEND, brokers)
@@ -70,7 +70,8 @@ def undrain(cluster: Cluster, output: Output, brokers: BrokersArgument) -> None:
 
 
 def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
-    """Changes the default of `ottla.brokers.drained` for all brokers; kafka-python alters only a single broker's."""
+    """Changes the default of `ottla.brokers.drained` for all brokers. kafka-python can alter a single broker's settings
+    only."""
     from ottla.net.admin import ALTER_CONFIGS, BROKER, refusal, settings_altered
     from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
     from ottla.net.names import Address

@@ -1,4 +1,4 @@
-"""Electing leaders, as `topics elect` does for a person and `balance run` for the partitions of its plan."""
+"""Elects leaders, for `topics elect` and for `balance run`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _ELECTION_NOT_NEEDED = 84
 def elect(
     cluster: Cluster, partitions: Mapping[str, list[int]] | None, *, unclean: bool = False
 ) -> tuple[list[PartitionName], list[CommandError]]:
-    """Asks for elections in these partitions, by topic (None: in all): of the preferred leader, or, where `unclean`, of
-    any live replica. Returns the partitions that have a new leader, and an error for each that was refused one.
+    """Asks the cluster to elect the preferred leaders of these partitions, given by topic (None: of all partitions).
+    With `unclean` any live replica may be elected. Returns the partitions that have a new leader, and an error for each
+    partition whose election was refused.
     """
     with explained("the elections"):
         answer = cluster.admin.elect_leaders(

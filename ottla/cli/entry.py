@@ -1,4 +1,5 @@
-"""Where `ottla` and `kubectl ottla` start. It imports nothing before it can be interrupted without a stack trace."""
+"""The entry points of `ottla` and `kubectl ottla`. They import the command line late, so that Ctrl-C during the import
+prints no stack trace."""
 
 from __future__ import annotations
 

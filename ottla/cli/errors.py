@@ -1,4 +1,4 @@
-"""Every failure as one line: what was wrong, and what to do about it.
+"""Failures, each as one line: what was wrong, and what to do about it.
 
 Owns the exit codes that scripts rely on and the table from Kafka's error codes to sentences. Pure; nothing here imports
 the Kafka client, because error codes are plain numbers (Kafka's `Errors` enum).
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class ExitCode(IntEnum):
-    """What the process says to a script. Documented in docs/cli.md; a number never changes its meaning."""
+    """The process's exit codes, for scripts. docs/cli.md documents them; a number never changes its meaning."""
 
     ok = 0
     failed = 1
@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """The command can't go on; `message` says why, `remedy` what to do about it (empty when nothing can be said)."""
+    """The command can't go on. `message` says why, `remedy` what to do about it; it may be empty."""
 
     def __init__(
         self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.failed, kafka_code: int = 0
@@ -45,7 +45,7 @@ class CommandError(Exception):
 
 
 class Failures(CommandError):
-    """Several errors at once, each a line of its own; the exit code is the first one's."""
+    """Several errors at once, each on a line of its own. The exit code is that of the first error."""
 
     def __init__(self, errors: list[CommandError]) -> None:
         super().__init__("; ".join(error.line() for error in errors), "", errors[0].exit_code)
@@ -53,24 +53,24 @@ class Failures(CommandError):
 
 
 def raise_all(failures: list[CommandError]) -> None:
-    """Raise what went wrong; nothing when nothing did."""
+    """Raises the failures as one exception; returns if there are none."""
     if failures:
         raise failures[0] if len(failures) == 1 else Failures(failures)
 
 
 class PipeClosed(Exception):
-    """Whoever read the command's output has gone away; the command ends without a word."""
+    """The reader of the command's output is gone. The command ends without a message."""
 
 
 def sentences(*parts: str) -> str:
-    """The parts on one line, each ended as a sentence ends unless it is the only one."""
+    """The parts on one line. Each ends with a full stop, unless it is the only one."""
     flat = [text for text in (" ".join(part.split()) for part in parts) if text]
     ended = [text if text.endswith((".", "?", "!")) else text + "." for text in flat]
     return flat[0] if len(flat) == 1 else " ".join(ended)
 
 
 class UsageError(CommandError):
-    """The command line itself makes no sense."""
+    """The command line is invalid."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy, ExitCode.usage)
@@ -84,14 +84,14 @@ class NotFound(CommandError):
 
 
 def unreadable(path: object, error: OSError, remedy: str = "") -> CommandError:
-    """A file or directory that was named and can't be read: one that isn't there is no such thing, as a topic is."""
+    """The error for a file or directory that can't be read; a missing one is NotFound, as a missing topic is."""
     if isinstance(error, FileNotFoundError):
         return NotFound(f"there is no {path}", remedy)
     return CommandError(f"can't read {path}: {(error.strerror or str(error)).lower()}", remedy)
 
 
 class _Sentence(NamedTuple):
-    """`{0}` in a message is the thing that the request was about."""
+    """A message and a remedy; `{0}` stands for the resource that the request was about."""
 
     message: str
     remedy: str = ""
@@ -161,7 +161,8 @@ _SENTENCES: dict[int, _Sentence] = {
 
 
 def explain_code(code: int, subject: str, server_message: str | None = None, *, code_name: str = "") -> CommandError:
-    """The sentence for a Kafka error code about `subject` ("topic 'flights'"); the broker's own words win."""
+    """The CommandError for a Kafka error code about `subject` ("topic 'flights'"). If the broker sent a message, it
+    replaces the table's, except for codes of things that don't exist or exist already."""
     sentence = _SENTENCES.get(code)
     if sentence is None:
         named = code_name or f"error {code}"
@@ -176,6 +177,6 @@ def explain_code(code: int, subject: str, server_message: str | None = None, *, 
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` when something known is close to `name`, else nothing."""
+    """` Did you mean 'x'?` if a known name is close to `name`, else an empty text."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,8 +1,8 @@
 """kafka-python's connections through the forwards of `ottla.cli.forwards`.
 
-kafka-python hands each address, also those that brokers advertise, to the class of sockets that is registered for the
-scheme of the setting `proxy_url`. This one opens a connection to the forward's port in the address's place. Nothing
-here blocks: kafka-python calls it on its event loop, on which other brokers' connections and heartbeats are.
+kafka-python hands each address, also each advertised address, to the socket class that is registered for the scheme of
+the setting `proxy_url`. The class here connects to the forward's port instead of the address. Nothing here blocks:
+kafka-python calls it on its event loop, which also serves other brokers' connections and the heartbeats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def proxy_url(forwards: Forwards) -> str:
         SCHEMES = (_SCHEME,)
 
         def dns_lookup(self, host: str, port: int, raise_error: bool = False) -> list[Any]:
-            """A name in the DNS of Kubernetes isn't looked up: `connect` gets it as it is."""
+            """Leaves a name in the DNS of Kubernetes unresolved: `connect` gets the name itself."""
             if target_of(host, port) is None:
                 return list(super().dns_lookup(host, port, raise_error))
             return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
@@ -36,7 +36,7 @@ def proxy_url(forwards: Forwards) -> str:
         async def connect(
             self, net: Any, addrinfo: Any, socket_options: Any = (), timeout_at: float | None = None
         ) -> socket.socket:
-            """A socket that is connected to the broker, by way of the forward's port."""
+            """A socket that is connected to the broker through the forward's port."""
             *family, (host, port, *_rest) = addrinfo
             target = target_of(host, port)
             if target is not None:

@@ -1,13 +1,13 @@
-"""Ways into a Kubernetes cluster: one `kubectl port-forward` for each broker that is talked to.
+"""Connections into a Kubernetes cluster: one `kubectl port-forward` for each broker to which the command connects.
 
-Brokers advertise their names in the DNS of Kubernetes (`flights-broker-0.flights-brokers.demo.svc:9092`), which say
-themselves what to forward to: a pod, or the first ready pod of a Service. A forward is started when its address is
-wanted for the first time, and anew when it is wanted after kubectl has ended or complained: so a pod that was restarted
-is found again. Any other address is connected to as it is.
+Brokers advertise their names in the DNS of Kubernetes (`flights-broker-0.flights-brokers.demo.svc:9092`). Such a name
+contains the target of the forward: a pod, or a Service, of which kubectl takes the first ready pod. A forward is
+started when a client first connects to its address. It is started anew if kubectl has ended or reported a failed
+connection, so that clients reach a restarted pod again. Other addresses are connected to directly.
 
-Two rules: no kubectl outlives this process, even where it is killed with -9 (a shell holds one end of a pipe and ends
-kubectl when the other is closed); and Ctrl-C doesn't reach kubectl, because a consumer that was interrupted still
-commits and leaves its group.
+Two rules. No kubectl outlives this process, even if this process is killed with -9: a shell has one end of a pipe, and
+ends kubectl when the other end is closed. And Ctrl-C doesn't reach kubectl, because an interrupted consumer still
+commits its offsets and leaves its group.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from ottla.cli.route import NoWay
 
 _LOOPBACK = "127.0.0.1"
-# Between two attempts at what kubectl refused, so that a client that tries again and again doesn't start a kubectl
-# each time.
+# The pause after a forward that failed to start, so that a client's repeated attempts don't start a kubectl each time.
 _PAUSE_S = 1.0
 _POLL_S = 0.02
 _END_S = 5.0
@@ -32,12 +31,12 @@ _HOST = re.compile(r"(?:(?P<pod>[^.]+)\.)?(?P<service>[^.]+)\.(?P<namespace>[^.]
 _READY = re.compile(rf"Forwarding from {re.escape(_LOOPBACK)}:(\d+) -> ")
 _ROUTINE = re.compile(r"Forwarding from |Handling connection for |$")
 _BROKEN = re.compile(r"error occurred forwarding|error creating |lost connection to pod")
-# What stands in front of kubectl's own sentences: the log's head, and where the error is from.
+# The text before kubectl's own sentences: the header of a log line, or the origin of the error.
 _HEAD = re.compile(r"^[EWIF]\d{4} \S+ +\d+ [\w.]+:\d+\] |^error: |^Error from server(?: \(\w+\))?: ", re.I)
 
 
 class Target(NamedTuple):
-    """What kubectl forwards to."""
+    """The target of a forward."""
 
     namespace: str
     resource: str  # "pod/NAME" or "service/NAME"
@@ -45,7 +44,7 @@ class Target(NamedTuple):
 
 
 def target_of(host: str, port: int) -> Target | None:
-    """What a name in the DNS of Kubernetes stands for; None for every other host."""
+    """The target that a name in the DNS of Kubernetes stands for; None for every other host."""
     found = _HOST.fullmatch(host)
     if found is None:
         return None
@@ -54,7 +53,7 @@ def target_of(host: str, port: int) -> Target | None:
 
 
 def kubectl_sentence(text: str) -> str:
-    """What kubectl complained about, on one line and without the heads of its log."""
+    """kubectl's error message, on one line and without the headers of log lines."""
     return " ".join(_HEAD.sub("", line.strip()) for line in text.splitlines() if line.strip())
 
 
@@ -64,7 +63,7 @@ class Forward:
     def __init__(self, kubectl: Sequence[str], target: Target) -> None:
         """`kubectl` is the command with the options that lead to the cluster."""
         self.begun = time.monotonic()
-        self._port: int | None = None  # once kubectl listens
+        self._port: int | None = None  # set once kubectl listens
         self._broken = False
         self._ended = False
         self._said = ""
@@ -84,18 +83,18 @@ class Forward:
 
     @property
     def spent(self) -> bool:
-        """Whether no connection may be opened through it any more."""
+        """Whether kubectl has ended or reported a failed connection, so that a new connection needs a new forward."""
         return self._ended or self._broken
 
     @property
     def failure(self) -> str:
-        """Why it never listened; empty while that isn't known or where it did."""
+        """Why kubectl ended before it listened; empty if it listened, or hasn't ended."""
         if self._port is not None or not self._ended:
             return ""
         return f"kubectl: {self._said}" if self._said else "kubectl port-forward ended without a word"
 
     def address(self) -> tuple[str, int] | None:
-        """Where to connect to; None while kubectl doesn't listen yet. Raises NoWay where it ended before it did."""
+        """The address on which kubectl listens; None before it listens. Raises NoWay if kubectl ended before that."""
         if self.failure:
             raise NoWay(self.failure)
         return None if self._port is None else (_LOOPBACK, self._port)
@@ -106,7 +105,7 @@ class Forward:
         self._process.stdin.close()
 
     def end(self) -> None:
-        """Ends kubectl; returns when it has ended."""
+        """Ends kubectl, and waits at most `_END_S` for its end."""
         self.release()
         self._reader.join(_END_S)
 
@@ -125,7 +124,7 @@ class Forward:
 
 
 class Forwards:
-    """The forwards of one command, each begun when it is first needed; all of them end with it."""
+    """The forwards of one command. Each begins when it is first needed; all end with the command."""
 
     def __init__(self, kubectl: Sequence[str]) -> None:
         """`kubectl` is the command with the options that lead to the cluster."""
@@ -147,9 +146,9 @@ class Forwards:
             forward.end()
 
     def begin(self, target: Target) -> Forward:
-        """The forward to a target, which may not listen yet; begun anew where the one before is spent. Doesn't wait.
+        """The forward to a target. It may not listen yet: this method doesn't wait. A spent forward is replaced.
 
-        Raises NoWay after the end, when a client's thread may still ask.
+        Raises NoWay after the end of the command, when a client's thread may still call this method.
         """
         with self._lock:
             if self._closed:
@@ -164,7 +163,7 @@ class Forwards:
             return forward
 
     def reach(self, host: str, port: int, timeout_s: float) -> tuple[str, int]:
-        """Where to connect to for an address, once that works. Raises NoWay."""
+        """The address to connect to instead of (host, port), once its forward listens. Raises NoWay."""
         target = target_of(host, port)
         if target is None:
             return host, port

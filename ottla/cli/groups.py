@@ -35,7 +35,7 @@ def _listed(cluster: Cluster) -> list[dict[str, Any]]:
 def _require(cluster: Cluster, group_id: str) -> None:
     known = [group["group_id"] for group in _listed(cluster)]
     if group_id not in known:
-        availability.check_coordinator(cluster, group_id)  # without one nobody lists the group
+        availability.check_coordinator(cluster, group_id)  # no broker lists a group without a coordinator
         raise NotFound(
             f"group '{group_id}' doesn't exist",
             (nearest(group_id, known).strip() + " `ottla groups list` shows what does.").strip(),
@@ -190,7 +190,7 @@ def _coordinator(cluster: Cluster, group_id: str) -> int | None:
 
 def _member(member: dict[str, Any]) -> dict[str, Any]:
     assignment = member.get("member_assignment")
-    # A protocol type other than "consumer" leaves its own bytes here, which nobody but its members can read.
+    # For a protocol type other than "consumer" these are bytes in a format that only the group's members know.
     topics = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
     return {
         "member_id": member["member_id"],
@@ -290,7 +290,7 @@ def _commit(cluster: Cluster, group_id: str, offsets: dict[TopicPartition, int])
         answer = cluster.patiently(lambda: cluster.admin.alter_group_offsets(group_id, wanted))
     codes = {error.errno for error in answer.values() if error.errno}
     if codes & {22, 25}:
-        # A commit from outside is one of an unknown member as long as the group has members.
+        # While the group has members, the coordinator refuses the commit because it comes from no member.
         raise explain_code(68, f"group '{group_id}'")
     if codes:
         raise explain_code(min(codes), f"group '{group_id}'")

@@ -1,9 +1,10 @@
-"""What brokers say of their disks: log directories that are full or failed, logs in which they have met what can't be
-read, and what recovery cut off at their start.
+"""The state of brokers' disks: log directories that are full or failed, logs that can't be read, and the bytes that
+recovery cut off at a broker's start.
 
-A full directory answers reads and refuses writes, so that a client's record is tried again until its time is over; only
-its broker knows why. Both are asked over Kafka's protocol: DescribeLogDirs tells a directory's error and its usable
-bytes (0 where nothing is appended any more), DescribeConfigs what was met and what was cut, under names of Ottla's own.
+A broker with a full directory serves reads and refuses writes. A producer then retries until its time-out, and its
+error doesn't say why. So commands ask the brokers over Kafka's protocol. DescribeLogDirs has a directory's error and
+its usable bytes (0 if the broker appends no more). DescribeConfigs has the unreadable logs and the cuts, under names of
+Ottla's own.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _REMEDY = {
 
 
 class Directory(NamedTuple):
-    """A log directory of a broker that isn't as it should be."""
+    """A broker's log directory that is full or has failed."""
 
     broker: int
     path: str
     trouble: str
 
     def error(self) -> CommandError:
-        """As a reason why something else didn't work."""
+        """The trouble as an error, or as the cause of another error."""
         return CommandError(
             f"log directory {self.path} of broker {self.broker} {_VERB.get(self.trouble, self.trouble)}",
             _REMEDY.get(self.trouble, ""),
@@ -49,7 +50,7 @@ class Directory(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """What `broker` has met in a log that can't be read: its own, or the one that it copies."""
+    """A place in a log that `broker` couldn't read: in its own replica, or in the leader's that it copies."""
 
     broker: int
     topic: str
@@ -64,7 +65,7 @@ class Damaged(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What the recovery at a broker's start cut off, in total and of the first logs."""
+    """The cuts of the recovery at a broker's start: the totals, and the cuts of the first logs."""
 
     broker: int
     logs: int
@@ -78,7 +79,7 @@ class Recovered(NamedTuple):
 
 
 def trouble(directory: Mapping[str, Any]) -> str:
-    """What is wrong with a directory as DescribeLogDirs shows it, or nothing. Pure."""
+    """The trouble of a directory in DescribeLogDirs' answer; empty if it has none. Pure."""
     if directory["error_code"]:
         return FAILED if directory["error_code"] == KAFKA_STORAGE_ERROR else f"error {directory['error_code']}"
     return FULL if directory.get("usable_bytes", -1) == 0 else ""
@@ -102,7 +103,7 @@ def directories(cluster: Cluster, brokers: Iterable[int]) -> list[Directory]:
 
 
 def described(cluster: Cluster, brokers: Iterable[int], topics: list[str] | None = None) -> list[dict[str, Any]]:
-    """DescribeLogDirs of each of these brokers that answers."""
+    """DescribeLogDirs' answers, from each of these brokers that answers."""
     answers: list[dict[str, Any]] = []
     for broker in sorted(brokers):
         asking = partial(cluster.admin.describe_log_dirs, topics, brokers=[broker])
@@ -111,10 +112,10 @@ def described(cluster: Cluster, brokers: Iterable[int], topics: list[str] | None
 
 
 def told(cluster: Cluster, brokers: Iterable[int], name: str, subject: str) -> Iterator[tuple[int, str]]:
-    """What each of these brokers tells under a name of Ottla's own in DescribeConfigs, as soon as it answers.
+    """(broker, value) of a read-only setting of Ottla's own in DescribeConfigs, for each of these brokers that answers.
 
-    Brokers of another kind, which don't know the name, are left out, and so are brokers that don't answer. `subject`
-    says in an error what the broker was asked for, such as "the load".
+    Brokers that don't know the name (Apache Kafka's) are left out. `subject` says in an error what the broker was asked
+    for, such as "the load".
     """
     from kafka.admin import ConfigResource, ConfigResourceType
 
@@ -128,7 +129,7 @@ def told(cluster: Cluster, brokers: Iterable[int], name: str, subject: str) -> I
 
 
 def _answer(subject: str, ask: Callable[[], Any]) -> Any:
-    """What a broker answers; None where it has gone since it was named."""
+    """A broker's answer; None if the broker can't be reached."""
     from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
 
     with explained(subject):
@@ -139,7 +140,7 @@ def _answer(subject: str, ask: Callable[[], Any]) -> Any:
 
 
 def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
-    """What was cut at the start of these brokers; nothing of those of another kind, and of those that don't answer."""
+    """The cuts at the start of those of these brokers that had any, as far as they answer."""
     answers = {broker: json.loads(value) for broker, value in told(cluster, brokers, RECOVERED, "the settings")}
     return [
         Recovered(broker, answer["logs"], answer["bytes_dropped"], answer["cuts"])
@@ -149,7 +150,7 @@ def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
 
 
 def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
-    """What these brokers have met that can't be read, as far as they answer."""
+    """The places in logs that these brokers couldn't read, as far as they answer."""
     return sorted(
         (
             Damaged(broker, each["topic"], each["partition"], each["offset"], each["trouble"])
@@ -161,7 +162,8 @@ def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
 
 
 def with_cause(cluster: Cluster, error: CommandError) -> CommandError:
-    """A time-out in a broker, with the log directory that explains it: the metadata store may lie on its volume."""
+    """The error itself, or, for a time-out in a broker, the error with a full or failed log directory as its cause: the
+    metadata store may be on that directory's volume."""
     if error.kafka_code != _REQUEST_TIMED_OUT or not (found := directories(cluster, cluster.living())):
         return error
     cause = found[0].error()
@@ -169,6 +171,6 @@ def with_cause(cluster: Cluster, error: CommandError) -> CommandError:
 
 
 def check_directories(cluster: Cluster, brokers: Iterable[int]) -> None:
-    """Raises CommandError where a log directory of one of these brokers is full or has failed."""
+    """Raises CommandError if a log directory of one of these brokers is full or has failed."""
     for directory in directories(cluster, brokers):
         raise directory.error()

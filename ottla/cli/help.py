@@ -1,7 +1,7 @@
 """The text of `--help`: plain, in sections, and readable on narrow terminals.
 
-Owns its layout. Names of options and commands are never cut: one that is too wide has a line of its own. Everything
-else folds between words. No table, no colours, and nothing to import for them: help has to be quick.
+Owns its layout. Names of options and commands are never cut: a name that is too wide has a line of its own. Other text
+folds between words. Help has no tables and no colours, whose libraries would take time to import.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _NAMES_WIDTH_MAX_NARROW = 16
 
 
 class _Piped:
-    """Help whose reader has gone away ends as every other output does; the parser would make exit code 1 of it."""
+    """If the reader of the help is gone, the command ends as for any other output. The parser would end it with exit
+    code 1."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
-        """Parses the command line, and prints the help where that is asked for."""
+        """Parses the command line, and prints the help if `--help` is given."""
         try:
             return super().make_context(*arguments, **settings)  # type: ignore[misc]
         except BrokenPipeError as error:
@@ -38,10 +39,10 @@ class _Piped:
 
 
 class _Command(_Piped, TyperCommand):
-    """A command whose own options stand before the shared ones."""
+    """A command. Its help lists its own options before the shared ones."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What stands behind the command in the usage line."""
+        """The words after the command in the usage line."""
         return ["[OPTIONS]", *_arguments_text(self, ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -50,10 +51,10 @@ class _Command(_Piped, TyperCommand):
 
 
 class Group(_Piped, TyperGroup):
-    """A command with commands below it, in the sections that they were given."""
+    """A command with subcommands; its help lists them in their sections."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What stands behind the command in the usage line."""
+        """The words after the command in the usage line."""
         return ["[OPTIONS]", *_arguments_text(self, ctx), self.subcommand_metavar]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -103,7 +104,7 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
             section = getattr(parameter, "rich_help_panel", None) or _OWN_SECTIONS[1]
             names = _TYPE.sub(lambda found: _TYPE_NAMES.get(found[1], found[1]), names)
         sections.setdefault(section, []).append((names, text))
-    # A parameter without a section of its own is the command's; what many commands share stands last.
+    # A command's own parameters have no section and come first; the sections of shared options come last.
     for section in sorted(sections, key=lambda section: (section not in _OWN_SECTIONS, section)):
         _write_section(formatter, section, sections[section])
 

@@ -1,8 +1,8 @@
 """`kubectl ottla`: the `ottla` command for a cluster on Kubernetes, from wherever kubectl works.
 
-kubectl runs the program `kubectl-ottla` that it finds in PATH. The options in front of the command say which cluster
-(kubectl's own options, which it doesn't pass on itself, and --cluster); from the command on everything is `ottla`'s.
-Nothing is asked of kubectl before a command wants its cluster: help doesn't need one.
+kubectl runs the program `kubectl-ottla` that it finds in PATH. The options before the command name the cluster: some of
+kubectl's own options, which kubectl doesn't pass on itself, and --cluster. The command and everything after it is
+`ottla`'s. kubectl isn't run before a command connects to its cluster: help works without a cluster.
 """
 
 from __future__ import annotations

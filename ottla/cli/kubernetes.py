@@ -1,8 +1,8 @@
 """The Kafka cluster of a Cluster resource, reached from outside of Kubernetes with nothing but kubectl.
 
-kubectl says which Clusters there are; a Cluster's status says where its clients inside of Kubernetes begin; and
-forwards lead there and to the names that the brokers advertise. A person needs `list` on clusters.ottla.dev, `get` and
-`list` on pods, `get` on services, and `create` on pods/portforward.
+kubectl lists the Clusters. A Cluster's status has the bootstrap address for clients inside of Kubernetes. Forwards lead
+to that address and to the names that the brokers advertise. The user needs the rights `list` on clusters.ottla.dev,
+`get` and `list` on pods, `get` on services, and `create` on pods/portforward.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class KubernetesRoute:
         self._forwards = forwards
 
     def bootstrap(self) -> str:
-        """Where the Cluster's clients inside of Kubernetes begin. Raises CommandError."""
+        """The Cluster's bootstrap address inside of Kubernetes. Raises CommandError."""
         return bootstrap_inside(the_cluster(self._clusters(), self._name))
 
     def reach(self, host: str, port: int, timeout_s: float) -> tuple[str, int]:
-        """Where to connect to. Raises NoWay."""
+        """The address to connect to, through a forward. Raises NoWay."""
         return self._forwards.reach(host, port, timeout_s)
 
     def client_settings(self) -> dict[str, Any]:
-        """kafka-python's clients connect through the forwards, too."""
+        """The settings by which kafka-python's clients connect through the forwards, too."""
         from ottla.cli.forwarded_socket import proxy_url
 
         return {"proxy_url": proxy_url(self._forwards)}
 
     def _clusters(self) -> list[dict[str, Any]]:
         command = [*self._kubectl, "get", _RESOURCE, "--output=json", f"--request-timeout={_API_TIMEOUT}"]
-        # What a person has to type to log in goes to kubectl; records for `produce` don't.
+        # On a terminal kubectl may ask the user to log in. A pipe isn't kubectl's to read: it has `produce`'s records.
         stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
         try:
             done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, errors="replace", check=False)
@@ -66,7 +66,7 @@ class KubernetesRoute:
 
 
 def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapping[str, Any]:
-    """The Cluster of that name, or the only one. Raises CommandError."""
+    """The Cluster of that name, or the only Cluster if `name` is None. Raises CommandError."""
     known = {str(cluster["metadata"]["name"]): cluster for cluster in clusters}
     if not known:
         raise NotFound(

@@ -1,4 +1,4 @@
-"""`ottla log dump` and `ottla log verify`: what stands in a log's files, and what is wrong with them. Reads only."""
+"""`ottla log dump` and `ottla log verify`: show the content of a log's files, and their faults. Both only read."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def verify(
 
 
 def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
-    """For each stretch of batches that can't be read: where consumers go on, and by which command."""
+    """Lines for each run of unreadable batches: the offset behind it, and the commands that move consumers there."""
     stretches: list[dict[str, Any]] = []
     for fault in faults:
         if fault["next_offset"] < 0:
-            continue  # an index, which a broker makes anew, or the end of a file, which it cuts off
+            continue  # an index, which a broker rebuilds, or the end of a file, which recovery cuts off
         last = stretches[-1] if stretches else None
         same = last is not None and all(last[name] == fault[name] for name in ("topic", "partition"))
         if last is not None and same and last["next_offset"] == fault["offset"]:
@@ -137,7 +137,7 @@ def _readable(file: Path) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """A dumped value as JSON. A record's key, value and headers stand as `ottla consume --json` writes them."""
+    """A dumped value as JSON. A record's key, value and headers are written as by `ottla consume --json`."""
     from ottla.protocol.batches import Record
 
     if isinstance(value, Record):

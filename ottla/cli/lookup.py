@@ -1,6 +1,6 @@
-"""Topics and partitions by what a person typed: `flights`, `flights:0,2-4`.
+"""Looks up topics and partitions as a user writes them: `flights`, `flights:0,2-4`.
 
-A name that doesn't exist is an error with the nearest name that does; nothing here creates a topic by asking for it.
+An unknown name is an error that suggests the nearest known name. No request here lets a broker create a topic.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def topic_names(cluster: Cluster) -> list[str]:
 
 
 def parse_pattern(text: str) -> re.Pattern[str]:
-    """A regular expression."""
+    """The text as a regular expression. Raises UsageError."""
     try:
         return re.compile(text)
     except re.error as error:
@@ -55,10 +55,10 @@ def parse_pattern(text: str) -> re.Pattern[str]:
 
 
 def matching_topics(cluster: Cluster, pattern: str) -> list[str]:
-    """The topics whose whole name matches a regular expression, sorted; none is an error.
+    """The topics whose whole name matches a regular expression, sorted. Raises NotFound if there are none.
 
-    What `.*` must not take in stays out: an internal topic matches its own name only, another one that begins with two
-    underscores only an expression that begins with them, too.
+    `.*` must not match hidden topics. So an internal topic is found only by its exact name, and another topic with a
+    name that begins with two underscores only by an expression that begins with two underscores.
     """
     compiled = parse_pattern(pattern)
     with explained("the list of topics"):
@@ -80,7 +80,7 @@ def matching_topics(cluster: Cluster, pattern: str) -> list[str]:
 
 
 def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[dict[str, Any]]:
-    """The metadata of these topics, in the order of `names`; the first that doesn't exist is an error."""
+    """The metadata of these topics, in the order of `names`. Raises an error for the first unknown topic."""
     wanted = list(dict.fromkeys(names))
     if not wanted:
         return []
@@ -97,7 +97,7 @@ def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[dict[str, An
 
 
 def no_topic(cluster: Cluster, name: str) -> NotFound:
-    """The error for a topic that isn't there."""
+    """The error for an unknown topic."""
     guess = nearest(name, topic_names(cluster))
     return NotFound(
         f"topic '{name}' doesn't exist",
@@ -108,13 +108,13 @@ def no_topic(cluster: Cluster, name: str) -> NotFound:
 
 
 def no_partition(name: str, partition: int, count: int) -> NotFound:
-    """The error for a partition that a topic with `count` of them doesn't have."""
+    """The error for a partition that a topic with `count` partitions doesn't have."""
     has = f"It has {count}: 0 to {count - 1}." if count else ""
     return NotFound(f"topic '{name}' has no partition {partition}", has, kafka_code=3)
 
 
 def topic_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
-    """The partitions that `topics` (each TOPIC or TOPIC:PARTITIONS) name, all of them existing."""
+    """The partitions that `topics` (each TOPIC or TOPIC:PARTITIONS) name. Raises an error if one doesn't exist."""
     from kafka import TopicPartition
 
     wanted = [parse_topic(topic) for topic in topics]
@@ -139,7 +139,7 @@ def end_offsets(
 
 
 def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], moment: Any) -> dict[TopicPartition, int]:
-    """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 where nothing is that late."""
+    """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 if no record is that late."""
     asked = dict.fromkeys(partitions, moment)
     if not asked:
         return {}

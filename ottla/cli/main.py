@@ -1,7 +1,7 @@
-"""The `ottla` command: puts the families together, and turns every failure into one line and an exit code.
+"""The `ottla` command: joins the command families, and turns every failure into one line and an exit code.
 
-Nothing here or in the modules that it imports may import the Kafka client, rich or the broker at the top: `ottla
---help` and shell completion have to be quick. What an uncaught exception means is decided here, once.
+Neither this module nor the modules that it imports may import the Kafka client, rich or the broker at the top: `ottla
+--help` and shell completion have to be quick. Only this module decides the meaning of an uncaught exception.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ottla.cli.options import output_command
 from ottla.cli.output import Output
 from ottla.cli.route import Route, Straight
 
-# The parser's own base of all usage errors; typer doesn't export it by a name of its own.
+# The base class of the parser's usage errors. typer doesn't export it.
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = App(
@@ -146,7 +146,7 @@ def leave(run: Callable[[list[str]], object], program: str) -> NoReturn:
             code = ExitCode.pipe_closed if isinstance(error, BrokenPipeError) else ExitCode.failed
             if code == ExitCode.failed:
                 _complain(_unforeseen(error), "--json" in arguments)
-        # Python would try once more at exit, complain about it and change the exit code.
+        # At exit Python would flush stdout again, print the error and change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 
@@ -191,7 +191,7 @@ def _usage(error: Exception, program: str) -> int:
 
 
 def _unforeseen(error: Exception) -> CommandError:
-    """An exception that no command expected: still one line, with the way to its stack trace."""
+    """The error for an exception that no command expected: one line that says how to see the stack trace."""
     if isinstance(error, OSError) and error.strerror:
         name = f"{error.filename}: " if error.filename else ""
         return CommandError(f"{name}{error.strerror.lower()}", "Run it again with --debug for the details.")

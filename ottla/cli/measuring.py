@@ -1,4 +1,4 @@
-"""What brokers bear, measured over Kafka's protocol by looking twice (`ottla/balance/measured.py`)."""
+"""Measures the brokers' load over Kafka's protocol, as the difference of two looks (`ottla/balance/measured.py`)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def measure(cluster: Cluster, window_s: float) -> Measured:
 
 
 def worked(cluster: Cluster, brokers: Iterable[int]) -> dict[int, Worked]:
-    """What these brokers have worked; those of another kind, and those that don't answer, are left out."""
+    """The work that these brokers have done so far. Brokers that aren't Ottla's or don't answer are left out."""
     answers = health.told(cluster, brokers, LOAD, "the load")
     return {broker: read_worked(time.monotonic(), value) for broker, value in answers}
 
 
 def directories(cluster: Cluster, brokers: Iterable[int]) -> list[Directory]:
-    """The log directories of these brokers, as far as they answer; copies that are still made don't count."""
+    """The log directories of these brokers, as far as they answer, without replicas that are still being copied."""
     return [
         Directory(
             answer["broker"],

@@ -1,8 +1,8 @@
 """`ottla metadata`: look into the metadata store, key by key, as zkCli did for ZooKeeper.
 
-Reads only; backup and restore are in `metadata_backup.py`. The store is found by `--store`, else by a broker's
-settings, else it is that of `ottla dev`; it can be read while brokers run on it and after they have stopped. For etcd,
-a broker's settings say the prefix and how to be let in.
+The commands here only read; backup and restore are in `metadata_backup.py`. `--store` names the store, else a broker's
+settings do, else it is the store of `ottla dev`. It can be read while brokers run on it and after they have stopped.
+For etcd, a broker's settings have the prefix and the credentials.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def list_keys(
 
 
 def _one_level(found: list[str], prefix: str) -> list[dict[str, Any]]:
-    """The next step of each key's path below the prefix, and how many keys lie there."""
+    """The next step of each key's path below the prefix, and the number of keys there."""
     counts: dict[str, int] = {}
     for key in found:
         step, slash, _ = key[len(prefix) :].partition("/")
@@ -206,7 +206,7 @@ def _described(entry: Entry) -> dict[str, Any]:
 async def opened(
     store: str | None, config: Path | None, settings: list[str] | None, *, create: bool = False
 ) -> AsyncGenerator[Store, None]:
-    """The store that the options name; with `create` a file is made where there is none."""
+    """The store that the options name. With `create` a missing file is created."""
     from ottla.metadata.store import StoreUnavailable
 
     if store is not None and config is not None:
@@ -233,7 +233,7 @@ def _named_by_settings(
     from ottla.cli.broker import load_configuration
     from ottla.cli.stores import metadata_path, on_etcd, open_store
 
-    # A node id is what every configuration needs, and none of it is used here.
+    # Every configuration needs a node id; it isn't used here.
     named = [] if store is None else ["node.id=0", f"ottla.metadata.store={store}"]
     configuration = load_configuration(config, [*(settings or []), *named])
     if not on_etcd(configuration):
@@ -248,7 +248,7 @@ def _file(store: str | None, create: bool) -> tuple[Awaitable[Store], str]:
 
     named = store not in (None, "embedded")
     path = Path(str(store).removeprefix("embedded:")) if named else default_directory() / METADATA_FILE
-    # Opening would create it.
+    # `EmbeddedStore.open` would create a missing file.
     if create:
         path.parent.mkdir(parents=True, exist_ok=True)
     elif not path.is_file():
@@ -260,7 +260,7 @@ def _file(store: str | None, create: bool) -> tuple[Awaitable[Store], str]:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Runs a command's work on an event loop."""
-    # Not at the top: most runs of the command line do without asyncio, and it takes a fifth of their start.
+    # The import isn't at the top, because most commands don't use asyncio, and it takes a fifth of their start.
     import asyncio
 
     asyncio.run(work)

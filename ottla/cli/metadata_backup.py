@@ -1,6 +1,6 @@
-"""`ottla metadata backup|restore|go-without`: the metadata store as a file, and back.
+"""`ottla metadata backup|restore|go-without`: write the metadata store to a file, and restore it from the file.
 
-What a restore does and why it loses nothing that a replica still has: `ottla.metadata.backup`.
+`ottla.metadata.backup` explains a restore, and why it loses no record that a replica still has.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _read(file: Path) -> Backup:
 
 
 def _write(file: Path, text: str) -> None:
-    """All of the text under that name, on the disk, or nothing."""
+    """Writes and syncs the file under its final name, or leaves no trace of it."""
     partial = file.with_name(file.name + ".partial")
     try:
         with partial.open("w", encoding="utf-8") as target:

@@ -1,7 +1,7 @@
-"""What commands that move replicas share: plans, their files, waiting for them, and the throttle of a move.
+"""Shared code of the commands that move replicas: plans, their files, the moves under way, and their throttle.
 
-A plan's file is that of `kafka-reassign-partitions`, and the throttle is set as that tool sets it: the replicas that
-copy are named in settings of their topics, the rate stands in settings of the brokers involved.
+A plan's file has the format of `kafka-reassign-partitions`, and the throttle is set as that tool sets it: settings of
+the topics name the throttled replicas, settings of the brokers involved have the rate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Moves = Mapping[PartitionName, Replicas]
     ReplicaName = tuple[PartitionName, int]  # a partition, and the broker that the replica is on
 
-_ANY = "any"  # a log directory that the broker is to choose
+_ANY = "any"  # in a plan's file: the broker chooses the log directory
 _SIDES = ("leader", "follower")
 
 
@@ -94,7 +94,8 @@ def plan(
 def resizing(
     cluster: Cluster, topics: Collection[str], replication_factor: int
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
-    """(present replicas, new replicas of the partitions to change) that give each partition of these topics so many."""
+    """(present replicas, new replicas of the partitions to change) that give each partition of these topics
+    `replication_factor` replicas."""
     from ottla.placement import Candidate, resized
     from ottla.protocol.errors import KafkaError
 
@@ -135,14 +136,14 @@ def to_file(plan: Plan) -> dict[str, Any]:
 
 
 def write_file(document: Mapping[str, Any], path: str) -> None:
-    """Keeps what `to_file` made of a plan."""
+    """Writes the document that `to_file` made of a plan."""
     with open(path, "w") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
 
 
 def from_file(path: str) -> Plan:
-    """The plan in a file. Raises UsageError for anything else."""
+    """The plan in a file. Raises UsageError if the file has no plan, CommandError if it can't be read."""
     replicas: dict[PartitionName, Replicas] = {}
     directories: dict[ReplicaName, str] = {}
     try:
@@ -167,7 +168,7 @@ def from_file(path: str) -> Plan:
 
 
 def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> None:
-    """Asks for the moves (None: for the end of one). Raises what the cluster refuses, one error a partition."""
+    """Asks the cluster for the moves; None cancels a partition's move. Raises an error for each refused partition."""
     from kafka import TopicPartition
 
     wanted = {TopicPartition(*name): None if replicas is None else list(replicas) for name, replicas in moves.items()}
@@ -182,9 +183,9 @@ def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> N
 
 
 def move_directories(cluster: Cluster, wanted: Mapping[ReplicaName, str]) -> int:
-    """Asks brokers to move replicas of theirs to these log directories. Returns how many weren't there already.
+    """Asks brokers to move their replicas to these log directories. Returns how many replicas weren't there already.
 
-    Raises what brokers refuse, one error a replica.
+    Raises an error for each refused replica.
     """
     from kafka.structs import TopicPartitionReplica
 
@@ -205,14 +206,14 @@ def move_directories(cluster: Cluster, wanted: Mapping[ReplicaName, str]) -> int
 
 
 def directories_to_go(cluster: Cluster, wanted: Mapping[ReplicaName, str]) -> dict[ReplicaName, bool]:
-    """The replicas that aren't in the log directories that they are to be in, and whether they are being copied."""
+    """The replicas that aren't in their wanted log directories yet, and whether each is being copied."""
     where = _directories_of(cluster, wanted)
     found = {at: where[at] for at in wanted if at in where}
     return {at: copying for at, (path, copying) in found.items() if (path, copying) != (wanted[at], False)}
 
 
 def _directories_of(cluster: Cluster, asked: Iterable[ReplicaName]) -> dict[ReplicaName, tuple[str, bool]]:
-    """(the directory, whether a copy in another one is being made) of each replica that the brokers of `asked` have."""
+    """(log directory, whether the replica is being copied to another one) of each replica on the brokers in `asked`."""
     found: dict[ReplicaName, str] = {}
     copied: set[ReplicaName] = set()
     for answer in health.described(cluster, {broker for _, broker in asked}):
@@ -228,7 +229,7 @@ def _directories_of(cluster: Cluster, asked: Iterable[ReplicaName]) -> dict[Repl
 
 
 def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: int) -> None:
-    """Limits how fast the replicas of these moves are copied, on both sides."""
+    """Limits the rate at which the replicas of these moves are copied, on leaders and on followers."""
     by_topic: dict[str, tuple[list[str], list[str]]] = {}
     brokers: set[int] = set()
     for name, replicas in sorted(moves.items()):
@@ -240,7 +241,7 @@ def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: i
         leaders += [f"{name[1]}:{broker}" for broker in sources]
         followers += [f"{name[1]}:{broker}" for broker in added]
         brokers.update(sources, added)
-    # The brokers' rates come first: by these an operator knows that the replicas aren't its own to name.
+    # The brokers' rates come first: where they are set, an operator leaves the topics' throttled replicas alone.
     for broker in sorted(brokers.intersection(cluster.racks())):
         rates = {_rate_setting(side): str(bytes_per_second) for side in _SIDES}
         alter_resource(cluster, "broker", str(broker), rates)
@@ -250,7 +251,7 @@ def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: i
 
 
 def unthrottle(cluster: Cluster, topics: Iterable[str]) -> None:
-    """Takes the limits away, from these topics and from all brokers."""
+    """Removes the limits from these topics and from all brokers."""
     for topic in sorted(set(topics)):
         settings = described_settings(cluster, "topic", topic)
         names = [name for name in map(_replicas_setting, _SIDES) if settings.get(name, {}).get("value")]

@@ -1,4 +1,4 @@
-"""`ottla offsets` and `ottla delete-records`: where partitions begin and end, and moving their beginning."""
+"""`ottla offsets` and `ottla delete-records`: show partitions' first and end offsets, and delete the oldest records."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def delete_records(
         with explained(named):
             answer = cluster.admin.delete_records(target, timeout_ms=cluster.timeout_ms)
     except CommandError as error:
-        # Where several partitions are refused, the client's error has no code, and names the codes' classes.
+        # If several partitions are refused, the client's error has no code, but its text has the names of the errors.
         if error.kafka_code != _POLICY_VIOLATION and "PolicyViolationError" not in str(error.__cause__):
             raise
         raise CommandError(
@@ -128,7 +128,7 @@ def delete_records(
 
 
 def confirm(question: str, yes: bool, output: Output) -> None:
-    """Ask a person before something can't be undone; a script (no terminal, or --json) has to say --yes."""
+    """Asks the user before something that can't be undone. A script (no terminal, or --json) has to pass --yes."""
     import sys
 
     if yes:

@@ -1,7 +1,7 @@
 """`ottla operator`: the process that keeps Kubernetes in step with Cluster and Topic resources, and its doctor.
 
-It runs in a pod, from the chart `ottla-operator`; outside one it takes $KUBECONFIG, but has to reach pods and Services
-by their addresses all the same. `ottla operator doctor` runs where kubectl does.
+It runs in a pod, from the chart `ottla-operator`. Outside a pod it uses $KUBECONFIG, but still has to reach pods and
+Services at their cluster-internal addresses. `ottla operator doctor` runs wherever kubectl works.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def doctor(
 
 @contextmanager
 def needing_packages() -> Iterator[None]:
-    """Names the extra that brings what isn't there."""
+    """Turns a missing package into an error that names the extra to install."""
     try:
         yield
     except ImportError as error:

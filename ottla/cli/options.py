@@ -1,4 +1,4 @@
-"""The options that many commands share, added to each of them in one way.
+"""The options that many commands share, and the decorators that add them.
 
 `@output_command` gives a command `--json` and `--debug` and hands it an `Output`; `@cluster_command` also gives it
 `--bootstrap`, `--context` and `--timeout` and hands it a `Cluster` before the `Output`. The shared options stand after
@@ -65,7 +65,7 @@ TimeoutOption = Annotated[
 _INVOCATION = "invocation"
 _OUTPUT_OPTIONS: dict[str, tuple[Any, Any]] = {"as_json": (JsonOption, False), "debug": (DebugOption, False)}
 _CLUSTER_OPTIONS: dict[str, tuple[Any, Any]] = {
-    _INVOCATION: (typer.Context, inspect.Parameter.empty),  # its object is the Route
+    _INVOCATION: (typer.Context, inspect.Parameter.empty),  # the context's `obj` is the Route
     "bootstrap": (BootstrapOption, None),
     "context": (ContextOption, None),
     "timeout": (TimeoutOption, 15.0),
@@ -86,7 +86,7 @@ def output_command(function: Callable[Concatenate[Output, P], None]) -> Callable
 def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -> Callable[..., None]:
     """Make a command out of a function whose first arguments are the `Cluster` and the `Output`."""
     parameters = _parameters(function, leading=2)
-    # The parser fills in one parameter of this type: the function's own, where it has one.
+    # The parser fills in only one parameter of this type: the function's own, if it has one.
     own = next((parameter.name for parameter in parameters if parameter.annotation is typer.Context), None)
     options = {name: option for name, option in _CLUSTER_OPTIONS.items() if own is None or name != _INVOCATION}
 
@@ -104,7 +104,7 @@ def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -
 
 @contextmanager
 def _pipe_watched() -> Iterator[None]:
-    # typer would turn the operating system's own error into exit code 1.
+    # typer would end the command with exit code 1 on a BrokenPipeError.
     try:
         yield
         sys.stdout.flush()
@@ -132,7 +132,7 @@ def _dressed(
 
 
 def _parameters(function: Callable[..., None], leading: int) -> list[inspect.Parameter]:
-    """The function's own parameters, behind the `leading` first ones, with their annotations evaluated."""
+    """The function's parameters without the first `leading` ones, with their annotations evaluated."""
     # `Cluster` is imported for type checkers only, to keep the Kafka client out of `--help`.
     module_names = {"Cluster": Any, **function.__globals__}
     hints = inspect.get_annotations(function, globals=module_names, eval_str=True)

@@ -1,8 +1,8 @@
 """What a command prints: tables for people, JSON for programs.
 
-A command hands over plain dictionaries; this module alone knows whether they become a table or a JSON document. The
-keys of the dictionaries are the stable interface for programs, the columns are for the eye. Results go to stdout,
-everything else (progress, notes) to stderr, so that a pipe receives results only.
+A command passes plain dictionaries; only this module knows whether they become a table or a JSON document. The keys of
+the dictionaries are the stable interface for programs; the columns may change. Results go to stdout, everything else
+(progress, notes) to stderr, so that a pipe receives results only.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Output:
             print(text)
 
     def note(self, text: str) -> None:
-        """Something a person wants to know that is no result; goes to stderr and never into JSON."""
+        """Prints a remark for a person, which is no result, to stderr. With --json nothing is printed."""
         if not self.as_json:
             print(text, file=sys.stderr)
 
     def warn(self, message: str, remedy: str) -> None:
-        """Something that makes the result less than it seems to be; goes to stderr, as JSON for programs."""
+        """Prints a warning that the result is incomplete or may mislead, to stderr; with --json as JSON."""
         if self.as_json:
             print(json.dumps({"warning": {"message": message, "remedy": remedy}}), file=sys.stderr)
         else:
@@ -75,14 +75,14 @@ class Output:
         print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
     def line(self, value: Mapping[str, Any]) -> None:
-        """Print one JSON document on one line and let it out at once, for streams of them."""
+        """Print one JSON document on one line and flush it at once, for streams of documents."""
         print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
         numeric = {
             key: all(row.get(key) is None or isinstance(row.get(key), int | float) for row in rows) for key in columns
         }
-        # A pipe has no width: a name that is folded would be a wrong name.
+        # A pipe has no width: a program that reads it would take a folded name for two names.
         terminal = sys.stdout.isatty()
         for line in table.lines(
             [table.Column(heading, numeric[key]) for key, heading in columns.items()],
@@ -94,7 +94,7 @@ class Output:
 
 
 def reader_gone() -> Callable[[], bool]:
-    """A function that says whether the other end of stdout's pipe was closed; nothing need be written to learn it."""
+    """A function that says, without a write, whether the reading end of stdout's pipe was closed."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
@@ -104,7 +104,7 @@ def reader_gone() -> Callable[[], bool]:
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it; a dash for what isn't there."""
+    """A value as a table shows it; a dash for an empty or missing value."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

@@ -1,6 +1,7 @@
-"""Where each partition is read from and to: a range of `ranges` as offsets, asked of the cluster.
+"""Turns a range of `ranges` into each partition's start and end offsets, by asking the cluster.
 
-An end that lies beyond what a partition holds now is the partition's end: nothing is waited for that may never come.
+An end beyond a partition's present end becomes the partition's end: the command doesn't wait for records that may never
+come.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _named(partitions: list[TopicPartition]) -> str:
 
 
 def _extent(start: int, end: int) -> str:
-    """What offsets a partition has, for a person."""
+    """A sentence that says which offsets a partition has."""
     if start == end:
         return f"It is empty; the next record gets {end}."
     return f"It has {start} to {end - 1}; the next record gets {end}."

@@ -1,7 +1,8 @@
 """Broker processes: how one is started, and the locked pid file by which others find it.
 
-A pid file is locked (flock) by whoever runs, and the lock is handed down to the broker with the open file. The kernel
-drops it when the last of them ends, however that happens, so that a file left behind never counts as a broker.
+The process that starts a broker locks the pid file (flock), and the broker inherits the lock with the open file. The
+kernel releases the lock when the last process that has it ends, for whatever reason. So a file that is left behind
+never counts as a running broker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BROKER_PID_FILE = "ottla-broker.pid"
 
 
 def server_command(config: Path | None, settings: Mapping[str, str] | Sequence[str]) -> list[str]:
-    """The command line of a broker's process, which imports nothing from the directory that it is started in (-P)."""
+    """The command line of a broker's process. By -P it imports nothing from its working directory."""
     pairs = [f"{name}={value}" for name, value in settings.items()] if isinstance(settings, Mapping) else settings
     command = [sys.executable, "-P", "-m", SERVER_MODULE]
     if config is not None:
@@ -33,14 +34,15 @@ def server_command(config: Path | None, settings: Mapping[str, str] | Sequence[s
 
 
 class PidFile:
-    """The pid file in a data directory, which it makes if need be."""
+    """The pid file in a data directory. `acquire` creates the directory if it is missing."""
 
     def __init__(self, directory: Path, name: str = BROKER_PID_FILE) -> None:
         self.path = directory / name
         self._file: int | None = None
 
     def acquire(self, owner: str) -> int:
-        """Lock the file for this process and those that inherit the returned descriptor; `owner` as in "a broker"."""
+        """Locks the file for this process and for processes that inherit the returned descriptor. Raises CommandError,
+        with `owner` (such as "a broker") as the other process, if the file is locked already."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -69,13 +71,13 @@ class PidFile:
         os.pwrite(self._file, f"{pid}\n".encode(), 0)
 
     def release(self) -> None:
-        """Close this process's hold; the lock stays with those that inherited it."""
+        """Closes this process's descriptor; processes that inherited it keep the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def running_pid(self) -> int | None:
-        """The process id in the file if somebody holds the lock, else None."""
+        """The process id in the file if a process has the lock, else None."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -90,7 +92,7 @@ class PidFile:
         return None
 
     def stop(self, timeout_s: float) -> int | None:
-        """SIGTERM to the running process, then wait for the lock; its process id, or None when nothing ran."""
+        """Sends SIGTERM to the running process, and waits for its end. Returns its id, or None if no process ran."""
         pid = self.running_pid()
         if pid is None:
             return None
@@ -113,7 +115,7 @@ class PidFile:
 
 
 def serving(host: str, port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Whether a listener accepts connections at this address."""
     try:
         socket.create_connection((host or "127.0.0.1", port), timeout=1).close()
     except OSError:

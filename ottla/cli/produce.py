@@ -1,8 +1,8 @@
 """`ottla produce`: records from lines, from JSON, or from the command line.
 
 Owns the flow of one run: read, send, wait for the acknowledgements in order. At most `_UNACKNOWLEDGED_MAX` records wait
-at a time, so that a file of any size needs little memory, and the first failure ends the run with the number of records
-that are known to be written.
+for their acknowledgements at a time, so that a file of any size needs little memory. The first failure ends the run;
+its error says how many records are known to be written.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def _template(
     key_separator: str | None,
     header_separator: str | None,
 ) -> Reader | None:
-    """What reads the input by a template; None where --format isn't one.
+    """The reader for the template in --format; None if --format isn't a template.
 
-    Raises UsageError for an option that says what the template says, too.
+    Raises UsageError for an option whose value the template reads, too.
     """
     if format_ in _FORMATS:
         return None
@@ -173,7 +173,7 @@ def _count_partitions(cluster: Cluster, topic: str, create: bool) -> int:
 
 
 class _Run:
-    """One producer, the records it has sent and those that are acknowledged."""
+    """One producer, with its sent and its acknowledged records."""
 
     def __init__(
         self, cluster: Cluster, output: Output, topic: str, acks: str, codec: str, *, prompt_delivery: bool
@@ -195,7 +195,7 @@ class _Run:
             compression_type=None if codec == "none" else codec,
             linger_ms=0 if prompt_delivery else 5,
             batch_size=128 * 1024,
-            # The broker decides what is too large, by the topic's max.message.bytes; it also says so in its answer.
+            # The client lets large records pass: the broker refuses them, by the topic's max.message.bytes.
             max_request_size=512 * 1024 * 1024,
             max_block_ms=cluster.timeout_ms,
             # Values are sent in a tuple, because the client refuses a record whose key and value are both None.
@@ -205,7 +205,7 @@ class _Run:
         )
 
     def send_all(self, new_records: Iterable[records.NewRecord]) -> None:
-        """Send all of them and wait until each is acknowledged; raises at the first that isn't."""
+        """Sends all records and waits until each is acknowledged. Raises an error at the first that isn't."""
         from kafka.errors import KafkaError
 
         try:
@@ -226,7 +226,7 @@ class _Run:
             try:
                 self._producer.close(timeout=0 if self._waiting else self._timeout_s)
             except KafkaError:
-                # Its finalizer would try once more, wait in vain and print a stack trace.
+                # Otherwise the producer's finalizer would close it again, wait in vain and print a stack trace.
                 self._producer._closed = True
 
     def _settle_all(self) -> None:
@@ -238,7 +238,7 @@ class _Run:
         return 0 if self._prompt_delivery else _UNACKNOWLEDGED_MAX
 
     def summary(self) -> dict[str, Any]:
-        """What was written, and at which offsets (-1 when acks=0 leaves them unknown)."""
+        """The number of records that were written, and their offsets (-1 if acks=0 leaves them unknown)."""
         return {
             "topic": self.topic,
             "records": self.written,
@@ -277,7 +277,7 @@ class _Run:
         span[1] = metadata.offset
 
     def _warn_of_a_long_wait(self) -> None:
-        """Says why a record isn't acknowledged while the client still tries; once a run."""
+        """Warns, once a run and while the client still retries, why a record isn't acknowledged."""
         from kafka.errors import KafkaTimeoutError
 
         if self._warned:
@@ -292,8 +292,8 @@ class _Run:
                 self._output.warn(reason.message, reason.remedy)
 
     def _explained(self, error: BaseException) -> CommandError:
-        """The reason for a record that wasn't written. The client tries again for as long as it may, and says then only
-        that the time is over: why, the cluster is asked."""
+        """The error for a record that wasn't written. After its retries the client reports only a time-out, so the
+        cluster is asked for the cause."""
         from kafka.errors import KafkaTimeoutError
 
         if isinstance(error, KafkaTimeoutError):

@@ -1,8 +1,8 @@
-"""Where reading begins and ends, as people write it: `100`, `-5`, `10:20`, `@2h:`, `@2026-01-01:@2026-02-01`. Pure.
+"""Parses the start and the end of a read: `100`, `-5`, `10:20`, `@2h:`, `@2026-01-01:@2026-02-01`. Pure.
 
-Owns the words of `consume --offset` and `--until`. The forms are rpk's, moments those of `times`. An end is exclusive.
-Where a form would mean one thing to rpk and another to the other commands here (`@DATE:1h`: an hour from the date, or
-an hour ago?), it is refused, and both are named.
+Owns the syntax of `consume --offset` and `--until`. The forms are rpk's, the moments those of `times`. An end is
+exclusive. A form that rpk and the other commands here would understand differently is refused, and the error names both
+meanings (`@DATE:1h`: an hour from the date, or an hour ago?).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Offset:
 
 @dataclass(frozen=True)
 class FromStart:
-    """So many offsets behind the first one that the partition has."""
+    """A number of offsets behind the partition's first offset."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class FromEnd:
-    """So many offsets before the partition's end; 0 is the end."""
+    """A number of offsets before the partition's end; 0 is the end."""
 
     count: int
 
@@ -53,7 +53,7 @@ End = Offset | FromEnd | Moment
 
 
 class Range(NamedTuple):
-    """What to read of each partition; without an end reading goes on."""
+    """The range to read of each partition; without an end, reading goes on for ever."""
 
     start: Start
     end: End | None
@@ -78,7 +78,7 @@ def parse_range(text: str, now_ms: int) -> Range:
 
 
 def parse_end(text: str, now_ms: int) -> End:
-    """The value of `--until`, and what stands behind the colon of a range."""
+    """The end in the value of `--until`, or behind the colon of a range."""
     if text == "end":
         return LATEST
     if text.isascii() and text.isdigit():
@@ -106,7 +106,7 @@ def _number(digits: str) -> int:
 
 
 def _times(text: str, now_ms: int) -> Range:
-    """`@MOMENT`, `@MOMENT:`, `@:END` and `@MOMENT:END`; moments have colons of their own."""
+    """The range of `@MOMENT`, `@MOMENT:`, `@:END` or `@MOMENT:END`. Moments may contain colons, too."""
     rest = text[1:]
     first, between, last = rest.partition(":@")
     if between:
@@ -123,7 +123,7 @@ def _times(text: str, now_ms: int) -> Range:
 
 
 def _end_of_time(text: str, first: str | None, now_ms: int) -> End:
-    """The end of a range of time that begins at `first`: here a number is a time, too, as it is to rpk."""
+    """The end of a time range that begins at `first`. A number is a timestamp here, not an offset, as in rpk."""
     if text == "end":
         return LATEST
     length_ms = duration_ms(text)
@@ -141,7 +141,7 @@ def _moment(text: str, now_ms: int) -> Moment:
 
 
 def _is_moment(text: str) -> bool:
-    """Whether it is one beyond doubt: a few digits may be the hours of a time."""
+    """Whether the text is certainly a moment. A few digits aren't: they may be the hours of a time of day."""
     if text.isdigit() and len(text) < _MOMENT_DIGITS_MIN:
         return False
     try:

@@ -1,4 +1,4 @@
-"""`ottla reassign`: move replicas between brokers, by plans that move as little as can be."""
+"""`ottla reassign`: move replicas between brokers, by plans with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def wait_for(cluster: Cluster, planned: moves.Moves, seconds: float) -> None:
 
 @contextmanager
 def progress(count: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr for a person who watches; it is told how many of `count` moves are done."""
+    """A progress bar on stderr, if that is a terminal. The function sets how many of `count` moves are done."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

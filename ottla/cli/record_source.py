@@ -1,7 +1,7 @@
-"""Records to write, out of a file or standard input: one a line, or by a template.
+"""Reads the records to write from a file or standard input: one record a line, or by a template.
 
-Owns the reading, and the place in every message about the input: the file and the line. Memory holds one record, and
-the line that it ends on.
+Owns the reading, and the place (file and line) in every error about the input. Memory has one record at a time, and the
+rest of its last line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Complete = Callable[[NewRecord], NewRecord]
 
 
 class Source(NamedTuple):
-    """Where records come from; `advance` is told the size of what was read."""
+    """The input. `advance` is called with the number of bytes of each read."""
 
     stream: BinaryIO
     file: Path | None
@@ -30,11 +30,11 @@ class Source(NamedTuple):
     advance: Callable[[int], None]
 
     def place(self, line: int) -> str:
-        """What stands before a complaint about a line."""
+        """The file and the line, as the beginning of an error message."""
         return f"line {line}" if self.file is None else f"{self.file}, line {line}"
 
     def read(self, size: int | None = None) -> bytes:
-        """The next line, or so many bytes; less than that at the end of the input."""
+        """The next line, or `size` bytes; fewer at the end of the input."""
         if self.interactive:
             print("> ", end="", file=sys.stderr, flush=True)
         data = self.stream.readline() if size is None else self.stream.read(size)
@@ -72,7 +72,7 @@ def by_line(source: Source, parse: Parse, complete: Complete) -> Iterator[NewRec
 
 
 def by_template(source: Source, reader: Reader, complete: Complete) -> Iterator[NewRecord]:
-    """Records one behind the other, as the template says; the last line may lack its end."""
+    """The records that follow each other by the template; the last line may lack its line end."""
     data, at, lines = b"", 0, 1
     while True:
         try:
@@ -99,7 +99,7 @@ def by_template(source: Source, reader: Reader, complete: Complete) -> Iterator[
 
 @contextmanager
 def _watched(stream: BinaryIO, file: Path | None) -> Iterator[Source]:
-    """The source, with a progress bar on stderr for a person who watches; not in scripts, nor while a person types."""
+    """The source, with a progress bar if stderr is a terminal and the input isn't typed on one."""
     interactive = stream.isatty()
     if interactive or not sys.stderr.isatty():
         yield Source(stream, file, interactive, lambda size: None)

@@ -24,7 +24,7 @@ SHOWN = ("topic", "partition", "offset", "timestamp", "headers", "key")
 
 
 class NewRecord(NamedTuple):
-    """A record to write; None for the partition leaves it to the partitioner, for the timestamp to the clock."""
+    """A record to write. If `partition` is None, the partitioner chooses it; if `timestamp_ms` is None, it is now."""
 
     key: bytes | None
     value: bytes | None
@@ -35,7 +35,7 @@ class NewRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Constants:
-    """What every record of a run gets where it brings nothing of its own."""
+    """The key, partition and timestamp of records that have none of their own, and the headers of every record."""
 
     key: bytes | None = None
     headers: Headers = field(default_factory=list)
@@ -43,7 +43,7 @@ class Constants:
     timestamp_ms: int | None = None
 
     def complete(self, record: NewRecord) -> NewRecord:
-        """The record with the constants filled in; constant headers stand first."""
+        """The record with the constants filled in; constant headers come first."""
         return record._replace(
             key=self.key if record.key is None else record.key,
             headers=[*self.headers, *record.headers],
@@ -53,12 +53,12 @@ class Constants:
 
 
 def nullable(text: bytes, marker: bytes | None) -> bytes | None:
-    """None when the text is the null marker."""
+    """The text, or None if it is the null marker."""
     return None if marker is not None and text == marker else text
 
 
 def parse_header(text: str) -> tuple[str, bytes]:
-    """`name=value`."""
+    """`name=value` as (name, value)."""
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"'{text}' is not NAME=VALUE", "For instance: --header source=test.")
@@ -145,7 +145,7 @@ def to_json(record: Any) -> dict[str, Any]:
 
 
 def content_to_json(record: Any) -> dict[str, Any]:
-    """What somebody wrote: headers, key and value."""
+    """A record's headers, key and value, as JSON."""
     return {
         "headers": [{"key": name, **_as_json("value", value)} for name, value in record.headers],
         **_as_json("key", record.key),

@@ -1,7 +1,7 @@
-"""How a command gets to a broker whose address it knows: straight, or by a detour. Pure.
+"""How a command connects to a broker's address: directly, or by a detour such as a forward. Pure.
 
-A Route stands between the addresses by which brokers call each other and the sockets that are opened. `Cluster` has
-one, and so all that a command connects to goes the same way, the addresses that the brokers advertise among it.
+A Route turns a broker's address into the address of the socket that is opened. `Cluster` has one Route, and all
+connections of a command take it, also those to advertised addresses.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from typing import Any, Protocol
 
 
 class NoWay(ConnectionError):
-    """The route doesn't lead to that address now; says why."""
+    """The route doesn't lead to the address now. The text says why."""
 
 
 class Route(Protocol):
     """The way to the brokers of one cluster."""
 
-    remedy: str  # what a person can do about a cluster to which it doesn't lead
+    remedy: str  # what a user can do if the cluster can't be reached by this route
 
     def bootstrap(self) -> str | None:
-        """Where the cluster is, if the route leads to one cluster only. Raises CommandError where there is none."""
+        """The cluster's bootstrap address, or None if the route leads to any cluster. Raises CommandError if the route
+        has no cluster."""
 
     def reach(self, host: str, port: int, timeout_s: float) -> tuple[str, int]:
-        """Where to connect to for this address of a broker. Raises NoWay."""
+        """The address to connect to instead of this address of a broker. Raises NoWay."""
 
     def client_settings(self) -> dict[str, Any]:
         """The settings by which kafka-python's clients take this route, too."""
@@ -34,12 +35,12 @@ class Straight:
     remedy = "Start one with `ottla dev`, or name another address with --bootstrap."
 
     def bootstrap(self) -> None:
-        """It leads to any cluster."""
+        """None: this route leads to any cluster."""
 
     def reach(self, host: str, port: int, timeout_s: float) -> tuple[str, int]:
         """The address itself."""
         return host, port
 
     def client_settings(self) -> dict[str, Any]:
-        """None: it is what clients do."""
+        """No settings: clients connect directly by default."""
         return {}

@@ -1,9 +1,9 @@
 """The process of a broker, a controller or both: `python -m ottla.cli.server [--config FILE] [--set NAME=VALUE]…`.
 
-`process.roles` says which. Brokers and controllers don't know each other, so what is both is put together here. It
-imports neither the command line's libraries nor anything else that a broker doesn't need: its memory is the broker's.
-With `--until-stdin-ends` it stops, as on SIGTERM, when its standard input ends: a pipe whose other end only its starter
-holds, so that it never outlives that one.
+`process.roles` says which. The packages of brokers and controllers don't import each other, so this module joins them.
+It imports neither the command line's libraries nor anything else that a broker doesn't need, to save the broker memory.
+With `--until-stdin-ends` it stops, as on SIGTERM, when its standard input ends. Standard input is then a pipe whose
+other end only the starting process has open, so that the broker never outlives that process.
 
 Exit codes: 0 stopped by a signal, 1 it couldn't start or failed, 2 the settings are wrong.
 """
@@ -43,8 +43,8 @@ from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 logger = logging.getLogger(__name__)
 
-# Objects more than there were, before the collector looks at them. By its default of 700 it went through all that ten
-# thousand partitions are made of some times in each election of them; hardly anything here refers to itself.
+# The number of new objects after which the garbage collector runs. By its default of 700 it went several times through
+# all objects of ten thousand partitions in each election of them. Hardly any object here is part of a cycle.
 _COLLECTED_AT = 10_000
 
 
@@ -90,8 +90,8 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
 
 
 async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
-    """Serves until a signal comes, or the end of standard input, or the process fails; the exit code. A metadata store
-    that was restored from a backup is joined anew, as by a start."""
+    """Serves until a signal comes, standard input ends or the process fails. Returns the exit code. If the metadata
+    store was restored from a backup, the process joins it anew, as at a start."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -116,7 +116,7 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
 
 
 async def _answering(config: BrokerConfig, patience: Patience) -> Store:
-    """The store, once it answers; it is closed where it doesn't. Raises StoreUnavailable, GivenUp."""
+    """The store, once it answers; if it doesn't, it is closed. Raises StoreUnavailable, GivenUp."""
     store = await open_store(config)
     try:
         await patience.answer(partial(store.read, keys.CLUSTER))
@@ -127,7 +127,7 @@ async def _answering(config: BrokerConfig, patience: Patience) -> Store:
 
 
 async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event, patience: Patience) -> int:
-    """Is a broker until a signal comes or it fails; the exit code. Raises ForeignStore, NodeIdTaken."""
+    """Runs the broker until a signal comes or it fails. Returns the exit code. Raises ForeignStore, NodeIdTaken."""
     broker = Broker(config, store)
     try:
         await broker.open(patience)
@@ -135,7 +135,7 @@ async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event, pa
         if "controller" in config.roles:
             stand_for_controller(broker, config)
         await broker.serve()
-        # What exists by now stays: the collector needn't look at it again.
+        # Objects that exist by now live as long as the process: the collector needn't look at them again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECTED_AT, 10, 10)
@@ -160,7 +160,8 @@ def _stdin_read(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Non
 
 
 async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event, patience: Patience) -> int:
-    """Stands for controller, without a broker, until a signal comes; the exit code. Raises ForeignStore."""
+    """Runs a controller without a broker until a signal comes or it fails. Returns the exit code. Raises
+    ForeignStore."""
     from ottla.cli.controlling import ControllerProcess
 
     process = ControllerProcess(config, store, _defaults(config))
@@ -189,7 +190,7 @@ def stand_for_controller(broker: Broker, config: BrokerConfig, connect: Connect 
 
 
 def _defaults(config: BrokerConfig) -> dict[str, str]:
-    """The settings by which the controller decides, as texts."""
+    """The values of the settings that the controller's decisions depend on, as texts."""
     return {
         UNCLEAN_ELECTION: str(config.get_bool("unclean.leader.election.enable")).lower(),
         MIN_ISR: str(config.get_int("min.insync.replicas")),

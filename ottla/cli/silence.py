@@ -1,6 +1,7 @@
-"""What `ottla consume` says while no record comes: a partition without a leader looks like one that has nothing new.
+"""The warnings of `ottla consume` while no record comes: a partition may have no leader, instead of no new records.
 
-A run that ends by itself fails when that lasts longer than `--timeout`; one that reads on for ever says it once.
+A missing leader or coordinator is warned of once. If it is missing for longer than `--timeout`, a run that ends by
+itself fails; a run that reads for ever goes on.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ class Silence:
         self.broken()
 
     def broken(self) -> None:
-        """Records have come."""
+        """Call it when records have come."""
         self.since = time.monotonic()
         self._next_look = self.since + min(_FIRST_LOOK_S, self._cluster.timeout_s)
 
     def goes_on(self) -> None:
-        """No record has come. Raises CommandError when a run that ends by itself has waited in vain long enough."""
+        """Call it when a poll brought no record. Raises CommandError if a run that ends by itself has waited longer
+        than the time-out for a leader or the coordinator."""
         now = time.monotonic()
         if now < self._next_look:
             return

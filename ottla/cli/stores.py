@@ -1,6 +1,7 @@
-"""The metadata store that a broker's settings name, for the broker's process and for `ottla metadata`.
+"""Opens the metadata store that a broker's settings name, for the broker's process and for `ottla metadata`.
 
-Each store is imported only where it is the one: etcd's client brings grpc, which would add 15 MB to a broker's memory.
+A store's module is imported only if the settings name that store: etcd's client needs grpc, which would add 15 MB to a
+broker's memory.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ def on_etcd(config: BrokerConfig) -> bool:
 
 
 def metadata_path(config: BrokerConfig) -> Path:
-    """Where the embedded store's file is: as `ottla.metadata.store` says, else in the first log directory."""
+    """The path of the embedded store's file: from `ottla.metadata.store`, else in the first log directory."""
     path = config.get_str("ottla.metadata.store").partition(":")[2]
     return Path(path) if path else Path(config.log_dirs[0]) / METADATA_FILE
 
 
 async def open_store(config: BrokerConfig) -> Store:
-    """The store, for the running event loop; a file is made if need be. Raises StoreUnavailable, OSError."""
+    """The store, for the running event loop. A missing file is created. Raises StoreUnavailable, OSError."""
     if on_etcd(config):
         return _etcd(config)
     from ottla.metadata.embedded import EmbeddedStore

@@ -1,8 +1,8 @@
 """Rows of text as a table that fits a terminal. Pure.
 
-The rule that it protects: what is short stays whole, on any terminal. A column of numbers, states or hosts never folds.
-Long texts fold, where they can at a separator. Where not even that is enough, each row becomes a block of lines with a
-heading and a value.
+The rule that it protects: short texts are never folded, on any terminal. A column of numbers, states or hosts never
+folds. Long texts fold, at a separator if possible. If even folded columns don't fit, each row becomes a block of lines,
+each with a heading and a value.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SEPARATORS = " ,/._-:;="
 
 
 class Column(NamedTuple):
-    """A heading, and whether the cells are numbers, which end at the same place."""
+    """A column's heading, and whether its cells are numbers, which are right-aligned."""
 
     heading: str
     numeric: bool
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, *, bold: bool) -> list[str]:
-    """The lines of a table with one cell a column in each row; without a width nothing folds."""
+    """The lines of a table. Each row has one cell per column. Without a width nothing folds."""
     natural = [
         max(_cells(column.heading), *(_cells(row[index]) for row in rows)) if rows else _cells(column.heading)
         for index, column in enumerate(columns)
@@ -42,8 +42,8 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 
 
 def _shared(natural: Sequence[int], long: Sequence[int], room: int) -> list[int]:
-    """The widths of the columns. The long columns share `room`: one that needs less than an equal part leaves the rest
-    to the other long columns."""
+    """The widths of the columns. The long columns share `room`: a column that needs less than an equal part leaves the
+    rest to the other long columns."""
     widths = list(natural)
     waiting = sorted(long, key=lambda index: natural[index])
     for position, index in enumerate(waiting):
@@ -81,7 +81,7 @@ def _blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Pieces of at most `width` cells, which together are the text."""
+    """The text, cut into pieces of at most `width` cells."""
     pieces: list[str] = []
     while _cells(text) > width:
         end = 1

@@ -1,9 +1,9 @@
-r"""Format templates: what `%k %s\n` means, and records printed by it. Pure.
+r"""Format templates, such as `%k %s\n`: parses them, and prints records by them. Pure.
 
 The fields mean what they mean to kcat (its `format.c`); `%v`, `%V` and `%d` are rpk's. Where the two differ, kcat
 decides: `%T` is the timestamp, and text in braces behind a field is text, except behind `%d`, which kcat doesn't have.
-Unlike kcat, a template refuses an escape that doesn't exist, and `\0` doesn't end it. Keys and values are written as
-the bytes that they are. `template_reader` is the way in.
+Unlike kcat, a template refuses an unknown escape, and `\0` doesn't end it. Keys and values are written byte by byte,
+without decoding. `template_reader` reads records by a template.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ BINARY_LENGTH_BYTES = 4  # of %R
 
 
 class Field(NamedTuple):
-    """A part of a record: kcat's letter for it, and how a timestamp is written where it isn't in milliseconds."""
+    """A part of a record: kcat's letter for it, and the strftime format of a timestamp; None for milliseconds."""
 
     letter: str
     strftime: str | None = None
 
 
 def parse(text: str) -> list[Field | bytes]:
-    """The fields of a template and the texts between them, escapes replaced. Texts are never empty, or side by side."""
+    """The fields of a template and the texts between them, with escapes replaced. No text is empty, and none follows
+    another text directly."""
     tokens: list[Field | bytes] = []
     for found in _TOKEN.finditer(text):
         token = _token(found, text)
@@ -97,7 +98,7 @@ def known_fields(letters: str = "".join(_FIELDS)) -> str:
 
 
 def writer(text: str, null: bytes) -> Callable[[Any], bytes]:
-    """A function from a consumed record to what the template makes of it; `null` stands for a null key or value."""
+    """A function that formats a consumed record by the template. `null` stands for a null key or value."""
 
     def nothing_for_null(name: str) -> Callable[[Any], bytes]:
         def part(record: Any) -> bytes:
@@ -127,7 +128,8 @@ def _headers(record: Any) -> bytes:
 
 
 def _moment(timestamp_ms: int, form: str) -> bytes:
-    """In UTC; in milliseconds where there is no timestamp, or one beyond the calendar."""
+    """The timestamp in this format, in UTC. A missing timestamp (-1), or one beyond the calendar, is written in
+    milliseconds."""
     try:
         if timestamp_ms < 0:
             raise ValueError

@@ -1,9 +1,9 @@
-"""Format templates on the way in: finds records in bytes by a template, for `produce --format`. Pure.
+"""Reads records from bytes by a format template, for `produce --format`. Pure.
 
-A template is matched again and again, and no byte of the input is passed over. A field ends where the text that follows
-it in the template begins for the first time, and never contains a line end: a line that lacks a separator is an error
-there, and can't swallow the line behind it. A key or value whose length stands before it (`%K`, `%S`, `%R`) may hold
-any bytes. A template in which nobody can tell where a field ends is refused.
+The template is matched repeatedly, and no byte of the input is skipped. A field ends at the first occurrence of the
+text that follows it in the template, and never contains a line end. So a line without a separator is an error in that
+line, and doesn't swallow the next line. A key or value whose length comes before it (`%K`, `%S`, `%R`) may contain any
+bytes. A template in which the end of a field is ambiguous is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBERS = {"T": (-1, TIMESTAMP_MS_MAX), "p": (0, 2**31 - 1), "K": _LENGTHS, "S"
 
 
 class Mismatch(UsageError):
-    """The input isn't what the template says; `at` is the position in the data."""
+    """The input doesn't match the template. `at` is the position of the difference in the data."""
 
     def __init__(self, message: str, remedy: str, at: int) -> None:
         super().__init__(message, remedy)
@@ -39,7 +39,7 @@ class Matched(NamedTuple):
 
 
 class Reader:
-    """Finds records in bytes. What the template doesn't name is null, or left to the partitioner and the clock."""
+    """Finds records in bytes. A key or value that isn't in the template is null, a partition or timestamp is None."""
 
     def __init__(self, text: str, null_marker: bytes | None) -> None:
         self._null_marker = null_marker
@@ -93,7 +93,7 @@ class Reader:
                 )
 
     def match(self, data: bytes, at: int) -> Matched | int:
-        """The record that begins at `at`, or how many more bytes it takes at least. Raises Mismatch."""
+        """The record that begins at `at`, or the least number of bytes that are missing for it. Raises Mismatch."""
         found: dict[str, Any] = {}
         previous = ""
         for index, token in enumerate(self._tokens):
@@ -110,7 +110,7 @@ class Reader:
         return Matched(record, at)
 
     def _expect(self, data: bytes, at: int, text: bytes, previous: str) -> int:
-        """How many bytes are missing until `text` may stand there."""
+        """The number of bytes that are missing at the end of the data for `text` at this position. Raises Mismatch."""
         there = data[at : at + len(text)]
         if there == text:
             return 0
@@ -146,7 +146,7 @@ class Reader:
         text = following[0]
         assert isinstance(text, bytes)
         line_end = data.find(b"\n", at)
-        # The text begins in this line, with the line's end at the latest.
+        # The text must begin in this line; if it begins with a line end, that may be this line's.
         bound = line_end + len(text) - (not text.startswith(b"\n"))
         end = data.find(text, at, len(data) if line_end < 0 else bound)
         if end < 0:
@@ -184,7 +184,7 @@ class Reader:
 
 
 def _shown(text: bytes) -> str:
-    """Bytes as they would stand in a template."""
+    """Bytes as a template writes them."""
     shown = text[:60].decode("utf-8", "backslashreplace")
     for character, escape in (("\n", r"\n"), ("\t", r"\t"), ("\r", r"\r"), ("\0", r"\0")):
         shown = shown.replace(character, escape)

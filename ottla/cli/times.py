@@ -1,4 +1,4 @@
-"""Moments as people write them, and as they read them. Pure: the current time is an argument.
+"""Parses moments, and formats them for people. Pure: the current time is an argument.
 
 A moment is milliseconds since 1970 in UTC, as in Kafka's records.
 """
@@ -33,13 +33,14 @@ def parse_moment(text: str, now_ms: int) -> int:
 
 
 def duration_ms(text: str) -> int | None:
-    """`15m` in ms, whatever its sign; None for what is no duration."""
+    """`15m` in ms, without its sign; None if the text isn't a duration."""
     found = _DURATION.fullmatch(text)
     return int(found[1]) * _UNITS_MS[found[2]] if found else None
 
 
 def moment_text(timestamp_ms: int) -> str:
-    """`2026-01-31T12:00:00.123Z`, or `-` for a record without a timestamp or one beyond the calendar."""
+    """`2026-01-31T12:00:00.123Z`; `-` for a record without a timestamp; the number itself if it is beyond the
+    calendar."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

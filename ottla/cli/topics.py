@@ -268,7 +268,7 @@ def alter(
             "nothing to change", "Give --partitions, --replication-factor, --config NAME=VALUE or --reset NAME."
         )
     lookup.describe_topics(cluster, [name])
-    if replication_factor is not None:  # first: where brokers are too few, nothing is changed
+    if replication_factor is not None:  # this comes first: if there are too few brokers, nothing is changed
         moves.resizing(cluster, [name], replication_factor)
     if settings or reset:
         alter_resource(cluster, "topic", name, settings, reset or [], validate_only=validate_only)

@@ -1,4 +1,4 @@
-"""A cluster under load that a scenario breaks and mends, and what must hold afterwards whatever was done to it."""
+"""A cluster under load, in which a scenario causes faults, and the assertions that hold afterwards for any scenario."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 class Scene:
-    """What a scenario has at hand."""
+    """A scenario's cluster and workload, and the faults that it can cause."""
 
     def __init__(self, cluster: OttlaCluster, workload: Workload) -> None:
         self.cluster = cluster
@@ -38,16 +38,16 @@ class Scene:
         self.sightings = Sightings(cluster)
 
     def leader(self, index: int = 0) -> int:
-        """Who leads a partition of the topic, once somebody does."""
+        """The leader of a partition of the topic. Waits until there is one."""
         self.cluster.wait("a leader", lambda: self.cluster.leader(TOPIC, index) >= 0)
         return self.cluster.leader(TOPIC, index)
 
     def follower(self, index: int = 0) -> int:
-        """One of the others."""
+        """A follower of a partition of the topic."""
         return (self.leader(index) + 1) % len(self.cluster.brokers)
 
     def fault(self, kind: str) -> None:
-        """Notes one, and when."""
+        """Notes a fault, with the time."""
         self.sightings.faults[kind] += 1
         self.workload.history.notes.append((time.monotonic(), kind))
 
@@ -57,7 +57,7 @@ class Scene:
         self.cluster.brokers[number].kill()
 
     def leader_dies(self, index: int = 0) -> None:
-        """kill -9 of a leader; another one takes over, and it comes back."""
+        """Sends SIGKILL to a leader, waits until another broker leads, and starts the killed one again."""
         victim = self.leader(index)
         self.kill(victim)
         self.moved(victim, index)
@@ -66,23 +66,23 @@ class Scene:
         self.in_sync()
 
     def goes_on(self, records: int = 100, seconds: float = 60.0) -> None:
-        """Waits until so many more records are acknowledged to librdkafka.
+        """Waits until `records` more records are acknowledged to librdkafka.
 
-        A broker that is paused keeps its connections, and librdkafka waits 30 s (`request.timeout.ms`) for its answer
-        before it looks for another leader: where that broker led all partitions, nothing is acknowledged before that.
+        A paused broker keeps its connections, and librdkafka waits 30 s (`request.timeout.ms`) for its answer before it
+        looks for another leader. If that broker led all partitions, no record is acknowledged before that.
         """
         self.workload.wait_for_acknowledgements(records, seconds)
 
     def group_was_rebalanced(self) -> bool:
-        """Whether its members were assigned partitions more often than when they joined."""
+        """Whether the group's members got more assignments than those of their first joins."""
         return self.workload.count("assignments") > 4
 
     def in_sync(self, replicas: int = 3) -> None:
-        """Waits until everybody has everything."""
+        """Waits until all replicas are in sync."""
         self.cluster.wait_until_in_sync(TOPIC, PARTITIONS, replicas)
 
     def moved(self, from_broker: int, index: int = 0, seconds: float = SESSION_S + 15.0) -> None:
-        """Waits until somebody else leads."""
+        """Waits until another broker leads the partition."""
         self.cluster.wait(
             f"somebody but {from_broker} leads",
             lambda: self.cluster.leader(TOPIC, index) not in (-1, from_broker),
@@ -101,9 +101,9 @@ def scene(
     explained: Collection[str] = (),
     **settings: str,
 ) -> Iterator[Scene]:
-    """A cluster at work. At the end everything is healed, and asserted: nothing acknowledged is lost, doubled or
-    reordered, the group is where it belongs, replicas are alike, each of `expected` was seen, and no broker logged an
-    error but `explained` ones."""
+    """A cluster under load. At the end all faults are healed. Then the scene asserts: no acknowledged record is lost,
+    doubled or reordered; the group has committed all records; replicas are alike; each of `expected` was seen; and no
+    broker logged an error except `explained` ones."""
     with ottla_cluster(folder, size, etcd_members, proxied, **{**SETTINGS, **settings}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
@@ -136,7 +136,8 @@ def scene(
 
 
 def wait_until_alike(cluster: OttlaCluster, seconds: float = 20.0) -> None:
-    """Until all replicas of each partition have the same segments with the same bytes, and nobody else has any."""
+    """Waits until all replicas of each partition have the same segments with the same bytes, and no other broker has a
+    copy."""
     for index in range(PARTITIONS):
 
         def alike(index: int = index) -> bool:
@@ -154,7 +155,7 @@ def _segments(folder: Path) -> tuple[tuple[str, bytes], ...]:
 
 
 def _keep(folder: Path, here: Scene) -> None:
-    """The history as JSONL, for who looks for the reason."""
+    """Writes the history as JSONL, for the analysis of a failure."""
     path = folder / "history.jsonl"
     path.write_text("".join(f"{line}\n" for line in here.workload.history.lines()))
     print(f"the history is in {path}; {here.workload.history.notes}")

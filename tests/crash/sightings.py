@@ -1,4 +1,4 @@
-"""What a run has seen, counted from the brokers' logs and the clients' history: who saw nothing proves nothing."""
+"""Counts the events of a run in the brokers' logs and the clients' history: a run without any proves nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATTERNS = {
     "registrations lost": re.compile(r"registration epoch \d+ is lost"),
     "controllers deposed": re.compile(r"controller .*: deposed"),
 }
-# A kill between the making of a partition's directory and of the file that says whose it is.
+# A kill came after a partition's directory was made, and before the file in it that has the topic's id.
 _EXPLAINED = ("it has no partition.metadata",)
 _WANTED = ("elections", "truncations", "ISR changes", "ambiguous writes", "faults")
 _SENDS = ("sends repeated", "send unknown", "commit unknown")
@@ -27,19 +27,20 @@ in_all: Counter[str] = Counter()
 
 
 def never_seen() -> list[str]:
-    """What no run of this process has seen although it should."""
+    """The wanted events that no run of this process has seen."""
     return [name for name in _WANTED if not in_all[name]]
 
 
 class Sightings:
-    """Counts of one run; `faults` are noted by the scenario."""
+    """The counts of one run. The scenario counts `faults` itself."""
 
     def __init__(self, cluster: OttlaCluster) -> None:
         self.faults: Counter[str] = Counter()
         self._cluster = cluster
 
     def summary(self, workload: Workload) -> dict[str, int]:
-        """Everything by name. "ambiguous writes" were sent, and the client wasn't told what became of them."""
+        """All counts by name. "ambiguous writes" are requests that were sent, and whose outcome the client didn't learn
+        at once."""
         text = "\n".join(broker.log_path.read_text(errors="replace") for broker in self._cluster.brokers)
         counts = {name: len(pattern.findall(text)) for name, pattern in _PATTERNS.items()}
         counts["ambiguous writes"] = sum(workload.count(name) for name in _SENDS)
@@ -50,7 +51,7 @@ class Sightings:
         return counts
 
     def unexplained(self, explained: Collection[str] = ()) -> list[str]:
-        """Lines of the logs that no fault explains: errors, and tracebacks."""
+        """Errors and tracebacks in the logs, without those that have words of `explained`."""
         words = (*explained, *_EXPLAINED)
         return [
             f"broker {number}: {line}"

@@ -1,7 +1,7 @@
-"""A broker whose log files can be made to answer nothing: `python -m tests.crash.stuck_disk FILE …`, where … is what
-`ottla.cli.server` takes. While FILE exists, each write to a file of a log waits: it stops the event loop, as a volume
-does that has gone away. While FILE.reads exists, nothing of the log files of topics called cold… is in memory, and each
-read of them waits, also that of `sendfile`."""
+"""A broker whose log files can be made to hang: `python -m tests.crash.stuck_disk FILE …`, where … are the arguments of
+`ottla.cli.server`. While FILE exists, each write to a log's file waits and stops the event loop, as on a volume that
+has gone away. While FILE.reads exists, the logs of topics called cold… count as not in the page cache, and each read of
+them waits, also that of `sendfile`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ottla.protocol.received import Buffer
 
 
 def stick(flag: Path) -> None:
-    """Has writes wait from now on, while `flag` exists."""
+    """Lets writes wait from now on, while `flag` exists."""
     pwrite = RealFile.pwrite
 
     def waiting(self: RealFile, data: Buffer, position: int) -> None:
@@ -29,7 +29,7 @@ def stick(flag: Path) -> None:
 
 
 def stick_reads(flag: Path) -> None:
-    """Has reads of cold topics wait from now on, while `flag` exists."""
+    """Lets reads of cold topics wait from now on, while `flag` exists."""
     sendfile = os.sendfile
 
     def is_stuck(descriptor: int) -> bool:
@@ -67,7 +67,7 @@ def stick_reads(flag: Path) -> None:
 
 
 def wait_while(flag: Path) -> None:
-    """Returns when `flag` doesn't exist."""
+    """Waits while `flag` exists."""
     while flag.exists():
         time.sleep(0.02)
 

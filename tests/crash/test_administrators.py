@@ -1,4 +1,4 @@
-"""Administrators, on any broker: settings count at once on all, a topic goes in the midst of a move, and two race."""
+"""Requests of administrators to any broker: changed settings, a topic that is deleted while it moves, and races."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRODUCE, FETCH, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 3, 19, 20
 INCREMENTAL_ALTER_CONFIGS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 44, 45, 46
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
-SESSION_S = 30  # who is paused here is alive for the others
+SESSION_S = 30  # longer than a pause here, so that the other brokers count a paused one as alive
 AT_ONCE_S = 2.0
 
 
@@ -44,7 +44,7 @@ def ask(cluster: OttlaCluster, number: int, api_key: int, version: int, message:
 
 
 def create(cluster: OttlaCluster, number: int, name: str, *replicas: list[int]) -> int:
-    """The error code of who is asked."""
+    """Creates a topic by broker `number`, and returns the error code."""
     assignments = [{"partition_index": index, "broker_ids": brokers} for index, brokers in enumerate(replicas)]
     new = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": []}
     answer = ask(cluster, number, CREATE_TOPICS, 5, {"topics": [new], "timeout": 20_000})
@@ -58,7 +58,7 @@ def reassign(cluster: OttlaCluster, number: int, name: str, replicas: list[int])
 
 
 def moves(cluster: OttlaCluster, number: int) -> list[tuple[str, list[int]]]:
-    """Topics whose first partition moves, and where to."""
+    """(topic, added replicas) of the topics whose first partition moves."""
     answer = ask(cluster, number, LIST_PARTITION_REASSIGNMENTS, 0, {"timeout": 20_000, "topics": None})
     return [(topic.name, list(topic.partitions[0].adding_replicas)) for topic in answer.topics]
 
@@ -71,7 +71,7 @@ def alter(cluster: OttlaCluster, number: int, kind: int, resource: str, name: st
 
 
 def produce(cluster: OttlaCluster, name: str, index: int, size: int = 100) -> ErrorCode:
-    """What the leader says of one record of that size."""
+    """Produces one record of `size` bytes, and returns the leader's error code."""
     batch = bytes(build_batch([Record(0, time.time_ns() // 1_000_000, b"key", bytes(size))]))
     data = [{"name": name, "partition_data": [{"index": index, "records": batch}]}]
     message = {"acks": -1, "timeout": 10_000, "topic_data": data}
@@ -107,7 +107,7 @@ def test_settings_count_at_once_on_all(cluster: OttlaCluster) -> None:
 
 def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing_and_its_name_is_free(cluster: OttlaCluster) -> None:
     name = "moving"
-    one = cluster.controller()  # whom the others need
+    one = cluster.controller()  # the other brokers need it
     other, away = (number for number in range(3) if number != one)
     assert create(cluster, one, name, [one, other]) == 0
     cluster.wait_until_in_sync(name, 1, 2)
@@ -151,7 +151,8 @@ def topic_id(cluster: OttlaCluster, number: int, name: str) -> UUID:
 
 @pytest.mark.parametrize("by", ["ottla", "kafka"])
 def test_a_move_that_is_held_up_is_cancelled(cluster: OttlaCluster, tmp_path: Path, by: str) -> None:
-    """By each of the command lines: the replicas are what they were, in their order, and the newcomer keeps nothing."""
+    """After the cancellation, by each of the command lines, the partition has its former replicas in their order, and
+    the added replica is deleted."""
     name = f"held-up-{by}"
     one = cluster.controller()
     other, away = (number for number in range(3) if number != one)
@@ -188,7 +189,7 @@ def partition_count(cluster: OttlaCluster, number: int, name: str) -> int:
 
 
 def moved(cluster: OttlaCluster, name: str) -> list[int]:
-    """Where the first partition is; nowhere while it moves."""
+    """The replicas of the first partition; empty while it moves."""
     return [] if moves(cluster, 2) else list(cluster.partition(name, 0).replica_nodes)
 
 
@@ -208,7 +209,7 @@ def test_of_two_administrators_one_wins_and_the_other_is_told(cluster: OttlaClus
             to_one = both.submit(reassign, cluster, 0, name, [1, 2])
             to_other = both.submit(reassign, cluster, 1, name, [2, 0])
             codes = [to_one.result(), to_other.result()]
-            # Who asks when the other one's move has begun gives it another target, as in Kafka.
+            # As in Kafka, a request that comes after the other one's move has begun gives the move another target.
             assert ErrorCode.none in codes
             assert set(codes) <= {ErrorCode.none, ErrorCode.reassignment_in_progress}
             targets = [target for target, code in zip(([1, 2], [2, 0]), codes, strict=True) if code == ErrorCode.none]

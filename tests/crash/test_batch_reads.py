@@ -1,8 +1,8 @@
-"""Batch reads of our own Spark source while brokers that lead what they read are killed: every row once, none late.
+"""Batch reads of Ottla's Spark source while leaders of the read partitions are killed: every row once, in time.
 
-The source is driven as Spark drives it, without Spark: `partitions` plans, `read` yields a task's rows. A process that
-is killed says goodbye, because its kernel closes its connections. A machine that dies, or a pod with its network, says
-nothing: that is a process which is paused before it is killed.
+The tests call the source as Spark does, without Spark: `partitions` plans, `read` yields a task's rows. If a process is
+killed, its kernel closes its connections. If a machine dies, or a pod with its network, the connections stay open: the
+test pauses such a process before it kills it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TOPIC = "read"
 PARTITIONS = 6
 BATCHES, BATCH_RECORDS, RECORD_BYTES = 60, 20, 1000
 QUICK = {"broker_session_timeout_ms": "3000", "replica_lag_time_max_ms": "3000"}
-# Settings, kills, and the slowest read allowed: a machine's death is noticed at the end of a session, 9 s by default,
-# and twelve more are for the election, the new leader and a machine with a load of 30.
+# (settings, kills, the longest duration that a read may take in seconds). A machine's death is noticed at the end of a
+# session, 9 s by default. Twelve more seconds are for the election, the new leader and a machine with a load of 30.
 CLUSTERS = {"quick": (QUICK, 50 if LONG else 4, 15.0)} | ({"defaults": ({}, 15, 21.0)} if LONG else {})
 OFFSETS = StructType([StructField("offset", LongType())])
 
@@ -72,13 +72,14 @@ def options(cluster: OttlaCluster) -> dict[str, str]:
 
 
 def load_kernels(cluster: OttlaCluster) -> None:
-    """Reads a task that nothing disturbs: the first one of a process takes seconds more, on a busy machine ten."""
+    """Reads a task without a fault: the first task of a process takes seconds more, on a busy machine ten."""
     reader = DefaultSource(options(cluster)).reader(OFFSETS)
     assert sum(rows.num_rows for rows in reader.read(reader.partitions()[0])) == BATCHES * BATCH_RECORDS
 
 
 def read_over_a_kill(cluster: OttlaCluster, chance: Random, goodbye: bool) -> float:
-    """Reads the whole topic, kills the leader of what is being read somewhere within; the seconds it took."""
+    """Reads the whole topic, and kills the leader of a partition while the partition is read. Returns the seconds that
+    the read took."""
     reader = DefaultSource(options(cluster)).reader(OFFSETS)
     partition = chance.randrange(PARTITIONS)
     moment = chance.randrange(BATCHES * BATCH_RECORDS)

@@ -1,4 +1,4 @@
-"""A consumer reads from the replica in its rack, and goes on from the leader when that one is killed (KIP-392)."""
+"""A consumer reads from the replica in its rack, and goes on from the leader when that replica dies (KIP-392)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def produce(cluster: OttlaCluster, values: range) -> None:
 
 
 def read(consumer: confluent_kafka.Consumer, count: int) -> list[int]:
-    """The next so many records."""
+    """The values of the next `count` records."""
     found: list[int] = []
     deadline = time.monotonic() + 40
     while len(found) < count:

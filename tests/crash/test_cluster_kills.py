@@ -1,4 +1,4 @@
-"""kill -9 of brokers and etcd under load, and restarts one by one: nothing acknowledged is lost, doubled, reordered."""
+"""kill -9 of brokers and etcd under load, and rolling restarts: no acknowledged record is lost, doubled, reordered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.peers.etcd import leads
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 
-QUICK_DEATH_S = 15.0  # it takes a quarter of a second; the rest is for machines that do other things too
+QUICK_DEATH_S = 15.0  # an election takes a quarter of a second; the rest is for busy machines
 
 
 def test_leaders_are_killed(tmp_path: Path) -> None:
@@ -47,7 +47,8 @@ def test_the_controller_is_killed(tmp_path: Path) -> None:
 
 
 def test_two_brokers_are_killed_one_after_the_other_has_come_back(tmp_path: Path) -> None:
-    """The second dies while the first is still catching up: what is acknowledged meanwhile waits for it."""
+    """The second broker dies while the first one is still catching up: records meanwhile are acknowledged when it has
+    caught up."""
     with scene(tmp_path, ("elections", "ISR changes")) as here:
         for number in range(ROUNDS):
             first = here.leader(number % PARTITIONS)
@@ -73,7 +74,7 @@ def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
 
 
 def test_who_is_killed_is_not_waited_for_and_who_is_silent_is(tmp_path: Path) -> None:
-    """The session takes a minute: what is faster than that is told by sockets, of brokers as of the controller."""
+    """The session takes a minute. A faster failover is the effect of closed sockets, for brokers and the controller."""
     session = {"broker_session_timeout_ms": "60000"}
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1, **session) as here:
         for number in range(ROUNDS):
@@ -96,7 +97,8 @@ def test_who_is_killed_is_not_waited_for_and_who_is_silent_is(tmp_path: Path) ->
 
 
 def test_the_coordinator_of_a_group_is_killed(tmp_path: Path) -> None:
-    """Another one goes on with the same generation: its members are assigned nothing anew, and their commits count."""
+    """Another broker takes the group over in the same generation: its members get no new assignments, and their commits
+    are accepted."""
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1) as here:
         for _ in range(ROUNDS):
             victim = here.cluster.coordinator(GROUP)
@@ -110,13 +112,13 @@ def test_the_coordinator_of_a_group_is_killed(tmp_path: Path) -> None:
 
 
 def commits_of_members(here: Scene) -> int:
-    """How many were acknowledged to the group's members."""
+    """The number of commits that were acknowledged to the group's members."""
     events = here.workload.history.events
     return sum(event["op"] == "commit" and event["phase"] == "ok" and event["group"] == GROUP for event in events)
 
 
 def test_members_of_etcd_are_killed(tmp_path: Path) -> None:
-    """The leader of etcd dies, and while there are two of three left a leader of partitions does, too."""
+    """The leader of etcd dies. While two of three members are left, a leader of partitions dies, too."""
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=3) as here:
         for number in range(ROUNDS):
             member = next(member for member in here.cluster.etcd if leads(member))
@@ -133,7 +135,7 @@ def test_members_of_etcd_are_killed(tmp_path: Path) -> None:
 
 
 def test_the_only_etcd_is_killed(tmp_path: Path) -> None:
-    """Data goes on, changes wait; afterwards elections work again."""
+    """Producing and consuming go on, and changes wait. Afterwards elections work again."""
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1) as here:
         (etcd,) = here.cluster.etcd
         admin = AdminClient({"bootstrap.servers": here.cluster.bootstrap, "log_level": 0})
@@ -148,17 +150,17 @@ def test_the_only_etcd_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_rolling_bounce_is_no_event_for_a_producer(tmp_path: Path) -> None:
-    """SIGTERM, one broker after the other: leaderships are handed over before a socket closes."""
+    """The brokers get SIGTERM one after the other: each hands its leaderships over before it closes a socket."""
     with scene(tmp_path, ("elections", "ISR changes")) as here:
         worst = median(bounce(here) for _ in range(ROUNDS))
-        if worst >= 1:  # a busy machine has a second try
+        if worst >= 1:  # a second try, because the machine may have been busy
             worst = bounce(here)
         assert worst < 1
         assert not here.group_was_rebalanced()
 
 
 def bounce(here: Scene) -> float:
-    """Restarts all; the 99.9th percentile of what was sent meanwhile, in seconds."""
+    """Restarts all brokers, one by one. Returns the 99.9th percentile of the latencies meanwhile, in seconds."""
     began = time.monotonic()
     for broker in here.cluster.brokers:
         here.fault("clean restart")

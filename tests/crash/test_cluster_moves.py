@@ -23,7 +23,7 @@ _ASSIGNMENTS = list(permutations(range(4), 3))
 
 
 def ask(cluster: OttlaCluster, api_key: int, message: dict[str, object]) -> object:
-    """The answer of whichever broker gives one."""
+    """The first answer without an error, of any broker."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for broker in cluster.brokers:
@@ -40,14 +40,14 @@ def ask(cluster: OttlaCluster, api_key: int, message: dict[str, object]) -> obje
 
 
 def reassign(cluster: OttlaCluster, targets: dict[int, tuple[int, ...]]) -> None:
-    """Wishes other replicas for these partitions; what the answer says of each is left to be seen."""
+    """Asks for other replicas of these partitions. Errors of single partitions are ignored."""
     partitions = [{"partition_index": index, "replicas": list(replicas)} for index, replicas in targets.items()]
     message = {"timeout": 30_000, "topics": [{"name": TOPIC, "partitions": partitions}]}
     ask(cluster, ALTER_PARTITION_REASSIGNMENTS, message)
 
 
 def reassigned(cluster: OttlaCluster) -> bool:
-    """Whether nothing moves any more."""
+    """Whether no partition is being moved any more."""
     answer = ask(cluster, LIST_PARTITION_REASSIGNMENTS, {"timeout": 30_000, "topics": None})
     return not answer.topics  # type: ignore[attr-defined]
 
@@ -70,7 +70,7 @@ def test_replicas_move_while_brokers_are_killed(tmp_path: Path) -> None:
 
 
 def test_everything_at_once(tmp_path: Path) -> None:
-    """Faults by lot, several of them at the same time, until the storm is over."""
+    """Random faults, several at the same time."""
     seed = SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     seen = ("elections", "ISR changes", "ambiguous writes", *(["truncations"] if LONG else []))
@@ -85,7 +85,7 @@ def test_everything_at_once(tmp_path: Path) -> None:
 
 
 class Storm:
-    """One fault after the other; at most one broker is away at a time, and one member of etcd."""
+    """Causes one fault after the other. At most one broker at a time is killed or paused, and one member of etcd."""
 
     def __init__(self, here: Scene, dice: Random) -> None:
         self._here = here
@@ -94,7 +94,7 @@ class Storm:
         self._mend: list[tuple[float, Callable[[], None]]] = []
 
     def blow(self) -> None:
-        """One more fault, or none for a while; what has lasted long enough is mended."""
+        """Mends the faults that have lasted long enough, and causes another one unless three are left."""
         now = time.monotonic()
         due = [mend for until, mend in self._mend if until <= now]
         self._mend = [(until, mend) for until, mend in self._mend if until > now]
@@ -105,7 +105,7 @@ class Storm:
         time.sleep(self._dice.uniform(0.1, 1.0))
 
     def settle(self) -> None:
-        """Everything is mended."""
+        """Mends all faults."""
         for _, mend in self._mend:
             mend()
         self._mend = []
@@ -124,7 +124,7 @@ class Storm:
             victim.kill()
 
             def mend() -> None:
-                self._cluster.heal()  # who doesn't reach etcd can't start
+                self._cluster.heal()  # a broker that is cut from etcd can't start
                 victim.start_again()
 
             self._for_a_while("kill -9", mend)

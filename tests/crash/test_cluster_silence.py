@@ -1,7 +1,7 @@
-"""Who is silent instead of dead, under load: paused processes, paths cut in one direction, a disk without room.
+"""Silent processes instead of dead ones, under load: pauses, paths cut in one direction, a disk without room.
 
-Nothing tells a paused broker or a cut path from a slow one: what was acknowledged must be safe all the same, also while
-both sides believe that they are right.
+No process can tell a paused broker or a cut path from a slow one. Acknowledged records must be safe nevertheless, also
+while two brokers believe that they lead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANEW = "metadata watch starts from a new snapshot"
 
 
 def test_a_leader_is_paused_beyond_its_session(tmp_path: Path) -> None:
-    """It wakes up believing that it leads: what clients sent it meanwhile, it must not acknowledge."""
+    """When it wakes up it still believes that it leads. It must not acknowledge records that clients sent meanwhile."""
     with scene(tmp_path, ("elections", "truncations", "ISR changes", "registrations lost"), etcd_members=1) as here:
         for number in range(ROUNDS):
             index = number % PARTITIONS
@@ -45,7 +45,7 @@ def test_a_leader_is_paused_beyond_its_session(tmp_path: Path) -> None:
 
 
 def test_a_follower_is_paused_for_less_than_its_session(tmp_path: Path) -> None:
-    """acks=all waits for it; nobody sees an error."""
+    """Produces with acks=all wait for the follower, and no client sees an error."""
     with scene(tmp_path, (), etcd_members=1) as here:
         for number in range(ROUNDS):
             victim = here.follower(number % PARTITIONS)
@@ -57,7 +57,7 @@ def test_a_follower_is_paused_for_less_than_its_session(tmp_path: Path) -> None:
 
 
 def test_all_of_etcd_is_paused(tmp_path: Path) -> None:
-    """Data goes on as if nothing was, for as long as it takes."""
+    """Producing and consuming go on undisturbed, however long etcd is paused."""
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=3) as here:
         here.fault("SIGSTOP of all members of etcd")
         for member in here.cluster.etcd:
@@ -77,8 +77,8 @@ def test_all_of_etcd_is_paused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("deaf", ["follower", "leader"])
 def test_one_does_not_hear_the_other(tmp_path: Path, deaf: str) -> None:
-    """A follower's fetches arrive and the answers don't, or the other way round: it leaves the ISR, and comes back with
-    everything."""
+    """Either a follower's fetches arrive and the answers don't, or the fetches don't arrive. The follower leaves the
+    ISR, and joins it again with all records."""
     with scene(tmp_path, ("ISR changes",), etcd_members=1, proxied=["brokers"]) as here:
         for number in range(ROUNDS):
             index = number % PARTITIONS
@@ -99,7 +99,8 @@ def test_one_does_not_hear_the_other(tmp_path: Path, deaf: str) -> None:
 
 
 def test_a_broker_does_not_reach_etcd(tmp_path: Path) -> None:
-    """Its session ends although it is alive and serves: the others lead on, and it hears of that by its watch."""
+    """Its session ends although it is alive and serves. The other brokers become leaders, and it learns of that by its
+    watch."""
     with scene(tmp_path, ("elections", "ISR changes", "registrations lost"), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             index = number % PARTITIONS
@@ -115,7 +116,8 @@ def test_a_broker_does_not_reach_etcd(tmp_path: Path) -> None:
 
 
 def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
-    """Whether its lease lives on or not: it hears of no change, and what it led goes on, also after it was healed."""
+    """It learns of no change, whether etcd hears its keep-alives or not. Its partitions go on, during the cut and after
+    it is healed."""
     with scene(tmp_path, (), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             victim = here.leader(number % PARTITIONS)
@@ -130,9 +132,9 @@ def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
 
 
 def test_a_leader_of_all_that_does_not_hear_etcd_makes_way_for_its_clients(tmp_path: Path) -> None:
-    """It believes that it leads everything, and librdkafka has nobody else to send to: it would wait 30 s for each of
-    its acknowledgements, and ask the same broker again. In some rounds etcd hears it all the while, so that nobody
-    else is elected and everything goes on: they prove nothing, and are followed by others."""
+    """The broker believes that it leads all partitions, and librdkafka knows no other leader: librdkafka would wait
+    30 s for each acknowledgement, and ask the same broker again. In some rounds etcd hears the broker's keep-alives all
+    the time, so that no other broker is elected. Such rounds prove nothing, so up to eight more follow."""
     lost = "registrations lost"
     with scene(tmp_path, ("elections", lost), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS + 8):
@@ -157,7 +159,7 @@ def test_a_leader_of_all_that_does_not_hear_etcd_makes_way_for_its_clients(tmp_p
 
 
 def drain(here: Scene, brokers: Iterable[int]) -> None:
-    """These brokers, and no others, lead nothing."""
+    """Drains these brokers of leaderships, and no other brokers."""
     config = {"name": "ottla.brokers.drained", "config_operation": SET, "value": ",".join(map(str, brokers))}
     resources = [{"resource_type": BROKER, "resource_name": "", "configs": [config]}]
 
@@ -165,7 +167,7 @@ def drain(here: Scene, brokers: Iterable[int]) -> None:
         try:
             with Wire(here.cluster.brokers[0].bootstrap) as wire:
                 answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources, "validate_only": False})
-        except (OSError, Closed):  # it has just come back, and looks once a second whether it may serve
+        except (OSError, Closed):  # it has just come back, and checks once a second whether it may serve
             return False
         assert answer.responses[0].error_code == 0, answer
         return True
@@ -174,8 +176,8 @@ def drain(here: Scene, brokers: Iterable[int]) -> None:
 
 
 def test_etcd_is_slow_changes_its_leader_and_forgets(tmp_path: Path) -> None:
-    """Elections take longer. A controller that hears nothing any more makes way, and begins from a new snapshot where
-    etcd has forgotten what it didn't hear."""
+    """A slow etcd makes elections slower, and a new leader of etcd disturbs nothing. A controller that hears nothing of
+    etcd is replaced. If etcd has compacted changes that it missed, it begins from a new snapshot."""
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             here.fault("etcd slow")
@@ -211,7 +213,7 @@ def test_etcd_is_slow_changes_its_leader_and_forgets(tmp_path: Path) -> None:
 
 
 def test_clients_lose_brokers(tmp_path: Path) -> None:
-    """Resets, delays that differ by direction, and a leader whose answers nobody hears."""
+    """Connections are reset, answers are delayed more than requests, and a leader's answers don't arrive."""
     with scene(tmp_path, ("ambiguous writes",), proxied=["clients"]) as here:
         for number in range(ROUNDS):
             here.fault("all connections of clients reset")
@@ -232,7 +234,8 @@ def test_clients_lose_brokers(tmp_path: Path) -> None:
 
 
 def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
-    """What it leads, others lead on; it can't append what it follows, and is out of the ISR until there is room."""
+    """Other brokers become the leaders of its partitions. Its replicas can't append, and are out of the ISR until there
+    is room."""
     with small_volume(tmp_path / "volume", 48 << 20) as volume:
         directories = {"log_dirs": f"{tmp_path}/data-{{id}}", "log_index_size_max_bytes": "65536"}
         (tmp_path / "data-2").symlink_to(volume)
@@ -257,7 +260,8 @@ def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_one_brokers_log_directory_fails(tmp_path: Path) -> None:
-    """Its partitions there are led by others at once; a start with the directory back has everything again."""
+    """Other brokers become the leaders of its partitions there at once. After a start with the directory back, all its
+    replicas get in sync again."""
     directories = {
         "log_dirs": f"{tmp_path}/one-{{id}},{tmp_path}/two-{{id}}",
         "replica_high_watermark_checkpoint_interval_ms": "300",
@@ -288,7 +292,7 @@ def all_to_etcd(here: Scene) -> list[Route]:
 
 
 def holds_led(here: Scene, folder: Path) -> bool:
-    """Whether broker 2 leads something that lies there."""
+    """Whether broker 2 leads a partition whose replica is in this folder."""
     led = leaders(here)
     return any(led[index] == 2 for index in range(PARTITIONS) if (folder / f"{TOPIC}-{index}").exists())
 
@@ -298,7 +302,7 @@ def leaders(here: Scene) -> list[int]:
 
 
 def elect_preferred(here: Scene) -> None:
-    """Every partition is to be led by its first replica."""
+    """Elects the preferred leader, the first replica, of every partition."""
     admin = AdminClient({"bootstrap.servers": here.cluster.bootstrap, "log_level": 0})
     partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
     admin.elect_leaders(ElectionType.PREFERRED, partitions).result(30)

@@ -1,6 +1,6 @@
-"""All in-sync replicas are gone: a partition waits for them, unless its topic would rather lose records.
+"""All in-sync replicas are gone: a partition waits for them, unless its topic allows unclean elections.
 
-In both cases the replicas are alike in the end, and a log that took another turn is truncated.
+In both cases the replicas are alike in the end, and a log that has diverged is truncated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_all(cluster: OttlaCluster) -> list[str]:
 
 
 def lonely_leader(cluster: OttlaCluster, unclean: str) -> tuple[int, list[int]]:
-    """The only member of the ISR, and the others, who are dead."""
+    """(the only in-sync replica, the other replicas); the brokers of all of them have been killed."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     config = {"unclean.leader.election.enable": unclean}
     admin.create_topics([NewTopic(TOPIC, 1, 3, config=config)])[TOPIC].result(30)

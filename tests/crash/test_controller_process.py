@@ -1,4 +1,4 @@
-"""Controllers in processes of their own: brokers that don't decide are served, and one of them replaces the other."""
+"""Controllers in processes of their own, for brokers without the controller's role: one replaces the other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ControllerAlone:
             self.process = subprocess.Popen([*OTTLA, "controller", *pairs], stdout=file, stderr=file)
 
     def says(self, page: str) -> str:
-        """What it answers; nothing while it starts."""
+        """Its answer to a request for this page; empty while it starts."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{page}", timeout=2) as answer:
                 return str(answer.read().decode())
@@ -100,7 +100,7 @@ def test_a_standby_does_not_wait_for_the_session_of_one_that_was_killed(tmp_path
             running[0].until_it_decides()
         first, second = running
         second.until("it stands by\n")
-        time.sleep(1)  # it connects
+        time.sleep(1)  # the standby connects to the active controller
         first.process.kill()
         second.until_it_decides()
         assert "controller-10 is dead" in (tmp_path / "11.log").read_text()

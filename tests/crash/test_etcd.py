@@ -1,4 +1,4 @@
-"""Brokers on a real etcd, end to end: kill -9 of the broker or of etcd loses nothing that was acknowledged."""
+"""Brokers on a real etcd, end to end: kill -9 of the broker or of etcd loses no acknowledged record."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def produce(bootstrap: str, topic: str, values: list[str]) -> None:
 
 
 def consume(bootstrap: str, topic: str, group: str, count: int) -> list[str]:
-    """`count` records from where the group is, which are committed."""
+    """Reads `count` records from the group's committed offset, and commits them."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
     )
@@ -65,7 +65,7 @@ def consume(bootstrap: str, topic: str, group: str, count: int) -> list[str]:
 
 
 def metadata(etcd: Etcd, cluster: str, *arguments: str) -> list[dict[str, object]]:
-    """What `ottla metadata` prints."""
+    """The output of `ottla metadata`."""
     command = [sys.executable, "-m", "ottla.cli.main", "metadata", *arguments, "--store", f"etcd:{etcd.endpoint}"]
     command += ["--set", f"ottla.metadata.etcd.prefix=/ottla/{cluster}/", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

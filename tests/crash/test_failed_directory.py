@@ -1,5 +1,5 @@
-"""A log directory that fails takes its partitions offline, and nothing else; a start without it loses nothing. What is
-wrong with one log is that log's alone."""
+"""A log directory that fails takes its partitions offline, and no others. A start without it loses no record. A fault
+of one log takes no other log offline."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def page(path: str) -> Any:
 
 
 def find(wire: Wire, partition: int, timestamp_ms: int) -> tuple[int, int]:
-    """(error, the offset of a time)."""
+    """(error, offset) of ListOffsets for a timestamp."""
     topics = [{"name": TOPIC, "partitions": [{"partition_index": partition, "timestamp": timestamp_ms}]}]
     answer = wire.call(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": topics})
     found = answer.topics[0].partitions[0]
@@ -100,7 +100,7 @@ def find(wire: Wire, partition: int, timestamp_ms: int) -> tuple[int, int]:
 
 
 def offline_replicas() -> int:
-    """What the metric says."""
+    """The value of the metric."""
     with urllib.request.urlopen(f"http://127.0.0.1:{HTTP}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = [line for line in lines if line.startswith("kafka_server_replicamanager_offlinereplicacount ")]
@@ -156,7 +156,7 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_misleading_index_costs_one_log(broker: OttlaBroker, tmp_path: Path) -> None:
-    """A lookup in it took the log directory offline, with everything in it."""
+    """A look-up in such an index used to take the whole log directory offline."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config={"index.interval.bytes": "1000"})])[TOPIC].result(20)
     bad, good = sorted(partitions_in(tmp_path / "one"))

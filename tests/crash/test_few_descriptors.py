@@ -1,4 +1,4 @@
-"""Clients open all the connections that they get: the broker keeps enough descriptors for its logs."""
+"""Clients open as many connections as they can: the broker keeps enough file descriptors for its logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTITIONS = 30
 
 
 class LimitedBroker(OttlaBroker):
-    """A broker that may have LIMIT files open."""
+    """A broker that may have at most LIMIT open files."""
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self.command[0] != "sh":

@@ -1,4 +1,4 @@
-"""Brokers of this version beside those of a later one: what the later ones added survives, what they'd write waits."""
+"""Brokers of this version beside brokers of a later one: the later version's fields survive, its new formats wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ runpy.run_module("ottla.cli.server", run_name="__main__")
 
 
 async def read(path: Path) -> dict[str, Any]:
-    """Every value that isn't attached to a lease, but for the lineage."""
+    """The values of all keys without a lease, except the lineage's."""
     store = await EmbeddedStore.open(path)
     try:
         return {entry.key: json.loads(entry.value) for entry in lasting((await store.read()).entries)}
@@ -41,13 +41,13 @@ async def read(path: Path) -> dict[str, Any]:
 
 
 def lasting(entries: Iterable[Entry]) -> list[Entry]:
-    """What no lease ends, but for the lineage: the controller only adds a word, and its key with it, and brokers take
-    anything else for another store."""
+    """The entries without a lease, except the lineage's: only the controller writes to the lineage, and it only adds
+    words. Brokers would take a changed lineage for another store."""
     return [entry for entry in entries if entry.lease == NO_LEASE and not entry.key.startswith("lineage")]
 
 
 async def add_fields(path: Path) -> None:
-    """As a later version would: each value gets a field that this one doesn't know."""
+    """Adds a field that this version doesn't know to each value, as a later version would."""
     store = await EmbeddedStore.open(path)
     for entry in lasting((await store.read()).entries):
         value = json.dumps(json.loads(entry.value) | {"of_later": entry.key}).encode()
@@ -86,7 +86,7 @@ def test_versions_side_by_side(tmp_path: Path) -> None:
         asyncio.run(add_fields(path))
         before = asyncio.run(read(path))
 
-        # Every writer has its turn: the controller and leaders by each broker's death and return, administrators.
+        # All writers of metadata write: the controller and leaders at each broker's death and return, administrators.
         for victim in cluster.brokers:
             victim.kill()
             cluster.wait("somebody leads all", lambda: min(cluster.leader(TOPIC, index) for index in range(3)) >= 0)

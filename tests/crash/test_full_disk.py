@@ -1,4 +1,4 @@
-"""A log directory without room: nothing is acknowledged that isn't written, reads go on, and room brings it back."""
+"""A full log directory: no unwritten record is acknowledged, reads go on, and writes go on once there is room."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_full_disk(broker: OttlaBroker, volume: Path, metrics_port: int) -> None
     assert consume(broker.bootstrap, "filled") == first + acknowledged, "reads go on, and show what was acknowledged"
     assert "is full" in broker.log_path.read_text()
     assert metric(metrics_port, "ottla_log_directories_full") == 1
-    if not list(volume.glob("data/*metadata*")):  # which can't be written either, so that no broker registers
+    if not list(volume.glob("data/*metadata*")):  # a store there is full, too
         broker.kill()
         broker.start_again()
         assert consume(broker.bootstrap, "filled") == first + acknowledged, "a start without room serves reads"

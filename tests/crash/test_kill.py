@@ -1,6 +1,6 @@
-"""SIGKILL in the middle of everything: what was acknowledged is there after the restart, once and in order.
+"""SIGKILL under load: acknowledged records are there after the restart, once and in order.
 
-This proves recovery, not fsync: the page cache survives the process.
+This tests recovery, not fsync: the page cache survives the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTITIONS = 3
 
 
 class Writer(threading.Thread):
-    """An idempotent producer that numbers its records by partition, and notes what was acknowledged."""
+    """An idempotent producer that numbers its records by partition, and notes the acknowledged numbers."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -74,7 +74,7 @@ class Writer(threading.Thread):
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[OttlaBroker]:
-    """Small segments, so that kills meet rolls, snapshots and indexes."""
+    """A broker with small segments, so that kills hit segment rolls, snapshots and indexes."""
     running = OttlaBroker(tmp_path, log_segment_bytes="1048576", group_initial_rebalance_delay_ms="0")
     yield running
     running.stop()

@@ -1,4 +1,4 @@
-"""A consumer whose first OffsetFetch falls into a time when commits aren't replicated reads on afterwards by itself."""
+"""A consumer's first OffsetFetch comes while commits aren't replicated: the consumer recovers by itself afterwards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def test_clients_read_on_after_their_offset_fetch_came_at_a_bad_time(tmp_path: Path) -> None:
-    """A follower stands still, and commits wait for it. librdkafka would never ask again after NOT_COORDINATOR."""
+    """A follower is paused, and commits wait for it. librdkafka would never ask again after NOT_COORDINATOR."""
     with ottla_cluster(tmp_path, 2, **SETTINGS) as cluster:
         cluster.wait("a coordinator", lambda: cluster.coordinator("g") >= 0)
         coordinator = cluster.coordinator("g")
@@ -48,7 +48,7 @@ def test_clients_read_on_after_their_offset_fetch_came_at_a_bad_time(tmp_path: P
             bootstrap_servers=bootstrap,
             group_id="python",
             auto_offset_reset="earliest",
-            isolation_level="read_committed",  # which alone asks for stable offsets
+            isolation_level="read_committed",  # only this isolation level asks for stable offsets
             enable_auto_commit=False,
         )
         python.assign([kafka.TopicPartition("t", 0)])
@@ -62,7 +62,7 @@ def test_clients_read_on_after_their_offset_fetch_came_at_a_bad_time(tmp_path: P
 
 
 def commit(bootstrap: str) -> int:
-    """Another group's commit to the same partition of `__consumer_offsets`: its error code."""
+    """The error code of another group's commit to the same partition of `__consumer_offsets`."""
     offset = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     message = {"group_id": "other", "member_id": "", "topics": [{"name": "t", "partitions": [offset]}]}
     with Wire(bootstrap) as wire:
@@ -70,7 +70,7 @@ def commit(bootstrap: str) -> int:
 
 
 def read(consumer: confluent_kafka.Consumer, seconds: float, said: list[str]) -> int:
-    """How many records come within that time, at most RECORDS; what else is told goes to `said`."""
+    """The number of records that come within `seconds`, at most RECORDS. Errors are appended to `said`."""
     found = 0
     deadline = time.monotonic() + seconds
     while found < RECORDS and time.monotonic() < deadline:
@@ -85,7 +85,7 @@ def read(consumer: confluent_kafka.Consumer, seconds: float, said: list[str]) ->
 
 
 def read_in_python(consumer: kafka.KafkaConsumer, seconds: float) -> int:
-    """As `read`, for kafka-python, which raises what it doesn't try again."""
+    """As `read`, for kafka-python, which raises errors that it doesn't retry."""
     found = 0
     deadline = time.monotonic() + seconds
     while found < RECORDS and time.monotonic() < deadline:

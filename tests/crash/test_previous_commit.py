@@ -1,6 +1,6 @@
-"""Brokers of an older commit beside those of this one, under load: a rolling update, half-way and back.
+"""Brokers of an older commit beside brokers of this one, under load: a rolling update, half-way and back.
 
-The older one is the commit before this one, or OTTLA_PREVIOUS: any that git knows, such as the last release.
+The older commit is the one before HEAD, or OTTLA_PREVIOUS: any commit that git knows, such as the last release.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def previous(tmp_path: Path) -> Path:
 def started_from(broker: OttlaBroker, sources: Path) -> list[str]:
     """The broker's command with these sources instead of the installed ones.
 
-    `python -m` looks into the working directory first, then into PYTHONPATH, then where Ottla is installed.
+    `python -m` searches the working directory first, then PYTHONPATH, then the installed packages.
     """
     roots = os.pathsep.join(str(sources / root) for root in (".", "broker", "controller"))
     env = shutil.which("env")
@@ -39,7 +39,8 @@ def test_a_rolling_update_from_the_previous_commit_and_half_way_back(tmp_path: P
     with scene(tmp_path, ("elections", "ISR changes")) as here:
         newest = [broker.command for broker in here.cluster.brokers]
         older = [started_from(broker, previous) for broker in here.cluster.brokers]
-        # Everybody older, then everybody new; on the way each version leads, follows and decides beside the other.
+        # All brokers change to the older commit, then to this one. In between, each version leads, follows and is the
+        # controller beside the other.
         for commands in (older, newest):
             for broker, command in zip(here.cluster.brokers, commands, strict=True):
                 here.fault("restart as another version")

@@ -1,4 +1,4 @@
-"""What one broker has answered an administrator is known to every other one when the answer arrives."""
+"""When a broker's answer to an administrator arrives, every other broker knows the change."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_CONFIGS = 2, 3, 1
 CREATE_PARTITIONS, ALTER_CONFIGS, DESCRIBE_QUOTAS, ALTER_QUOTAS = 37, 44, 48, 49
 TOPIC = 2  # the type of a configuration resource
 ROUNDS = 100
-AT_MOST_S = 0.2  # an answer waits for the other brokers
+AT_MOST_S = 0.2  # the longest time for which an answer waits for the other brokers
 STRAGGLERS = "ottla_metadata_stragglers"
-WENT_AHEAD = "ottla_answers_ahead_of_brokers_total"  # answers to administrators that some broker had not applied
+WENT_AHEAD = "ottla_answers_ahead_of_brokers_total"  # answers before every broker had applied the change
 
 
 @pytest.fixture(params=[0, 1], ids=["embedded", "etcd"])
@@ -32,7 +32,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OttlaClu
 
 
 class Brokers:
-    """A connection to each broker, and what the others said after each change."""
+    """A connection to each broker, and counts of the brokers that didn't know a change after its answer."""
 
     def __init__(self, cluster: OttlaCluster) -> None:
         self.cluster = cluster
@@ -42,20 +42,20 @@ class Brokers:
         self.took: dict[str, list[float]] = {}
 
     def change(self, at: int, what: str, api_key: int, version: int, message: dict[str, Any]) -> Any:
-        """An administrator's request at one broker; how long it took is kept."""
+        """Sends an administrator's request to one broker, and notes its duration."""
         began = time.monotonic()
         answer = self.wires[at].call(api_key, version, message)
         self.took.setdefault(what, []).append(time.monotonic() - began)
         return answer
 
     def expect(self, what: str, seen: bool) -> None:
-        """Whether a broker knows the change that was answered last."""
+        """Notes whether a broker knows the change that was answered last."""
         if not seen:
             self.stale[what] += 1
             self.unseen.add(sum(map(len, self.took.values())))
 
     def went_ahead(self) -> float:
-        """Answers that didn't wait for everybody, as the brokers have counted them."""
+        """The number of answers that didn't wait for all brokers, from the brokers' metrics."""
         return sum(self.cluster.metric(number, WENT_AHEAD) for number in range(len(self.wires)))
 
 
@@ -75,7 +75,7 @@ def described(wire: Wire, topic: str) -> Any:
 
 
 def latest_offsets(wire: Wire, topic: str, indexes: list[int]) -> list[int]:
-    """The error of each partition."""
+    """The error code of each partition."""
     asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in indexes]
     message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": asked}]}
     answer = wire.call(LIST_OFFSETS, 6, message)
@@ -160,7 +160,7 @@ def test_a_stopped_broker_is_waited_for_once(cluster: OttlaCluster) -> None:
         print(f"usually {usual * 1000:.1f} ms; stopped: first {first * 1000:.1f}, then {median(others) * 1000:.1f} ms")
         assert AT_MOST_S <= first < AT_MOST_S + usual + 0.5
         assert median(others) < AT_MOST_S / 2
-        assert retention(brokers.wires[1], "t") == "6000010"  # who can say it is still waited for
+        assert retention(brokers.wires[1], "t") == "6000010"  # broker 1 knows the change, although broker 2 doesn't
         assert cluster.metric(0, STRAGGLERS) == 1
         assert cluster.metric(0, WENT_AHEAD) >= 11 + ahead
     finally:
@@ -188,7 +188,7 @@ def test_a_dead_broker_is_not_waited_for(cluster: OttlaCluster) -> None:
 
 
 def test_many_creations_at_a_time_wait_together(cluster: OttlaCluster) -> None:
-    """A hundred requests over a hundred connections take no longer than a few of them one after the other."""
+    """A hundred requests over a hundred connections take no longer than a few requests one after the other."""
     size = len(cluster.brokers)
     stale: list[int] = []
 

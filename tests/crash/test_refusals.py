@@ -1,4 +1,4 @@
-"""A broker whose metadata isn't its own refuses to start, or goes on with what it has; it deletes nothing."""
+"""A broker with metadata that isn't its own refuses to start, or stops; it deletes no record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = 20
 
 
 def contents(broker: OttlaBroker) -> dict[str, bytes]:
-    """All that is in the directories of its partitions."""
+    """The files in the broker's partition directories, with their contents."""
     files = [file for file in broker.data.glob("*-*/*") if file.is_file()]
     return {str(file.relative_to(broker.data)): file.read_bytes() for file in files}
 
@@ -32,7 +32,7 @@ def fill(broker: OttlaBroker) -> None:
 
 
 def foreign(broker: OttlaBroker, metadata: Path) -> None:
-    """The store becomes another cluster's."""
+    """Makes the store another cluster's."""
     other = OttlaBroker(
         metadata.parent / "other", ottla_metadata_store=f"embedded:{metadata.parent / 'other-metadata'}"
     )
@@ -95,7 +95,7 @@ def test_a_store_that_is_emptied_under_it_costs_no_record(tmp_path: Path) -> Non
 
 @pytest.fixture(params=["embedded", "etcd"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """As `ottla.metadata.store` names it."""
+    """The value of `ottla.metadata.store`."""
     if request.param == "embedded":
         yield f"embedded:{tmp_path / 'metadata'}"
         return
@@ -125,7 +125,7 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
         assert contents(holder).keys() == before.keys()
         assert "registration epoch" not in holder.log_path.read_text()
         holder.kill()
-        holder.start_again()  # whose predecessor is gone within a session
+        holder.start_again()  # its killed predecessor's session ends in time
     finally:
         holder.kill()
 
@@ -133,7 +133,7 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
 def test_a_holder_that_stood_still_until_another_took_its_node_id_names_that_one_and_ends(
     tmp_path: Path, store: str
 ) -> None:
-    """It ended with a stack trace, as by a fault of its own, and no sentence told whoever had started it."""
+    """It used to end with a stack trace, as if by a bug, and without an error message for its operator."""
     settings = {"ottla_metadata_store": store, "broker_session_timeout_ms": "3000"}
     holder = OttlaBroker(tmp_path / "holder", **settings)
     successor = None

@@ -1,7 +1,7 @@
-"""A follower comes back while its leader, alone in the ISR, is written to without a pause.
+"""A follower comes back while clients write without a pause to its leader, the only in-sync replica.
 
-The leader would commit each record at once, and the follower, always a little behind, would chase a high watermark that
-it never reaches: the high watermark waits for it instead, but not for one that stalls.
+If the leader committed each record at once, the follower would always be a little behind, and never reach the high
+watermark. So the high watermark waits for a follower that catches up, but not for one that stalls.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ LEADER, FOLLOWER = 0, 1
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 JOINS_WITHIN_S = 1.0
 LAG_S = 4.0
-RECORD_BYTES = 170  # of a batch of one record
-LOAD_S = 90  # at most: who asked for the load ends it before
-# A process of its own that has always requests of acks=1 under way, each of one small record: the leader's log grows
-# at every moment.
+RECORD_BYTES = 170  # the size of a batch of one record
+LOAD_S = 90  # the load ends then at the latest; the test ends it earlier
+# A process that always has requests with acks=1 in flight, each of one small record: the leader's log grows all the
+# time.
 PRODUCER = """
 import socket, struct, sys, time
 from ottla.protocol.batches import Record, build_batch
@@ -76,7 +76,7 @@ def load(bootstrap: str, producers: int) -> Iterator[None]:
 
 
 def pair(folder: Path, **settings: str) -> Any:
-    """Two brokers; the topic is led by the first, and the other one follows."""
+    """Two brokers. The first one leads the topic, the other one follows."""
     return ottla_cluster(folder, 2, min_insync_replicas="1", auto_leader_rebalance_enable="false", **settings)
 
 
@@ -87,20 +87,20 @@ def create(cluster: OttlaCluster) -> None:
 
 
 def stored_bytes(cluster: OttlaCluster, number: int) -> int:
-    """How much of the partition a broker has: both logs have the same bytes."""
+    """The size of a broker's log of the partition. Equal logs have the same bytes."""
     folder = cluster.folder_of(number, TOPIC, 0)
     return 0 if folder is None else sum(path.stat().st_size for path in folder.glob("*.log"))
 
 
 def in_sync(wire: Wire) -> set[int]:
-    """The ISR, as the leader tells it."""
+    """The ISR, as the leader knows it."""
     answer = wire.call(METADATA, 9, {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False})
     return set(answer.topics[0].partitions[0].isr_nodes)
 
 
 def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
-    """Starts the follower and waits until it is in sync; how long that took since it had caught up, and for how
-    long at most nobody looked."""
+    """Starts the follower and waits until it is in sync. Returns the seconds from its catching up to its joining of the
+    ISR, and the longest time between two looks."""
     cluster.brokers[FOLLOWER].start_again()
     caught_up_at, longest_gap_s, had = -1.0, 0.0, -1
     began = sampled_at = time.monotonic()
@@ -110,7 +110,7 @@ def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
         assert now - began < 60, "it never joins"
         longest_gap_s, sampled_at = max(longest_gap_s, now - sampled_at), now
         if caught_up_at < 0 and 0 <= had <= stored_bytes(cluster, FOLLOWER):
-            caught_up_at = now  # it has what the leader had a moment ago
+            caught_up_at = now  # the follower has the bytes that the leader had at the look before
         had = stored_bytes(cluster, LEADER)
         if FOLLOWER in in_sync(wire):
             break
@@ -132,7 +132,7 @@ def test_a_restarted_follower_joins_within_a_second_of_having_caught_up(tmp_path
                 cluster.brokers[FOLLOWER].kill()
                 cluster.wait("the leader is alone in the ISR", lambda: in_sync(wire) == {LEADER})
                 took_s, longest_gap_s = rejoined(cluster, wire)
-                # A look may come late on a busy machine: that much isn't the broker's.
+                # On a busy machine a look may come late. That delay isn't the broker's.
                 assert took_s <= JOINS_WITHIN_S + longest_gap_s
 
 
@@ -152,8 +152,8 @@ def broker_epoch(folder: Path, number: int) -> int:
 
 
 def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_allowed(tmp_path: Path) -> None:
-    """The follower is stopped (SIGSTOP) and keeps its registration; the test fetches in its name, catches up, and then
-    never fetches again."""
+    """The follower gets SIGSTOP and keeps its registration. The test fetches in its name, catches up, and then never
+    fetches again."""
     settings = {"replica_lag_time_max_ms": str(int(LAG_S * 1000)), "broker_session_timeout_ms": "120000"}
     with pair(tmp_path, **settings) as cluster:
         create(cluster)
@@ -182,7 +182,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
                 end = high_watermark()
 
                 def fetch(offset: int) -> None:
-                    """As the follower does."""
+                    """Fetches as the follower does."""
                     partition = {
                         "partition": 0, "current_leader_epoch": topic.partitions[0].leader_epoch,
                         "fetch_offset": offset, "last_fetched_epoch": -1, "log_start_offset": 0,
@@ -200,7 +200,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
 
                 fetch(end - 1)
                 produce()
-                fetch(end)  # where the leader's log ended at the fetch before
+                fetch(end)  # the leader's log ended there at the fetch before
                 caught_up_at = time.monotonic()
                 assert in_sync(asking) == {LEADER}, "it is behind the high watermark"
                 held = high_watermark()
@@ -209,7 +209,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
                 cluster.wait("the leader commits alone", lambda: high_watermark() == end + 2, LAG_S + 20)
                 waited_s = time.monotonic() - caught_up_at
                 print(f"the high watermark was held for {waited_s:.2f} s")
-                assert waited_s <= LAG_S + 1  # it is asked every 50 ms, on a busy machine
+                assert waited_s <= LAG_S + 1  # the test looks every 50 ms, on a machine that may be busy
                 produce()
                 assert high_watermark() == end + 3
         finally:

@@ -1,4 +1,4 @@
-"""Three brokers: what acks=all acknowledged is on each of them, byte for byte, whoever is killed meanwhile."""
+"""Three brokers: records that acks=all acknowledged are on each, byte for byte, also if one is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPIC = "copied"
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[list[OttlaBroker]]:
-    """On one embedded store; with small segments, so that replicas roll theirs."""
+    """Three brokers on one embedded store, with small segments, so that the replicas roll segments."""
     started: list[OttlaBroker] = []
     try:
         for number in range(3):
@@ -51,7 +51,7 @@ def create_topic(brokers: list[OttlaBroker]) -> None:
 
 
 def produce(brokers: list[OttlaBroker], first: int, count: int) -> dict[int, list[bytes]]:
-    """Values by partition, in the order of their acknowledgements; raises AssertionError where one fails."""
+    """The values by partition, in the order of their acknowledgements. Raises AssertionError if one fails."""
     acknowledged: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
     failed: list[str] = []
 
@@ -94,7 +94,7 @@ def segments(broker: OttlaBroker, index: int) -> dict[str, bytes]:
 
 
 def wait_until_alike(brokers: list[OttlaBroker], seconds: float = 30.0) -> None:
-    """Until all replicas of each partition have the same segments with the same bytes."""
+    """Waits until all replicas of each partition have the same segments with the same bytes."""
     deadline = time.monotonic() + seconds
     for index in range(PARTITIONS):
         while True:

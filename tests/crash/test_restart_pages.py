@@ -1,4 +1,4 @@
-"""What a broker says before it is killed comes true, and it says when it has caught up again."""
+"""A broker's page predicts the effects of its end, and tells when it has caught up after a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.ottla_cluster import OttlaCluster
 from tests.peers.wire import free_port
 
-# Replicas, the first leads; min.insync.replicas. Broker 0 will be killed.
+# The replicas, of which the first leads, and min.insync.replicas. Broker 0 is killed in the test.
 TOPICS = {
     "whole": ([0, 1, 2], "2"),
     "pair": ([0, 1], "2"),
@@ -61,7 +61,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 def send(brokers: list[OttlaBroker], topic: str) -> confluent_kafka.KafkaError | None:
-    """One record with acks=all; the error that it met."""
+    """Sends one record with acks=all, and returns its error."""
     outcome: list[confluent_kafka.KafkaError | None] = []
     producer = confluent_kafka.Producer(
         {

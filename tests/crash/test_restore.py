@@ -1,4 +1,4 @@
-"""The metadata store is lost, and restored from a backup that is old: no acknowledged record is, on either store."""
+"""The metadata store is lost, and restored from an old backup: no acknowledged record is lost, on either store."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_stale_backup_is_restored(cluster: OttlaCluster, tmp_path: Path) -> No
     made = metadata(tmp_path, "backup", backup)
     assert made.returncode == 0, made.stderr
 
-    # What happens after the backup: other leaders, more epochs, more records, a topic, producer ids.
+    # After the backup there are other leaders, more epochs, more records, another topic and more producer ids.
     for victim in cluster.brokers:
         victim.kill()
         produce(cluster, "kept", range(500, 600))
@@ -183,7 +183,8 @@ def test_what_was_moved_after_the_backup_is_found_and_copied_back(tmp_path: Path
             broker.start_again()
 
         def copied_back() -> bool:
-            # Before the logs' report its state is the backup's, without a leader; then broker 2 leads, which has it.
+            # Until the brokers report their logs, the partition has the backup's state and no leader. Then broker 2
+            # leads, which has the records.
             kept = cluster.partition("kept", 0)
             return kept.leader_id in (0, 1) and sorted(kept.isr_nodes) == [0, 1]
 

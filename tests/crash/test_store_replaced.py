@@ -1,6 +1,7 @@
-"""The metadata store becomes another one under running brokers: an older copy, an empty one, or another cluster's. They
-stop, and say why; no file of theirs is touched, and on the right store they go on with every acknowledged record. A
-controller that meets it alone decides nothing. A member of etcd that is only behind is none of these."""
+"""The metadata store is replaced under running brokers: by an older copy, an empty store, or another cluster's. The
+brokers stop, and say why. Their files aren't touched, and on the right store they go on with every acknowledged record.
+A controller without a broker decides nothing on the wrong store. A member of etcd that only lags behind isn't taken for
+a wrong store."""
 
 from __future__ import annotations
 
@@ -31,35 +32,34 @@ from tests.peers.wire import Wire
 
 ALTER_PARTITION_REASSIGNMENTS = 45
 RECORDS = 2500
-LEARNED_S = 0.5  # after it has been written each broker knows a lineage word
+LEARNED_S = 0.5  # so long after a lineage word is written, each broker knows it
 
 
 class ReplaceableStore(ABC):
-    """A cluster's metadata store, as a person may mistreat it."""
+    """A cluster's metadata store, and the ways in which a person may replace it."""
 
-    url: str  # as `--store` of the command line wants it
+    url: str  # the value of the command line's `--store`
     copied: Path
 
     @abstractmethod
     def copy(self) -> None:
-        """Keeps a copy of what it holds now, at `copied`."""
+        """Writes a copy of the present store to `copied`."""
 
     @abstractmethod
     def put_copy(self, revisions: int = 0, of: ReplaceableStore | None = None) -> None:
-        """Puts its own or another one's copy in its place, which is kept; one that has gone on for so many
-        revisions."""
+        """Replaces the store by its copy, or by another store's, with `revisions` more writes. The store is kept."""
 
     @abstractmethod
     def put_nothing(self) -> None:
-        """Puts an empty store in its place, which is kept."""
+        """Replaces the store by an empty one. The store is kept."""
 
     @abstractmethod
     def put_back(self) -> None:
-        """Puts the right one in its place again."""
+        """Puts the kept store in its place again."""
 
 
 class EtcdData(ReplaceableStore):
-    """One etcd, its data and a snapshot."""
+    """The data of one etcd. The copy is a snapshot."""
 
     def __init__(self, etcd: Etcd, folder: Path) -> None:
         self.url = f"etcd:{etcd.endpoint}"
@@ -82,7 +82,7 @@ class EtcdData(ReplaceableStore):
 
 
 class MetadataFile(ReplaceableStore):
-    """The embedded store's file."""
+    """The file of an embedded store."""
 
     def __init__(self, file: Path) -> None:
         self.url = f"embedded:{file}"
@@ -119,7 +119,7 @@ class MetadataFile(ReplaceableStore):
 
 
 async def _add_revisions(file: Path, count: int) -> None:
-    """Somebody else writes to it."""
+    """Writes to a key that isn't Ottla's, so that the store's revision grows by `count`."""
     store = await EmbeddedStore.open(file)
     for _ in range(count):
         assert isinstance(await store.transact([], [Put("elsewhere", b"")]), Committed)
@@ -181,18 +181,18 @@ def read_all(cluster: OttlaCluster, topic: str, count: int) -> list[int]:
 
 
 def told(broker: OttlaBroker) -> str:
-    """The last sentence that a broker's process has written for people."""
+    """The last error message of a broker's process."""
     lines = [line for line in broker.log_path.read_text().splitlines() if line.startswith("ottla broker: ")]
     return lines[-1] if lines else ""
 
 
 def files(broker: OttlaBroker) -> dict[str, bytes]:
-    """What all segments of a broker hold, by path."""
+    """The contents of all segments of a broker, by path."""
     return {str(file.relative_to(broker.data)): file.read_bytes() for file in broker.data.glob("*/*.log")}
 
 
 def refused(broker: OttlaBroker) -> str:
-    """What a broker says that is started on a wrong store."""
+    """Starts a broker on a wrong store, and returns its error message."""
     done = subprocess.run(broker.command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("ottla broker: ")]
@@ -206,7 +206,7 @@ def all_stop(cluster: OttlaCluster, because: str) -> None:
 
 
 def until_worded(url: str) -> None:
-    """Until the newest of the store's keys is a lineage word, which stands behind everything else then."""
+    """Waits until the store's newest key is a lineage word, so that the word vouches for all other keys."""
     deadline = time.monotonic() + 60
     while not _worded(held(url)):
         assert time.monotonic() < deadline
@@ -220,7 +220,8 @@ def _worded(revisions: dict[str, int]) -> bool:
 
 
 def moved_after_the_copy(cluster: OttlaCluster, store: ReplaceableStore, *, worded: bool) -> dict[str, bytes]:
-    """Records whose only copy lies on a broker that the copy of the store doesn't name; the segments of that broker."""
+    """Produces records whose only replica is on a broker that the store's copy doesn't name. Returns the segments of
+    that broker."""
     create(cluster, "t", [0])
     until_worded(store.url)
     store.copy()
@@ -243,7 +244,8 @@ def test_the_only_copy_outlives_an_older_store(cluster: OttlaCluster, store: Rep
 
 
 def test_the_only_copy_outlives_an_older_store_that_is_ahead(cluster: OttlaCluster, store: ReplaceableStore) -> None:
-    """Others write to it: by its revisions it is the newer one, and a watch of etcd goes on from where it was."""
+    """After writes of other clients the older store has the higher revision, so that a watch of etcd continues without
+    an error."""
     before = moved_after_the_copy(cluster, store, worded=True)
     right = held(store.url)
     store.put_copy(revisions=1000)
@@ -270,7 +272,7 @@ def test_nobody_joins_an_empty_store(cluster: OttlaCluster, store: ReplaceableSt
 
 
 def test_nobody_joins_another_clusters_store(cluster: OttlaCluster, store: ReplaceableStore, tmp_path: Path) -> None:
-    """Its brokers have the same ids, and a topic has the same name."""
+    """The other cluster's brokers have the same ids, and a topic has the same name."""
     with ottla_cluster(tmp_path / "other", 2, len(cluster.etcd), broker_session_timeout_ms="3000") as other:
         create(other, "t", [0])
         theirs = store_of(other, tmp_path / "other")
@@ -293,8 +295,8 @@ def test_nobody_joins_another_clusters_store(cluster: OttlaCluster, store: Repla
 def test_a_controller_alone_decides_nothing_in_a_wrong_store(
     cluster_of_brokers: tuple[OttlaCluster, ControllerAlone], tmp_path: Path, what: str
 ) -> None:
-    """The brokers can't say anything: they are paused, and to an older copy they look dead, so that there would be
-    leaders to elect."""
+    """The brokers are paused, so that they can't report. With an older copy they look dead to the controller, and it
+    would elect leaders."""
     cluster, controller = cluster_of_brokers
     store = store_of(cluster, tmp_path)
     create(cluster, "t", [0])
@@ -335,7 +337,7 @@ def test_a_controller_alone_decides_nothing_in_a_wrong_store(
 def cluster_of_brokers(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[OttlaCluster, ControllerAlone]]:
-    """Two brokers that don't decide, and a controller that does."""
+    """Two brokers without the controller's role, and a controller without a broker."""
     members = 1 if request.param == "etcd" else 0
     settings = {"process_roles": "broker", "broker_session_timeout_ms": "3000"}
     with ottla_cluster(tmp_path, 2, members, **settings) as cluster:
@@ -349,8 +351,8 @@ def cluster_of_brokers(
 
 
 def test_a_member_of_etcd_that_is_behind_is_no_older_copy(tmp_path: Path) -> None:
-    """For a while it alone answers: a broker that runs waits, and one that starts waits, too, as long as it is told to,
-    and isn't told of a copy."""
+    """For a while only this member answers. A running broker waits. A starting broker waits for as long as its settings
+    say, and its error doesn't speak of a copy."""
     patience = {"broker_session_timeout_ms": "6000", "initial_broker_registration_timeout_ms": "10000"}
     with ottla_cluster(tmp_path, 2, 3, **patience) as cluster:
         create(cluster, "t", [1, 0])
@@ -387,7 +389,7 @@ def _right_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
 
 
 def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
-    """A copy to which nothing was added since is the same store."""
+    """A copy after which nothing was written counts as the same store."""
     create(cluster, "t", [1, 0])
     produce(cluster, "t", range(RECORDS))
     until_worded(store.url)
@@ -401,7 +403,8 @@ def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: R
 
 
 def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
-    """It comes back as a later generation, by a backup of before the only copy was moved: they go on, and it is led."""
+    """The store is restored, as a later generation, from a backup that was made before the only replica moved. The
+    brokers go on, and the partition gets a leader."""
     cluster = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
     try:
         etcd = cluster.etcd[0]
@@ -418,8 +421,8 @@ def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
 
 
 def test_brokers_that_were_held_join_their_restored_store(cluster: OttlaCluster, store: ReplaceableStore) -> None:
-    """The store stays where it is, and a person makes a later generation of it while the brokers' machines hang: their
-    sessions have ended, so that nobody seems to run."""
+    """The store is restored in place, as a later generation, while the brokers are paused: their sessions have ended,
+    so that the restore finds no running broker."""
     backup = str(store.copied)
     create(cluster, "t", [0])
     metadata(store.url, "backup", backup)
@@ -439,7 +442,7 @@ def test_brokers_that_were_held_join_their_restored_store(cluster: OttlaCluster,
 
 
 def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
-    """The brokers are the same processes, and what only broker 1 had was copied back to broker 0."""
+    """Asserts that the brokers are the same processes, and that broker 1's only replica was copied to broker 0."""
 
     def copied_back() -> bool:
         try:
@@ -456,25 +459,25 @@ def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
 
 
 def restore(etcd: Etcd, backup: str) -> None:
-    """From a backup, wherever this etcd listens now."""
+    """Restores a backup into this etcd, at its present address."""
     metadata(f"etcd:{etcd.endpoint}", "restore", backup)
 
 
 def held(url: str) -> dict[str, int]:
-    """The revision of each key of a store that has no lease."""
+    """The revisions of a store's keys without a lease."""
     found = json.loads(metadata(url, "ls", "-r", "--json"))
     return {each["key"]: each["mod_revision"] for each in found if each["lease"] is None}
 
 
 def metadata(store: str, *words: str) -> str:
-    """What `ottla metadata` says about a store."""
+    """The output of `ottla metadata` for a store. Raises AssertionError if it fails."""
     done = _metadata(store, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def metadata_says(store: str, *words: str) -> str:
-    """What it says, whether it works or not."""
+    """The output and the errors of `ottla metadata` for a store, also if it fails."""
     done = _metadata(store, *words)
     return done.stdout + done.stderr
 

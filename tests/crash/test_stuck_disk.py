@@ -1,5 +1,6 @@
-"""A disk that takes no writes stops a broker's event loop: for less than the bound it costs no registration, and for
-longer its partitions move. One that answers no reads holds up those who read from it, and nobody else."""
+"""A disk on which writes hang stops a broker's event loop. If that lasts less than the bound, the broker keeps its
+registration; if it lasts longer, other brokers become the leaders. A disk on which reads hang delays only its readers.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ FOR_ALL = {
 
 @contextmanager
 def written_to(cluster: OttlaCluster) -> Iterator[list[float]]:
-    """When records were acknowledged, by all replicas in sync, while somebody writes all the time."""
+    """Writes all the time, with acks=all. The list has the times of the acknowledgements."""
     acknowledged: list[float] = []
     over = threading.Event()
 
@@ -97,11 +98,11 @@ COLD, WARM = "cold", "warm"
 RECORDS = 200
 VALUE = bytes(1000)
 READS_STUCK_S = 5.0
-SOON_S = 1.5  # what the others may take on a busy machine; 200 ms is meant
+SOON_S = 1.5  # the limit for other requests on a busy machine; they usually take less than 200 ms
 
 
 def consumed(bootstrap: str, topic: str, group: str, count: int, seconds: float) -> int:
-    """How many of `count` records a consumer of a new group gets within so many seconds."""
+    """The number of records, at most `count`, that a consumer of a new group gets within `seconds`."""
     settings = {"group.id": group, "auto.offset.reset": "earliest", "log_level": 0, "fetch.message.max.bytes": 50_000}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     consumer.subscribe([topic])
@@ -130,7 +131,7 @@ def test_reads_that_the_disk_doesnt_answer_hold_nobody_else(tmp_path: Path) -> N
             for _ in range(RECORDS):
                 producer.produce(topic, VALUE)
         assert producer.flush(30) == 0
-        # The group's coordinator is there, and its consumer beats, before the disk is stuck.
+        # The groups' coordinator exists, and a consumer has used it, before the disk is stuck.
         assert consumed(cluster.bootstrap, WARM, "before", RECORDS, 60) == RECORDS
 
         with ThreadPoolExecutor(3) as readers:

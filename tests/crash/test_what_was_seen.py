@@ -1,4 +1,4 @@
-"""The last of the crash tests: what the scenes before it have seen, in all."""
+"""The last of the crash tests: checks the events that all scenes before it have seen."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from tests.crash import sightings
 
 FOLDER = Path(__file__).parent
-SCENES = {path.name for path in FOLDER.glob("test_cluster_*.py")} - {"test_cluster_unclean.py"}  # which has no clients
+SCENES = {path.name for path in FOLDER.glob("test_cluster_*.py")} - {"test_cluster_unclean.py"}  # it has no clients
 
 
 def test_every_kind_of_event_was_seen(request: pytest.FixtureRequest) -> None:
-    """A kind of event that no scene has seen was never tried, however green the scenes are."""
+    """If no scene has seen a kind of event, the scenes prove nothing about it, even if they pass."""
     names = {item.path.name for item in request.session.items if item.path.parent == FOLDER}
     if not names >= SCENES or not sightings.in_all:
         pytest.skip("this process hasn't run all of the scenes")

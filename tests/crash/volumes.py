@@ -1,4 +1,4 @@
-"""Volumes of a few megabytes that a test may fill, each a file system of its own."""
+"""Volumes of a few megabytes for tests that fill them, each a file system of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def fill(path: Path) -> None:
-    """Writes a file until its volume has no room left."""
+    """Writes to a file until its volume is full."""
     with open(path, "wb", buffering=0) as ballast:
         try:
             while True:
@@ -22,7 +22,7 @@ def fill(path: Path) -> None:
 
 @contextmanager
 def small_volume(path: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system in memory at `path`. Skips the test where none may be mounted."""
+    """A file system in memory at `path`. Skips the test if it can't be mounted."""
     path.mkdir(parents=True, exist_ok=True)
     try:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]

@@ -1,9 +1,9 @@
-"""Clients at work while a cluster is broken and mended: what they did and saw goes into a history for the oracles.
+"""Clients at work while faults hit a cluster. Their requests and answers go into a history for the oracles.
 
-The same events as the simulation's (`tests/simulation/history.py`), from librdkafka (an idempotent producer with its
-defaults, a group of two consumers that commit) and from the small clients of the simulation over real sockets (an
-idempotent producer, a reader and a committer for each partition, and a producer with acks=1 that may lose records).
-All of them turn on one event loop in a thread, so that the history has one order.
+The events are those of the simulation (`tests/simulation/history.py`). They come from librdkafka (an idempotent
+producer with its defaults, a group of two consumers that commit) and from the small clients of the simulation over real
+sockets (an idempotent producer, a reader and a committer for each partition, and a producer with acks=1 that may lose
+records). All clients run on one event loop in a thread, so that the history has one order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.producer import Producer
 
 TOPIC = "worked"
 GROUP = "workers"
-UNSURE = 0  # the partition that the producer with acks=1 writes to
+UNSURE = 0  # the partition to which the producer with acks=1 writes
 PAUSE_S = 0.05
 _TURN_S = 0.005
 _COMMIT_S = 0.3
@@ -39,15 +39,15 @@ _FINDING_S = 60.0
 class _Commits:
     """One consumer's commits that aren't answered yet.
 
-    librdkafka keeps those for which it has no coordinator, and sends them again when it has found one: behind later
-    ones. So the answers, and the group's offsets with them, come in another order than the commits were asked for.
+    librdkafka keeps commits for which it has no coordinator, and sends them once it has found one, after later commits.
+    So the commits may be answered, and change the group's offsets, in another order than they were asked for.
     """
 
     def __init__(self) -> None:
         self._begun: list[tuple[dict[int, int], list[Event]]] = []
 
     def asked(self, offsets: dict[int, int], begun: list[Event]) -> None:
-        """A commit of these offsets, by partition, with its events."""
+        """Notes a commit of these offsets, by partition, with its events."""
         self._begun.append((offsets, begun))
 
     def answered(self, offsets: dict[int, int]) -> list[Event]:
@@ -57,13 +57,13 @@ class _Commits:
 
 
 class Workload(threading.Thread):
-    """Clients of one topic. `start`, then `finish`, which returns what was wrong."""
+    """Clients of one topic. Call `start`, then `finish`, which returns the violations."""
 
     def __init__(self, bootstrap: str, partitions: int = 4, *, seed: int = 0, records_per_s: int = 200) -> None:
         super().__init__(name="workload", daemon=True)
         self.history = History(time.monotonic)
         self.failed: list[str] = []  # errors that an application would have seen
-        self.acknowledged: list[tuple[float, float]] = []  # by librdkafka: when it was sent, and how long that took
+        self.acknowledged: list[tuple[float, float]] = []  # librdkafka's records: the time of sending, the latency
         self._servers = bootstrap
         self._partitions = partitions
         self._random = Random(seed)
@@ -75,14 +75,14 @@ class Workload(threading.Thread):
         self._consumed: list[set[int]] = [set() for _ in range(partitions)]
         self._wrong: list[str] = []
 
-    # ---- for whoever breaks the cluster
+    # ---- for the scenarios
 
     def count(self, name: str) -> int:
-        """How often something happened: `op phase` of the history, or what its clients count."""
+        """How often an event happened: `op phase` of the history, or a name that the clients count."""
         return self.history.counts[name]
 
     def wait_for_acknowledgements(self, more: int = 20, seconds: float = 60.0) -> None:
-        """Until so many more records were acknowledged to librdkafka. Raises AssertionError."""
+        """Waits until `more` records more are acknowledged to librdkafka. Raises AssertionError."""
         wanted = len(self.acknowledged) + more
         deadline = time.monotonic() + seconds
         while len(self.acknowledged) < wanted:
@@ -91,7 +91,7 @@ class Workload(threading.Thread):
             time.sleep(0.02)
 
     def finish(self, seconds: float = 120.0) -> list[str]:
-        """Stops the producers, lets everybody read to the end, and returns what the oracles found."""
+        """Stops the producers, lets all consumers read to the end, and returns the violations that oracles found."""
         self._producing = False
         self.join(seconds)
         if self.is_alive():
@@ -106,17 +106,17 @@ class Workload(threading.Thread):
         return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
 
     def latency_s(self, part: float) -> float:
-        """A percentile of the time from sending to acknowledgement."""
+        """A quantile (`part` from 0 to 1) of the time from sending to acknowledgement, in seconds."""
         latencies = sorted(took for _, took in self.acknowledged)
         return latencies[min(int(len(latencies) * part), len(latencies) - 1)]
 
     # ---- the thread
 
     def run(self) -> None:
-        """Everything, until `finish`."""
+        """Runs all clients, until `finish`."""
         try:
             asyncio.run(self._run())
-        except Exception as error:  # it must not get lost with the thread
+        except Exception as error:  # the error must not get lost with the thread
             self.failed.append(f"a client broke: {error!r}")
             raise
 
@@ -172,7 +172,7 @@ class Workload(threading.Thread):
     # ---- librdkafka
 
     async def _produce_by_librdkafka(self) -> None:
-        """With default settings, apart from where the cluster is."""
+        """Produces with librdkafka's default settings, acks=all and idempotence."""
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": self._servers, "log_level": 0, "enable.idempotence": True, "acks": "all"}
         )
@@ -215,14 +215,15 @@ class Workload(threading.Thread):
                 self.history.end(begun, "unknown", error=str(error))
                 return
             self.acknowledged.append((sent, time.monotonic() - sent))
-            # A batch that the broker knows as a repeat, but no longer where it is, has no offset: -1, as Kafka says it.
+            # If the broker knows a batch as a duplicate, but no longer its offset, the answer has the offset -1, as
+            # Kafka's.
             offset = message.offset()
             self.history.end(begun, "ok", offset=-1 if offset is None else offset)
 
         producer.produce(TOPIC, value.encode(), partition=index, on_delivery=answered)
 
     async def _consume_in_group(self, name: str) -> None:
-        """Reads what it is assigned, and commits now and then what it has read."""
+        """Reads the assigned partitions, and commits the read offsets every `_COMMIT_S` seconds."""
         expected: dict[int, int] = {}
 
         def assigned(_: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
@@ -252,7 +253,7 @@ class Workload(threading.Thread):
             while (message := consumer.poll(0)) is not None:
                 if (error := message.error()) is None:
                     self._note_read(name, message, expected)
-                else:  # an application's, too, would only log it
+                else:  # an application would only log it, too
                     self.history.notes.append((time.monotonic(), f"{name}: {error}"))
             if expected and time.monotonic() > next_commit:
                 next_commit = time.monotonic() + _COMMIT_S
@@ -283,21 +284,21 @@ class Workload(threading.Thread):
         offsets = [confluent_kafka.TopicPartition(TOPIC, index, offset) for index, offset in expected.items()]
         try:
             consumer.commit(offsets=offsets, asynchronous=True)
-        except confluent_kafka.KafkaException:  # between two assignments, say
+        except confluent_kafka.KafkaException:  # for instance between two assignments
             for each in commits.answered(expected):
                 self.history.end(each, "unknown")
 
     # ---- the end
 
     async def _end_of(self, index: int) -> int:
-        """The high watermark, once nobody writes any more."""
+        """The partition's high watermark. Called once no client writes any more."""
         consumer = Consumer(self._client(f"end-{index}"), (TOPIC, index))
         await self._again(lambda: self._poll(consumer))
         return consumer.high_watermark
 
     async def _until_consumed(self, ends: list[int], group: list[Committer], reading: list[asyncio.Task[None]]) -> None:
-        """Until the group has read everything, and committed that: where a new generation has just begun, its members
-        read again what the one before hadn't committed, which may take them two fetches."""
+        """Waits until the group has read and committed all records. If a new generation has just begun, its members
+        read again the records that the generation before hadn't committed, which may take two fetches."""
         deadline = time.monotonic() + _FINDING_S
         while (
             any(len(seen) < end for seen, end in zip(self._consumed, ends, strict=True))
@@ -314,7 +315,7 @@ class Workload(threading.Thread):
         offsets = []
         for looker in group:
             await self._again(looker.look)
-            offsets.append(self.history.events[-1]["offset"])  # nobody else had a turn since
+            offsets.append(self.history.events[-1]["offset"])  # no other client has run since
         return offsets
 
     async def _read_finally(self, index: int, end: int) -> None:
@@ -345,7 +346,7 @@ class Workload(threading.Thread):
 
     @staticmethod
     async def _again(what: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """What it answers once it works."""
+        """Calls `what` until it returns neither None nor False, and returns its answer."""
         deadline = time.monotonic() + _FINDING_S
         while True:
             answer = await what()

@@ -1,5 +1,5 @@
-"""One run of the scenarios at a time on this machine: all of them share the operator that they install, take away and
-upgrade, and the names of images, so two runs at once judge each other's doings."""
+"""Allows one run of the scenarios at a time on this machine. All runs share the operator, which scenarios install,
+remove and upgrade, and the names of images, so two runs would disturb each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK = Path(tempfile.gettempdir(), "ottla-e2e.lock")
 
 @contextmanager
 def alone(lock: Path = LOCK) -> Iterator[None]:
-    """Waits until nobody else is here. What was held by a process that died is free."""
+    """Waits until no other run has the lock. The lock of a process that died is free."""
     with lock.open("a") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

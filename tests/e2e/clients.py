@@ -21,7 +21,7 @@ FETCHED_WITHIN_S = 600.0
 
 
 def main() -> None:
-    """Exits with 1 where something was wrong."""
+    """Exits with 1 if there was a violation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--partitions", type=int, default=4)
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def say(workload: Workload, **more: Any) -> None:
-    """One line."""
+    """Prints one line of JSON."""
     times = sorted(workload.acknowledged[-200:])
     found = {
         "acknowledged": len(workload.acknowledged),

@@ -1,4 +1,4 @@
-"""Scenarios on a real Kubernetes, run by `make e2e` alone: other runs of pytest don't collect them."""
+"""Fixtures for scenarios on a real Kubernetes. Only `make e2e` runs them: other runs of pytest don't collect them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NO_NODE = 77  # the exit code that `.ci/e2e` knows
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out what wasn't asked for by the name of this folder or of a file in it."""
+    """Ignores the scenarios unless the command line names this folder or a file in it."""
     asked = any(Path(word.partition("::")[0]).resolve().is_relative_to(HERE) for word in config.args)
     return None if asked or collection_path == HERE else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A scenario takes minutes; what the first one has to build isn't counted."""
+    """Sets the scenarios' time-out, which doesn't include the fixtures: the first scenario has to build images."""
     for item in items:
         if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SCENARIO_S, func_only=True))
@@ -33,16 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def only_run() -> Iterator[None]:
-    """This run has the machine's Kubernetes for itself."""
+    """Waits until this run has the machine's Kubernetes for itself."""
     with alone():
         yield
 
 
 @pytest.fixture(scope="session")
 def kubernetes(only_run: None) -> Iterator[Target]:
-    """The cluster with our images but Spark's; the run ends here where there is none.
+    """The Kubernetes cluster, with Ottla's images except Spark's. If there is none, the run ends here.
 
-    Afterwards it is as it was before.
+    Afterwards the operator, the definitions and a node that was started for the run are removed.
     """
     with _or_exit():
         found = target()
@@ -58,7 +58,7 @@ def kubernetes(only_run: None) -> Iterator[Target]:
 
 @pytest.fixture(scope="session")
 def spark_image(kubernetes: Target) -> None:
-    """Spark's image is on the nodes, too: it is the big one."""
+    """Brings Spark's image to the nodes, too. It is the largest one."""
     with _or_exit():
         kubernetes.provide("spark")
 
@@ -77,7 +77,7 @@ def _or_exit() -> Iterator[None]:
 def operator(kubernetes: Target) -> Operator:
     """The operator, installed and ready when a scenario begins."""
     found = Operator(kubernetes)
-    if found.endings():  # the scenario before has told, and this one isn't blamed for it
+    if found.endings():  # the former scenario has reported them; they must not fail this one
         found.kill()
     installed = Operator(kubernetes)
     installed.install()

@@ -1,4 +1,4 @@
-"""What is worth keeping of a scenario that failed: objects, events, and the logs of every container."""
+"""Saves the state of a failed scenario: objects, events, and the logs of every container."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS = "clusters.ottla.dev,topics.ottla.dev,statefulsets,pods,services,configma
 
 
 def keep(kube: Kubectl, operator: Kubectl, folder: Path) -> None:
-    """Writes it all into `folder`; what can't be had is left out."""
+    """Writes the state into `folder`, as far as it can be read."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, words in {
         "objects.txt": ("get", KINDS, "-o", "wide"),
@@ -30,7 +30,7 @@ def keep(kube: Kubectl, operator: Kubectl, folder: Path) -> None:
 
 
 def keep_history(kube: Kubectl, pod: str, folder: Path) -> None:
-    """The clients' history, one event a line."""
+    """Saves the clients' history, one event a line."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "history.jsonl", kube, "exec", pod, "--", "cat", "/tmp/history.jsonl")
 

@@ -1,4 +1,4 @@
-"""The operator as its chart installs it, once for all scenarios; some of them take it away for a while."""
+"""The operator as its chart installs it, once for all scenarios. Some scenarios remove it for a while."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ PODS = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 class Operator:
-    """Its release, its Deployment and its pods. One object for each scenario."""
+    """The operator's release, Deployment and pods. One object for each scenario."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.kube: Kubectl = target.namespace(NAMESPACE)
-        self._ended: dict[tuple[str, int], str] = {}  # by pod and restart, what `_unexpected` says
+        self._ended: dict[tuple[str, int], str] = {}  # (pod, restart) → the text of `_unexpected`
 
     def install(self, *words: str) -> None:
-        """`helm upgrade --install`, with more of helm's `words`; returns when it is ready.
+        """`helm upgrade --install`, with the further arguments `words`. Returns when the operator is ready.
 
-        Raises AssertionError with what helm says and, since that is only that pods aren't ready, what events say.
+        Raises AssertionError with helm's output and the events, because helm only says that pods aren't ready.
         """
         self.endings()
         make_namespace(self.target, NAMESPACE)
         try:
             self.target.run(
                 *("helm", "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE),
-                *("--reset-values", "--wait", "--timeout", "3m", *words),  # none of the scenario before
+                *("--reset-values", "--wait", "--timeout", "3m", *words),  # drops values of former scenarios
             )
         except AssertionError as error:
             seen = self.kube("get", "pods", "-o", "wide") + self.kube("get", "events", "--sort-by=.lastTimestamp")
@@ -45,32 +45,32 @@ class Operator:
         self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
 
     def remove(self) -> None:
-        """Nothing of it is left, and no definition of ours."""
+        """Removes the release, its namespace and Ottla's definitions."""
         self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
         self.kube.delete("namespace", NAMESPACE, "--ignore-not-found")
         self.kube.delete("crd", "clusters.ottla.dev", "topics.ottla.dev", "--ignore-not-found")
 
     def scale(self, replicas: int) -> None:
-        """To so many pods; returns when they are there, or none is."""
+        """Scales the Deployment, and waits until it has exactly this number of pods, all ready."""
         self.endings()
         self.kube("scale", "deployment", RELEASE, f"--replicas={replicas}")
         wait(f"{replicas} operators", lambda: self._ready() == replicas and len(self.pods()) == replicas)
 
     def kill(self) -> None:
-        """Its pods are gone at once, as with their node; the Deployment makes new ones."""
+        """Deletes its pods at once, as if their node had died. The Deployment creates new ones."""
         self.endings()
         for pod in self.pods():
             self.kube.delete("pod", pod, "--grace-period=0", "--force", "--wait=false")
 
     def pods(self) -> list[str]:
-        """Names of the pods that aren't on their way out."""
+        """The names of the pods that aren't being deleted."""
         found = self.kube.all("pods", SELECTOR)
         return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def endings(self) -> list[str]:
-        """The last lines of processes that ended by themselves, other than for these reasons.
+        """The last lines of processes that ended by themselves, except for the reasons in EXPECTED.
 
-        Who takes pods away asks before, so that these are of pods, too, that are gone since.
+        Methods that delete pods call this before, so the lines include those of pods that are gone by now.
         """
         for pod in self.kube.all("pods", SELECTOR):
             name = pod["metadata"]["name"]
@@ -93,7 +93,7 @@ def make_namespace(target: Target, name: str) -> None:
 
 
 def _unexpected(status: dict[str, Any], log: str) -> str:
-    """How a container's process ended; empty where it told that it would, and did so by itself."""
+    """A text about the end of a container's process; empty if the process ended itself for a reason in EXPECTED."""
     code = status["lastState"].get("terminated", {}).get("exitCode")
     if code == 1 and any(reason in log for reason in EXPECTED):
         return ""

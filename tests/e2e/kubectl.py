@@ -1,4 +1,4 @@
-"""kubectl as a person uses it, with deadlines. One object for each namespace."""
+"""kubectl as a user runs it, with time-outs. One object for each namespace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Manifest = Mapping[str, Any]
 
 
 class KubectlError(AssertionError):
-    """kubectl didn't do it; says what it said."""
+    """kubectl failed. The text is its output."""
 
 
 class Kubectl:
@@ -28,7 +28,7 @@ class Kubectl:
         self._environment = {**os.environ, **environment}
 
     def __call__(self, *words: str, stdin: str | None = None, seconds: float = 60.0) -> str:
-        """What `kubectl` prints. Raises KubectlError with what it complains about."""
+        """Runs `kubectl` and returns its output. Raises KubectlError, with its error message."""
         command = ["kubectl", "--namespace", self.namespace, *words]
         try:
             done = subprocess.run(
@@ -53,7 +53,7 @@ class Kubectl:
             self("apply", "-f", "-", stdin=text)
 
     def refused(self, manifest: Manifest) -> str:
-        """Why a manifest isn't accepted. Raises AssertionError where it is."""
+        """The error for a manifest that isn't accepted. Raises AssertionError if it is accepted."""
         try:
             self.apply(manifest)
         except KubectlError as error:
@@ -66,7 +66,7 @@ class Kubectl:
         return found
 
     def find(self, kind: str, name: str) -> dict[str, Any] | None:
-        """One object, None where there is none."""
+        """One object; None if it doesn't exist."""
         text = self("get", kind, name, "-o", "json", "--ignore-not-found")
         return json.loads(text) if text.strip() else None
 
@@ -77,32 +77,33 @@ class Kubectl:
         return found
 
     def patch(self, kind: str, name: str, change: Manifest, *words: str) -> None:
-        """A merge patch."""
+        """Applies a merge patch."""
         self("patch", kind, name, "--type", "merge", "--patch", json.dumps(change), *words)
 
     def delete(self, kind: str, name: str, *words: str, seconds: float = 120.0) -> None:
-        """Deletes and waits until it is gone, unless `words` have `--wait=false`."""
+        """Deletes an object, and waits until it is gone, unless `words` have `--wait=false`."""
         self("delete", kind, name, *words, seconds=seconds)
 
     def execute(self, pod: str, *command: str, seconds: float = 60.0) -> str:
-        """What a command prints inside of a pod."""
+        """Runs a command in a pod and returns its output."""
         return self("exec", pod, "--", *command, seconds=seconds)
 
 
 def condition(thing: Manifest, kind: str) -> dict[str, Any]:
-    """A condition of an object's status; empty where it isn't there."""
+    """A condition of an object's status; empty if there is none of this type."""
     found = [one for one in thing.get("status", {}).get("conditions", []) if one["type"] == kind]
     return found[0] if found else {}
 
 
 def holds(thing: Manifest, kind: str) -> bool:
-    """Whether a condition is True, and was looked at since the last change of the spec."""
+    """Whether a condition is True, in a status that was written since the last change of the spec."""
     current = thing.get("status", {}).get("observedGeneration") == thing["metadata"]["generation"]
     return current and condition(thing, kind).get("status") == "True"
 
 
 def wait(what: str, found: Callable[[], T | None], seconds: float = 120.0, pause_s: float = 0.5) -> T:
-    """What `found` answers once it is something true. Errors of kubectl count as not yet. Raises AssertionError."""
+    """Calls `found` until its answer is true, and returns the answer. Errors of kubectl count as false. Raises
+    AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     last: object = None
     while time.monotonic() < deadline:

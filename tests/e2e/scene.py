@@ -1,7 +1,7 @@
-"""A Cluster in a namespace of its own, with clients at work in it while a scenario breaks and mends it.
+"""A Cluster in a namespace of its own, with clients at work in it while a scenario causes and mends faults.
 
-At the end the clients read everything back and the history is judged by the oracles of `tests/simulation`; the
-namespace is emptied by its deletion alone. When a scenario fails, what Kubernetes knew of it is kept.
+At the end the clients read all records back, and the oracles of `tests/simulation` check the history. Only the deletion
+of the namespace removes the objects. If a scenario fails, the state in Kubernetes is saved.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CONTAINER_SECURITY = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-# A single machine runs all of it.
+# Small resources, because a single machine runs all pods.
 SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 
 
 def cluster(*, brokers: int = 3, etcd: int = 1, etcd_tls: bool = False, **spec: Any) -> dict[str, Any]:
-    """A Cluster; fields of its spec replace or add."""
+    """A Cluster. `spec` replaces or adds fields of its spec."""
     return {
         "apiVersion": "ottla.dev/v1alpha1",
         "kind": "Cluster",
@@ -55,7 +55,7 @@ def cluster(*, brokers: int = 3, etcd: int = 1, etcd_tls: bool = False, **spec: 
 
 
 def topic(name: str, **spec: Any) -> dict[str, Any]:
-    """A Topic of the cluster; fields of its spec replace or add."""
+    """A Topic of the Cluster. `spec` replaces or adds fields of its spec."""
     return {
         "apiVersion": "ottla.dev/v1alpha1",
         "kind": "Topic",
@@ -65,7 +65,7 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
 
 
 class Scene:
-    """What a scenario has at hand."""
+    """A scenario's namespace, Cluster and clients."""
 
     def __init__(self, target: Target, namespace: str) -> None:
         self.target = target
@@ -77,7 +77,7 @@ class Scene:
     # ---- resources
 
     def cluster(self) -> dict[str, Any]:
-        """The Cluster as it is."""
+        """The present Cluster."""
         return self.kube.get("clusters.ottla.dev", NAME)
 
     def change(self, **spec: Any) -> None:
@@ -85,7 +85,7 @@ class Scene:
         self.kube.patch("clusters.ottla.dev", NAME, {"spec": spec})
 
     def settled(self, seconds: float = 300.0) -> None:
-        """Waits until the Cluster is as its spec says, and nothing goes on any more."""
+        """Waits until the Cluster is Ready and isn't Progressing."""
 
         def done() -> bool:
             found = self.cluster()
@@ -97,15 +97,15 @@ class Scene:
             raise AssertionError(f"{error}: {self.says()}") from None
 
     def says(self) -> str:
-        """The sentence of the Cluster's status."""
+        """The message in the Cluster's status."""
         return str(self.cluster().get("status", {}).get("message", ""))
 
     def wait_for(self, kind: str, status: str = "True", seconds: float = 120.0) -> None:
-        """Until a condition of the Cluster is so; one that isn't there is False."""
+        """Waits until a condition of the Cluster has this status. A missing condition counts as False."""
         wait(f"{kind} is {status}", lambda: condition(self.cluster(), kind).get("status", "False") == status, seconds)
 
     def topic_settled(self, name: str, seconds: float = 120.0) -> dict[str, Any]:
-        """The Topic, once it is as its spec says."""
+        """Waits until the Topic is Ready, and returns it."""
 
         def found() -> dict[str, Any] | None:
             now = self.kube.get("topics.ottla.dev", name)
@@ -125,26 +125,26 @@ class Scene:
         return {pod["metadata"]["name"]: pod for pod in self.kube.all("pods", BROKERS)}
 
     def births(self) -> dict[str, str]:
-        """The uid of each broker's pod: another one is another pod."""
+        """The uid of each broker's pod, by which a recreated pod is recognised."""
         return {name: pod["metadata"]["uid"] for name, pod in self.brokers().items()}
 
     def told_restarts(self) -> list[str]:
-        """The pods that the operator says it has restarted, each as often as it says so."""
+        """The pods in the operator's events about restarts, one entry for each event."""
         events = self.kube.all("events")
         return [event["message"].split()[0] for event in events if event["reason"] == "RollingRestart"]
 
     def ask(self, *command: str, seconds: float = 60.0) -> str:
-        """What the command line prints, run beside the clients."""
+        """Runs the command line in the clients' pod and returns its output."""
         return self.kube.execute(CLIENTS, "ottla", *command, seconds=seconds)
 
     def page(self, broker: str, path: str) -> str:
-        """What a broker answers on its HTTP port."""
+        """A broker's answer on its HTTP port."""
         url = f"http://{broker}.{NAME}-brokers:9100{path}"
         code = f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).read().decode())"
         return self.kube.execute(CLIENTS, "python", "-c", code)
 
     def in_sync(self, topic: str = TOPIC, replicas: int = 3, seconds: float = 180.0) -> None:
-        """Waits until each partition has so many replicas, all of them in sync."""
+        """Waits until each partition has this number of replicas, all in sync."""
 
         def found() -> bool:
             described = json.loads(self.ask("topics", "describe", topic, "--json"))
@@ -156,20 +156,20 @@ class Scene:
     # ---- the clients
 
     def start_clients(self, seconds: float = 120.0) -> None:
-        """Makes the topic and the pod that works on it; returns when the first records are acknowledged."""
+        """Creates the topic and the clients' pod, and waits until the first records are acknowledged."""
         self.kube.apply(topic(TOPIC, partitions=PARTITIONS, replicationFactor=3, config={"min.insync.replicas": "2"}))
         self.topic_settled(TOPIC, seconds)
         self.kube.apply(clients_pod())
         self.goes_on(50, 120)
 
     def progress(self) -> dict[str, Any]:
-        """What the clients said last."""
+        """The clients' last report."""
         lines = self.kube("logs", CLIENTS, "--tail=1").strip().splitlines()
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {"acknowledged": 0, "failed": []}
         return found
 
     def goes_on(self, records: int = 200, seconds: float = 90.0) -> None:
-        """Waits until so many more records are acknowledged."""
+        """Waits until `records` more records are acknowledged."""
         before = 0
         with suppress(KubectlError, json.JSONDecodeError):
             before = self.progress()["acknowledged"]
@@ -186,15 +186,15 @@ class Scene:
 
     @contextmanager
     def without_brokers(self) -> Iterator[None]:
-        """What is done meanwhile takes all brokers away, and has them wanted again at its end: so long clients wait by
-        the scenario's own doing."""
+        """A context in which the scenario removes all brokers and asks for them again. `finish` doesn't count its
+        duration as silence."""
         began = time.monotonic()
         yield
         self._without_brokers_s += time.monotonic() - began
 
     def finish(self, seconds: float = 240.0, silence_s: float = 30.0) -> dict[str, Any]:
-        """Ends the clients and returns what they say; asserts that nothing was wrong, and that librdkafka never waited
-        longer for an acknowledgement while brokers were wanted."""
+        """Ends the clients and returns their last report. Asserts that there was no violation, and that librdkafka
+        never waited longer than `silence_s` for an acknowledgement, apart from times without brokers."""
         self.kube.execute(CLIENTS, "touch", "/tmp/finish")
 
         def found() -> dict[str, Any] | None:
@@ -223,7 +223,7 @@ def clients_pod() -> dict[str, Any]:
 
 
 def pod(name: str, image: str, **container: Any) -> dict[str, Any]:
-    """A pod that is told where the cluster is."""
+    """A pod with the Cluster's address in its environment."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -256,7 +256,7 @@ def pod(name: str, image: str, **container: Any) -> dict[str, Any]:
 
 @contextmanager
 def namespace(operator: Operator, name: str) -> Iterator[Scene]:
-    """A namespace for a scenario that makes its own Cluster; afterwards no pod of it is left."""
+    """A namespace for a scenario that creates its own Cluster. Afterwards all its pods are gone."""
     scene = Scene(operator.target, f"e2e-{name}-{secrets.token_hex(2)}")
     make_namespace(operator.target, scene.namespace)
     began = time.monotonic()
@@ -280,7 +280,7 @@ def namespace(operator: Operator, name: str) -> Iterator[Scene]:
 
 @contextmanager
 def working(operator: Operator, name: str, spec: Mapping[str, Any] | None = None) -> Iterator[Scene]:
-    """A Cluster with clients at work; at the end it has to be whole again, and what the clients saw right."""
+    """A Cluster with clients at work. At the end it has to be Ready again, and the clients' history correct."""
     with namespace(operator, name) as scene:
         scene.kube.apply(spec or cluster())
         scene.settled()

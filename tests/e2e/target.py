@@ -1,7 +1,7 @@
-"""Where the scenarios run: which Kubernetes, and how our images get there.
+"""The Kubernetes cluster on which the scenarios run, and the way of Ottla's images to it.
 
-The cluster is that of $KUBECONFIG; without one, a node that `../shared/kube-node` starts, where that is there. Images
-are built and loaded into that node, or with docker into a kind cluster; for any other cluster they have to be there
+The cluster is that of $KUBECONFIG, else a node that `../shared/kube-node` starts, if that exists. Images are built and
+loaded into that node, or with docker into a kind cluster. For any other cluster they have to be present already
 (OTTLA_E2E_IMAGES=present).
 """
 
@@ -36,27 +36,27 @@ NO_IMAGES = (
 
 
 class TargetMissing(Exception):
-    """There is nothing to run on; says what to do."""
+    """There is no cluster to run on. The text says what to do."""
 
 
 class NodeMissing(Exception):
-    """A node was to be started, and doesn't start; says why."""
+    """A node doesn't start. The text says why."""
 
 
 class CommandFailed(Exception):
-    """A program that should start the node or bring our images there didn't; has what it printed."""
+    """A program that starts the node or loads images failed. The text is its output."""
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Commands that build an image and bring it to the nodes, and what our images are built on."""
+    """Commands that build an image and load it into the nodes, and the base images."""
 
     build: tuple[str, ...]
     load: tuple[str, ...]
-    prefix: str  # of the names that both know
+    prefix: str  # the prefix of the image names in both commands
     python: str
     java: str
-    bases: str = ""  # a program that makes what images are built on
+    bases: str = ""  # a program that builds the base images
 
     def provide(self, *targets: str) -> None:
         """Builds targets of the Dockerfile, or `clients` on top of `broker`, and loads them. Raises CommandFailed."""
@@ -80,30 +80,30 @@ class Builder:
 
 @dataclass(frozen=True)
 class Target:
-    """A Kubernetes that we may do anything to."""
+    """A Kubernetes cluster to which the scenarios may do anything."""
 
     environment: dict[str, str]
-    started: bool = False  # the node wasn't there before
-    builder: Builder | None = None  # None: the images are there
+    started: bool = False  # whether the node was started for this run
+    builder: Builder | None = None  # None: the images are present
 
     def namespace(self, name: str) -> Kubectl:
-        """kubectl in that namespace."""
+        """kubectl for a namespace."""
         return Kubectl(self.environment, name)
 
     def run(self, *command: str, seconds: float = 300.0) -> str:
-        """What a program prints that talks to the cluster: helm. Raises AssertionError."""
+        """Runs a program that uses the cluster, such as helm, and returns its output. Raises AssertionError."""
         known = {**os.environ, **self.environment}
         done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=seconds, check=False)
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr}{done.stdout}"
         return done.stdout
 
     def provide(self, *targets: str) -> None:
-        """Sees to it that the nodes have these images. Raises CommandFailed."""
+        """Builds and loads these images, unless they are present. Raises CommandFailed."""
         if self.builder is not None:
             self.builder.provide(*targets)
 
     def stop(self) -> None:
-        """Takes the node away again, where it was started for this."""
+        """Stops the node if it was started for this run."""
         if self.started:
             _said(str(NODE / "down"))
 
@@ -130,7 +130,7 @@ def target() -> Target:
 
 
 def _node_runs() -> bool:
-    """Whether somebody's node is up: the machine may have been switched off, and left its files."""
+    """Whether a node is running. Its files alone don't say so: the machine may have been switched off."""
     if not NODE_CONFIG.exists():
         return False
     kubectl = NODE_CONFIG.parent / "bin" / "kubectl"
@@ -139,11 +139,11 @@ def _node_runs() -> bool:
 
 
 def _node(is_ours: bool) -> str:
-    """Starts the node and tells where its kubeconfig is. Raises NodeMissing.
+    """Starts the node and returns the path of its kubeconfig. Raises NodeMissing.
 
-    If it `is_ours`, what is left of a node before it is taken away first, and this one if it doesn't start. Its
-    programs have seconds to answer, and from a disk that is read for the first time alone the loading takes longer:
-    `up` goes on where it stopped.
+    If it `is_ours`, the remains of a former node are removed first, and this node if it doesn't start. The node's
+    programs have only seconds to answer, and the first load from a cold disk takes longer. So `up` is repeated: it goes
+    on where it stopped.
     """
     if is_ours:
         _take_away()

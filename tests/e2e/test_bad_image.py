@@ -1,4 +1,4 @@
-"""An image that doesn't exist stops the roll at its first broker and is named; the right one goes on from there."""
+"""A missing image stops the roll at the first broker, and the status names it; the right image lets the roll go on."""
 
 from __future__ import annotations
 

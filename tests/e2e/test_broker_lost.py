@@ -1,4 +1,4 @@
-"""A broker's pod is killed; then pod and volume are deleted: both come back, and with them its replicas."""
+"""A broker's pod is killed; then pod and volume are deleted: both are created again, and the replicas are restored."""
 
 from __future__ import annotations
 

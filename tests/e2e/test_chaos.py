@@ -1,7 +1,7 @@
-"""Every call of the operator's to the API server may fail, be answered late or twice, watches end, and the operator
-dies between any two writes, while a Cluster is made, scaled, rolled, and its topics change.
+"""Each of the operator's requests to the API server may fail, be answered late or be done twice, watches end, and the
+operator dies between any two writes, while a Cluster is created, scaled and rolled, and its topics change.
 
-The same seed (OTTLA_CHAOS_SEED) gives the same request the same fault; `tests/e2e/chaos` has what does it.
+The same seed (OTTLA_CHAOS_SEED) gives the same request the same fault. `tests/e2e/chaos` has the proxy of the faults.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.e2e.installed import Operator
 from tests.e2e.kubectl import holds, wait
 from tests.e2e.scene import BROKERS, TOPIC, Scene, cluster, namespace, topic
 
-# A reconcile that has begun before it became calm, the broker that is just restarting, and the waits of kubectl.
+# Time for a reconcile that has begun before the calm, for the broker that is just restarting, and for kubectl's waits.
 UNDER_WAY_S = 60.0
 STEP_S = 420.0
 TOPICS = ("kept", "grown", "again", TOPIC)
@@ -40,7 +40,7 @@ def test_chaos(operator: Operator) -> None:
             there = ids(scene)
             assert {name: there[name] for name in identities} == identities, "a topic isn't the one that it was"
             left, before = conditions(scene), scene.births()
-        # Who was never disturbed finds nothing to do, and says the same.
+        # An operator that was never disturbed has nothing to repair, and reports the same conditions.
         scene.change(config={"socket.request.max.bytes": "100000000", "log.retention.ms": "86400002"})
         agrees(scene, RESYNC_S + UNDER_WAY_S)
         assert conditions(scene) == left
@@ -50,12 +50,12 @@ def test_chaos(operator: Operator) -> None:
 
 
 def watched(scene: Scene) -> Watch:
-    """The brokers' pods."""
+    """A watch of the brokers' pods."""
     return Watch(scene.target.environment, scene.namespace, BROKERS)
 
 
 def changes(scene: Scene, seen: Disruptions) -> dict[str, str]:
-    """What people do meanwhile; returns the ids of the topics that nobody deleted."""
+    """Makes the changes under faults. Returns the ids of the topics that weren't deleted."""
     scene.kube.apply(cluster(), topic("kept", partitions=3, replicationFactor=3), topic("grown", partitions=2))
     scene.settled(STEP_S)
     scene.kube.apply(topic("again", partitions=4))
@@ -89,14 +89,14 @@ def changes(scene: Scene, seen: Disruptions) -> dict[str, str]:
     now = claims(scene)
     assert {name: now.get(name) for name in volumes} == volumes, "a volume is gone"
 
-    # These are for the calm: what was asked for just before, and what nobody has reported yet.
+    # The last changes are made just before the calm, and not waited for.
     scene.change(config={"socket.request.max.bytes": "100000000", "log.retention.ms": "86400001"})
     scene.kube.patch("topics.ottla.dev", "grown", {"spec": {"partitions": 6}})
     return identities
 
 
 def agrees(scene: Scene, seconds: float) -> None:
-    """Returns once Cluster and Topics say that they are as their specs say, which is asserted, and so they are."""
+    """Waits until the Cluster and its Topics report that they follow their specs, and asserts that this is true."""
     scene.settled(seconds)
     for name in TOPICS:
         scene.topic_settled(name, seconds)
@@ -111,7 +111,7 @@ def agrees(scene: Scene, seconds: float) -> None:
 
 
 def judge(chaos: Chaos, seen: Disruptions) -> None:
-    """What must have held all the time; and that it was chaos at all."""
+    """Asserts what must have held all the time, and that every kind of fault happened."""
     faults = chaos.faults()
     print(f"chaos: {sum(faults.values())} faults, {seen.taken} pods taken: {dict(sorted(faults.items()))}")
     assert not seen.wrong, seen.wrong
@@ -121,7 +121,7 @@ def judge(chaos: Chaos, seen: Disruptions) -> None:
 
 
 def ids(scene: Scene) -> dict[str, str]:
-    """The id of each topic of ours: another one is another topic, without the records of the one before."""
+    """The id of each topic in TOPICS. Another id means another topic, without the former one's records."""
     found = {}
     for name in TOPICS:
         (described,) = json.loads(scene.ask("topics", "describe", name, "--json"))
@@ -130,12 +130,12 @@ def ids(scene: Scene) -> dict[str, str]:
 
 
 def claims(scene: Scene) -> dict[str, str]:
-    """The uid of each volume's claim."""
+    """The uid of each volume claim."""
     return {item["metadata"]["name"]: item["metadata"]["uid"] for item in scene.kube.all("pvc")}
 
 
 def conditions(scene: Scene) -> dict[str, Any]:
-    """What Cluster and Topics say of themselves."""
+    """Status and reason of each condition of the Cluster and its Topics."""
     found = {"Cluster": scene.cluster()}
     found |= {f"Topic {name}": scene.kube.get("topics.ottla.dev", name) for name in TOPICS}
     assert all(holds(each, "Ready") for each in found.values())

@@ -1,5 +1,5 @@
-"""Settings of single brokers: what can change while brokers run restarts nobody, for the rest that broker alone is
-restarted; both are taken back, and what somebody else gives to a broker, too. No client notices."""
+"""Settings of single brokers: a dynamic setting restarts no broker, and a static one restarts only its broker. The
+operator resets both when they are removed, and also resets settings that others give to a broker. No client notices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_config_overrides(operator: Operator) -> None:
 
 
 def restarted(scene: Scene, broker: int, overrides: list[dict[str, object]]) -> None:
-    """Changes the settings of single brokers, and returns when this one was restarted for it, and no other one."""
+    """Changes the settings of single brokers, and waits until this broker was restarted for that, and no other one."""
     before = scene.births()
     name = f"{NAME}-broker-{broker}"
     scene.change(configOverrides=overrides)
@@ -78,6 +78,6 @@ def said(scene: Scene, setting: str) -> list[str]:
 
 
 def why(scene: Scene) -> tuple[str, str]:
-    """Why not all settings of single brokers are in force."""
+    """Reason and message of OverridesApplied: why not all settings of single brokers are in force."""
     found = condition(scene.cluster(), "OverridesApplied")
     return str(found.get("reason", "")), str(found.get("message", ""))

@@ -1,4 +1,4 @@
-"""The broker whose process holds the controller's lease dies: another takes over, and topics can be made meanwhile."""
+"""The broker that is the active controller dies: another one takes over, and topics can be created meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_controller_killed(operator: Operator) -> None:
 
 
 def controller(scene: Scene) -> str:
-    """The pod whose process holds the lease, once there is one."""
+    """The pod of the active controller. Waits until there is one."""
 
     def found() -> str | None:
         for name in scene.brokers():

@@ -1,7 +1,7 @@
-"""The CRDs are deleted with all their resources, and come back: no topic is deleted, no record is lost.
+"""The CRDs are deleted with all their resources, and created again: no topic is deleted, no record is lost.
 
-Without its definition of Topics a Cluster goes on as it is. With the definition of Clusters its brokers go, as they do
-with any Cluster, and their volumes stay.
+Without the CRD of Topics a Cluster goes on unchanged. The deletion of the CRD of Clusters deletes the brokers' pods, as
+the deletion of any Cluster does, and their volumes stay.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_crds_deleted(operator: Operator) -> None:
 
 
 def restored(scene: Scene) -> None:
-    """Cluster and Topics are as they were."""
+    """Waits until the Cluster and its Topics are Ready again."""
     scene.settled()
     for name in (TOPIC, *KEPT):
         scene.topic_settled(name)
@@ -60,6 +60,6 @@ def topics() -> list[dict[str, object]]:
 
 
 def identities(scene: Scene) -> dict[str, str]:
-    """The topics' ids: one that was deleted and made anew has another."""
+    """The topics' ids. A topic that was deleted and created anew would have another id."""
     found = json.loads(scene.ask("topics", "describe", "--json"))
     return {one["name"]: one["topic_id"] for one in found}

@@ -1,4 +1,4 @@
-"""Evictions, as `kubectl drain` asks for them: one is granted, a second only when the first is back."""
+"""Evictions, as `kubectl drain` requests them: one is granted, the next one only when the first broker is back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_drain(operator: Operator) -> None:
 
 
 def evicted(scene: Scene, pod: str) -> bool:
-    """Whether the API server lets the pod go."""
+    """Whether the API server grants the eviction of the pod."""
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

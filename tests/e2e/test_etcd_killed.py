@@ -1,5 +1,5 @@
-"""Members of etcd die, one with its volume: records go on all the while, and etcd has three members again. The same
-where members know each other, and their clients, by certificates."""
+"""Members of etcd die, one with its volume: producing goes on all the time, and etcd has three members again. This also
+holds if members and clients authenticate by certificates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_etcd_killed(operator: Operator, tls: bool) -> None:
 
 
 def test_only_member_killed(operator: Operator) -> None:
-    """It comes back at another address and on its volume, and finds all brokers still registered: nobody is elected."""
+    """The member comes back at another address with its volume, and all brokers are still registered: there is no
+    election."""
     with working(operator, "etcd-only-killed", cluster(etcd=1)) as scene:
         (member,) = [pod["metadata"]["name"] for pod in scene.kube.all("pods", ETCD)]
         address = scene.kube.get("pod", member)["status"]["podIP"]
@@ -57,5 +58,5 @@ def test_only_member_killed(operator: Operator) -> None:
 
 
 def another(scene: Scene, pod: str, before: str) -> bool:
-    """Whether the pod of that name is another one by now."""
+    """Whether the pod of that name has another uid than `before`."""
     return bool(scene.kube.get("pod", pod)["metadata"]["uid"] != before)

@@ -1,5 +1,5 @@
-"""The metadata is restored from a backup that is older than elections, topics and records since, by the commands of
-docs/kubernetes.md: no record is lost, and a topic that the backup doesn't know is set aside, not deleted."""
+"""The metadata is restored by the commands of docs/kubernetes.md from a backup that is older than elections, a topic
+and records: no record is lost, and the topic that isn't in the backup is set aside, not deleted."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def test_etcd_restored(operator: Operator) -> None:
         scene.settled()
         scene.goes_on(200, 180)
         scene.in_sync()
-        # The resource is still there, so the topic is made anew.
+        # The resource still exists, so the topic is created anew.
         wait("another topic", lambda: identity(scene, "since") not in ("", since))
         folders = "".join(scene.kube.execute(name, "ls", "/data/0/log") for name in scene.brokers())
         assert re.search(r"^since-0\.\w+-stray$", folders, re.M), folders
 
 
 def identity(scene: Scene, name: str) -> str:
-    """The topic's id; empty where there is no such topic."""
+    """The topic's id; empty if there is no such topic."""
     found = json.loads(scene.ask("topics", "describe", "--json"))
     return next((one["topic_id"] for one in found if one["name"] == name), "")
 
 
 def taken(scene: Scene) -> str:
-    """The metadata as a file's text."""
+    """Takes a backup of the metadata, and returns its text."""
     scene.kube.execute(f"{NAME}-broker-1", "ottla", "metadata", "backup", "/tmp/backup", *CONFIG)
     return scene.kube.execute(f"{NAME}-broker-1", "cat", "/tmp/backup")
 
 
 def restored(scene: Scene, backup: str) -> None:
-    """Writes it into the store, by the pod of the example."""
+    """Restores the backup into the store, by the pod of the example."""
     scene.kube("apply", "-f", "-", stdin=EXAMPLE.read_text().replace("flights", NAME))
     pod = f"{NAME}-restore"
     scene.kube("wait", f"pod/{pod}", "--for=condition=Ready", "--timeout=2m", seconds=130)

@@ -1,4 +1,4 @@
-"""Every example is accepted as it stands, and the one for development runs: one broker, one member of etcd, a topic."""
+"""Every example is accepted unchanged, and the example for development runs: one broker, one etcd member, a topic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The CRDs under `helm upgrade`, `helm uninstall`, installed again, and taken over from others; by Helm 3 and Helm 4.
+"""The CRDs are upgraded, kept at `helm uninstall`, installed again, and taken over from others, by Helm 3 and Helm 4.
 
-All the while a Cluster is there, and clients work on it: no resource is lost with any of these steps.
+A Cluster exists all the time, and clients work on it: no resource is lost by any of these steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.peers.helm import Helm
 
 CRD = "topics.ottla.dev"
 NOW, BEFORE = "A topic of an Ottla cluster.", "A topic, as an older chart described it."
-# Nothing has to run for what is looked at here, and the old chart's operator would be the same one.
+# No operator has to run for these checks, and the old chart's operator would be the same one.
 NO_PODS = ("--set", "replicas=0", "--namespace", NAMESPACE)
 
 pytestmark = pytest.mark.timeout(2400, func_only=True)
@@ -41,7 +41,8 @@ def test_helm_crds(operator: Operator, tmp_path: Path, version: int) -> None:
 
 
 def taking_over(helm: Helm) -> list[str]:
-    """Helm 4 applies on the server, which knows whose field each is; Helm 3 just writes."""
+    """The options to take over resources. Helm 4 applies on the server, which knows each field's owner, so it also
+    needs --force-conflicts."""
     return ["--take-ownership", *(["--force-conflicts"] if helm.version == 4 else [])]
 
 
@@ -78,7 +79,7 @@ def taken_over_from_kubectl(helm: Helm, scene: Scene) -> None:
 
 
 def resources(scene: Scene) -> dict[str, str]:
-    """The Cluster and its Topic by their uids."""
+    """The uids of the Cluster and its Topic."""
     return {
         name: scene.kube.get(kind, name)["metadata"]["uid"]
         for kind, name in (("clusters.ottla.dev", NAME), (CRD, TOPIC))

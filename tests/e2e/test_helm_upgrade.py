@@ -43,7 +43,7 @@ def test_helm_upgrade(operator: Operator) -> None:
         wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.settled()
         scene.goes_on()
-        # Who scales is left alone by an upgrade of the chart.
+        # An upgrade of the chart keeps a number of brokers that was set by `kubectl scale`.
         scene.kube("scale", "clusters.ottla.dev", NAME, "--replicas=4")
         helm("helm", "upgrade", NAME, CHART, *where, *SMALL, "--set", "keepReplicas=true")
         assert scene.cluster()["spec"]["brokers"]["replicas"] == 4

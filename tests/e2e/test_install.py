@@ -1,4 +1,4 @@
-"""A Cluster of three is applied: it becomes ready, says so at a glance, and every field of it is documented."""
+"""A Cluster of three brokers becomes ready, `kubectl get` shows that, and `kubectl explain` knows every field."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.e2e.installed import Operator
 from tests.e2e.kubectl import condition
 from tests.e2e.scene import NAME, TOPIC, cluster, working
 
-# What a broker would compile anew at each start: modules whose bytecode the image doesn't hold.
+# Lists the modules without bytecode in the image, which a broker would compile anew at each start.
 _WITHOUT_BYTECODE = """
 import os, sys
 import ottla.cli.main, ottla.cli.server, ottla.metadata.etcd

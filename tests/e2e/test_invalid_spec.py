@@ -1,4 +1,4 @@
-"""A spec that can't be followed, and an operator that starts anew: the spec before it goes on being kept."""
+"""An invalid spec, and a restart of the operator: the operator keeps following the last valid spec."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.e2e.kubectl import condition, wait
 from tests.e2e.scene import NAME, Scene, working
 
 INSIDE = {"name": "plain", "port": 9092, "type": "Internal"}
-# The API server can't know it: the third broker's port would be above 65535.
+# The CRD can't refuse this: the third broker's port would be above 65535.
 TOO_HIGH = {"name": "shared", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 65534}}
 SERVICE = f"{NAME}-bootstrap"
 BUDGET = f"{NAME}-brokers"
@@ -45,11 +45,11 @@ def test_invalid_spec(operator: Operator) -> None:
 
 
 def reason(scene: Scene) -> str:
-    """Why the Cluster is Ready, or isn't."""
+    """The reason of the Cluster's condition Ready."""
     return str(condition(scene.cluster(), "Ready").get("reason", ""))
 
 
 def uid_of(scene: Scene, kind: str, name: str) -> str:
-    """Of an object; empty while it isn't there."""
+    """An object's uid; empty while it doesn't exist."""
     found = scene.kube.find(kind, name)
     return "" if found is None else str(found["metadata"]["uid"])

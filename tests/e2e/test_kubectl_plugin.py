@@ -1,4 +1,4 @@
-"""`kubectl ottla` on a machine that can look up no name of the cluster's: it works, also while pods are restarted."""
+"""`kubectl ottla` on a machine that can't resolve the cluster's names: it works, also while pods are restarted."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_kubectl_plugin(operator: Operator) -> None:
 
 
 def goes_on_while_pods_are_restarted(scene: Scene) -> None:
-    """One consumer, and each broker's pod is deleted while it reads: each time it reads what is written afterwards."""
+    """One consumer reads while each broker's pod is deleted, and each time reads the records that follow."""
     consumer = started(scene, "consume", TOPIC, "--idle", "600")
     try:
         for number, pod in enumerate(sorted(scene.brokers())):
             made_again(scene, pod)
             written = f"after-{number}"
-            # By six keyless writes: whichever partitions they go to, the consumer has to be there.
+            # Six records without keys: whatever their partitions are, the consumer has to read them.
             ask(scene, "produce", TOPIC, given=f"{written}\n" * 6)
             assert consumer.stdout is not None
             assert [consumer.stdout.readline().strip() for _ in range(6)] == [written] * 6
@@ -48,7 +48,7 @@ def goes_on_while_pods_are_restarted(scene: Scene) -> None:
 
 
 def made_again(scene: Scene, pod: str) -> None:
-    """Deletes a pod; returns when another one is in its place, and serves."""
+    """Deletes a pod, and waits until its successor serves."""
     before = scene.births()[pod]
     scene.kube.delete("pod", pod)
     wait(f"{pod} is another one", lambda: scene.births().get(pod, before) != before)
@@ -56,7 +56,7 @@ def made_again(scene: Scene, pod: str) -> None:
 
 
 def ask(scene: Scene, *words: str, given: str = "") -> str:
-    """What the plug-in prints."""
+    """Runs the plug-in and returns its output."""
     process = started(scene, *words)
     out, err = process.communicate(given, timeout=120)
     assert process.returncode == 0, err
@@ -64,7 +64,7 @@ def ask(scene: Scene, *words: str, given: str = "") -> str:
 
 
 def started(scene: Scene, *words: str) -> subprocess.Popen[str]:
-    """The plug-in as kubectl runs it."""
+    """Starts the plug-in as kubectl does."""
     return subprocess.Popen(
         [sys.executable, "-m", "ottla.cli.kubectl_plugin", "--namespace", scene.namespace, *words],
         env={**os.environ, **scene.target.environment},

@@ -1,6 +1,6 @@
-"""Addresses of load balancers come long after the pods: brokers advertise them without a restart.
+"""Load balancers get their addresses long after the pods start: brokers advertise them without a restart.
 
-Where nobody makes load balancers, the scenario writes into the Services' status what one would.
+If the cluster has no load balancers, the scenario itself writes the addresses into the Services' status.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LISTENERS = [
     {"name": "outside", "port": 9094, "type": "LoadBalancer"},
 ]
 
-# librdkafka tells what the first broker says, and needn't reach the addresses: nobody can.
+# librdkafka shows the addresses that the first broker advertises. It needn't connect to them: they can't be reached.
 _TOLD = f"""
 from confluent_kafka.admin import AdminClient
 found = AdminClient({{"bootstrap.servers": "ottla-broker-0.{NAME}-brokers:9094"}}).list_topics(timeout=20)
@@ -49,7 +49,7 @@ SHARED = [
     {"name": "shared", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 9200}},
 ]
 
-# Acknowledged by all, and read back: each partition's leader is reached through the one address that there is.
+# Produces with acks=all and reads back: each partition's leader is reached through the only address.
 _THROUGH = """
 import sys
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -71,7 +71,7 @@ consumer.close()
 
 
 def test_shared_load_balancer(operator: Operator) -> None:
-    """The data goes through the Service's own address, as it would behind a load balancer."""
+    """Clients connect to the Service's own address, as a load balancer would."""
     with working(operator, "shared-balancer", cluster(listeners=SHARED)) as scene:
         address = scene.kube.get("service", f"{NAME}-bootstrap-shared")["spec"]["clusterIP"]
         ingress = {"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}

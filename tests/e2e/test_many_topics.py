@@ -1,7 +1,7 @@
-"""5,000 Topics: all ready within three minutes of the operator's start; then nothing is written but the operator's
-lease, and hardly anything done.
+"""5,000 Topics: all are ready within three minutes of the operator's start. Then the operator writes only its lease,
+and takes hardly any CPU.
 
-OTTLA_E2E_TOPICS and OTTLA_E2E_QUIET_S make it smaller: the whole takes half an hour.
+OTTLA_E2E_TOPICS and OTTLA_E2E_QUIET_S make the scenario smaller: with the defaults it takes half an hour.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_S_MAX = 180.0
 CPU_SHARE_MAX = 0.01
 KIND = "topics.ottla.dev"
 OTHERS = "clusters.ottla.dev,services,configmaps,secrets,persistentvolumeclaims"
-# A broker's and etcd's memory and processors for 5,000 topics, three replicas each.
+# The memory and CPU of a broker, and of etcd, for 5,000 topics with three replicas each.
 ROOM = {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 ASK = """
 import json, os, urllib.request
@@ -50,7 +50,7 @@ def test_many_topics(operator: Operator) -> None:
         )
         began = time.monotonic()
         operator.scale(1)
-        # Seldom, because each look costs a second of a processor.
+        # With long pauses, because each look costs a second of CPU.
         wait("all Topics are ready", lambda: ready(scene) == COUNT, FIRST_S_MAX * 3, 5.0)
         first_s = time.monotonic() - began
         scene.settled()
@@ -69,19 +69,19 @@ def test_many_topics(operator: Operator) -> None:
 
 
 def ready(scene: Scene) -> int:
-    """How many Topics are."""
+    """The number of Topics that are ready."""
     path = '{range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{"\\n"}{end}'
     return scene.kube("get", KIND, "-o", f"jsonpath={path}", seconds=120).split().count("True")
 
 
 def versions(scene: Scene) -> set[str]:
-    """Everything that the operator may write to: a write would have given it another version."""
+    """The resource versions of all objects to which the operator may write: each write would change one."""
     path = '{range .items[*]}{.kind}/{.metadata.name}/{.metadata.resourceVersion}{"\\n"}{end}'
     return set(scene.kube("get", f"{KIND},{OTHERS}", "-o", f"jsonpath={path}", seconds=120).split())
 
 
 def spent(operator: Operator) -> dict[str, float]:
-    """What the operator's process has written and used since its start."""
+    """The operator's metrics of writes and of CPU since its start."""
     (pod,) = operator.pods()
     port = next(
         port["containerPort"]

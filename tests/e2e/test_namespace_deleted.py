@@ -1,4 +1,4 @@
-"""A namespace with a working Cluster is deleted, with the operator alive and with no operator at all: it vanishes."""
+"""A namespace with a working Cluster is deleted completely, both with a running operator and without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator with rights in one namespace alone and no ClusterRole: a Cluster and its topics work, and are rolled."""
+"""An operator with rights in one namespace and without a ClusterRole: a Cluster, its topics and a roll work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_namespaced_rights(operator: Operator) -> None:
 
 
 def refused(kube: Kubectl, *words: str) -> bool:
-    """Whether `kubectl auth can-i` says no, which it also says by its exit code."""
+    """Whether `kubectl auth can-i` answers no, for which it also exits with an error."""
     try:
         return "yes" not in kube(*words)
     except KubectlError:

@@ -1,4 +1,4 @@
-"""A client outside of the cluster reaches every broker by a node's port, and what it produces is read inside."""
+"""A client outside of the cluster reaches every broker by a node port, and a client inside reads its records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_node_port(operator: Operator) -> None:
 
 
 def address_of(scene: Scene, listener: str) -> str | None:
-    """What the Cluster's status says for clients of a listener."""
+    """The bootstrap address of a listener in the Cluster's status; None while there is none."""
     listeners: list[dict[str, Any]] = scene.cluster().get("status", {}).get("listeners", [])
     return next((one["bootstrap"] for one in listeners if one["name"] == listener and one.get("bootstrap")), None)
 

@@ -1,4 +1,4 @@
-"""The operator dies in the middle of a roll, twice: the roll is finished, and each broker was restarted once."""
+"""The operator dies twice in the middle of a roll: the roll is completed, and each broker is restarted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator is uninstalled before its Cluster: brokers and topics go on, and deleting the Cluster leaves nothing."""
+"""The operator is uninstalled before its Cluster: brokers and topics go on, and the Cluster's deletion is complete."""
 
 from __future__ import annotations
 

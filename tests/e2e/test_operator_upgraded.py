@@ -1,6 +1,6 @@
-"""Another release of the operator makes other pods: one at a time, one Cluster after the other, and no client notices.
+"""Another release of the operator replaces pods one at a time, one Cluster after the other, and no client notices.
 
-The other release is the same images under their whole names: the pods differ, what runs in them doesn't.
+The other release has the same images under their full names: the pods differ, the programs in them don't.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from tests.e2e.installed import Operator
 from tests.e2e.scene import NAME, Scene, cluster, namespace, working
 
-LIBRARY = "docker.io/library"  # where container runtimes take names without a registry to be
+LIBRARY = "docker.io/library"  # container runtimes complete names without a registry by this
 OTHERWISE = ("--set", f"image.registry={LIBRARY}")
 PODS = f"app.kubernetes.io/instance={NAME}"
 ROLLED_S = 600
@@ -45,7 +45,7 @@ def test_operator_upgraded(operator: Operator) -> None:
 
 
 def pods(scene: Scene) -> dict[str, bool]:
-    """The uid of each pod of the Cluster, and whether it is ready."""
+    """uid → whether the pod is ready, for each pod of the Cluster."""
     return {pod["metadata"]["uid"]: ready(pod) for pod in scene.kube.all("pods", PODS)}
 
 
@@ -56,6 +56,6 @@ def ready(pod: dict[str, Any]) -> bool:
 
 
 def rolled(scene: Scene, before: set[str]) -> bool:
-    """Whether every pod is another one, and there are as many."""
+    """Whether every pod was replaced, and their number is the same."""
     now = pods(scene)
     return before.isdisjoint(now) and len(now) == len(before) and all(now.values())

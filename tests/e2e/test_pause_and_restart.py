@@ -1,4 +1,4 @@
-"""A restart of all brokers that a person asks for, and a pause: it holds everything back, and its end applies it."""
+"""A restart of all brokers by an annotation, and a pause: it holds all changes back, and its end applies them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.e2e.kubectl import condition, wait
 from tests.e2e.scene import NAME, Scene, working
 
 BUDGET = f"{NAME}-brokers"
-HELD_BACK_S = 40.0  # longer than what lies between two looks of the operator
+HELD_BACK_S = 40.0  # longer than the time between two reconciles
 
 
 def test_pause_and_restart(operator: Operator) -> None:
@@ -47,12 +47,12 @@ def test_pause_and_restart(operator: Operator) -> None:
 
 
 def others(scene: Scene, before: dict[str, str]) -> set[str]:
-    """The pods that are other ones than before, and there."""
+    """The names of the pods that were replaced."""
     now = scene.births()
     return {name for name in before if now.get(name, before[name]) != before[name]}
 
 
 def rolling(scene: Scene) -> tuple[str, str]:
-    """Status and reason of Rolling."""
+    """Status and reason of the condition Rolling."""
     found = condition(scene.cluster(), "Rolling")
     return str(found.get("status")), str(found.get("reason"))

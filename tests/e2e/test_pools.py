@@ -1,4 +1,4 @@
-"""A pool for each broker: one is taken out, and another gets its id, first while its broker is still drained."""
+"""A pool for each broker: one pool is removed, and another one gets its id, first while the broker is still drained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IDS = {"a": 0, "b": 1, "c": 2, "d": 7}
 
 
 def pools(ids: dict[str, int]) -> dict[str, Any]:
-    """Brokers, each a pool of its own."""
+    """The spec's `brokers`, with one pool for each broker."""
     each = [{"name": name, "firstId": broker, "replicas": 1} for name, broker in ids.items()]
     return {"pools": each, "storage": {"size": "1Gi"}, "resources": SMALL}
 
@@ -43,5 +43,5 @@ def test_pools(operator: Operator) -> None:
 
 
 def names(scene: Scene) -> set[str]:
-    """The brokers' pods."""
+    """The names of the brokers' pods."""
     return set(scene.brokers())

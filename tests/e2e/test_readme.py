@@ -1,4 +1,4 @@
-"""What the README tells to type, from `helm install` to a Spark result, word for word."""
+"""The commands of the README, from `helm install` to a Spark result, word for word."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.e2e.kubectl import wait
 from tests.e2e.target import ROOT, Target
 
 HEADING = "## On Kubernetes"
-BUILT = "make images"  # the images are on the nodes already
+BUILT = "make images"  # blocks with this command are skipped: the images are on the nodes already
 DEMO = "demo"
 
 
 @pytest.mark.usefixtures("spark_image")
 def test_readme(kubernetes: Target) -> None:
-    """The operator is installed by the README's own words, so it is taken away first."""
+    """The README's own commands install the operator, so it is removed first."""
     operator = Operator(kubernetes)
     operator.install()
     operator.uninstall()
@@ -35,7 +35,7 @@ def test_readme(kubernetes: Target) -> None:
 
 
 def blocks() -> list[str]:
-    """The commands of the section, a block each."""
+    """The blocks of commands in the section."""
     section = (ROOT / "README.md").read_text().split(f"{HEADING}\n")[1].split("\n## ")[0]
     found = [block for block in re.findall(r"```sh\n(.*?)```", section, re.S) if BUILT not in block]
     assert found
@@ -43,7 +43,7 @@ def blocks() -> list[str]:
 
 
 def typed(kubernetes: Target, block: str) -> str:
-    """What a shell prints that runs a block, and stops at the first command that fails."""
+    """Runs a block in a shell that stops at the first failing command, and returns its output."""
     done = subprocess.run(
         ["bash", "-e"],
         input=block,

@@ -1,7 +1,7 @@
-"""A Cluster deleted and applied again finds its volumes, as does one whose namespace is gone: every record is there.
+"""A Cluster is deleted and applied again, also after its namespace was deleted: it finds its volumes and every record.
 
-By the commands of docs/kubernetes.md, its Topics applied at once or when it has
-long been Ready; the volumes' reclaim policy is Retain.
+The commands are those of docs/kubernetes.md. The Topics are applied at once, or when the Cluster has long been Ready.
+The volumes' reclaim policy is Retain.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_recovered_from_volumes(operator: Operator) -> None:
 
 
 def again(scene: Scene, before: Contents) -> None:
-    """Applies what was there, and finds every record."""
+    """Applies the Cluster and its topic again, and waits until every record is there."""
     scene.kube.apply(cluster(), topic(TOPIC, partitions=PARTITIONS, replicationFactor=3))
     scene.settled()
     scene.topic_settled(TOPIC)
@@ -61,7 +61,7 @@ def again(scene: Scene, before: Contents) -> None:
 
 
 def cluster_before_topics(scene: Scene, before: Contents) -> None:
-    """Applies the Cluster, and its Topics when it has been Ready for a while: until then they are held."""
+    """Applies the Cluster, and its Topic after it has been Ready for a while: until then its topics are held."""
     scene.kube.apply(cluster())
     scene.settled()
     wait("its topics are held", lambda: held(scene) == "ClusterMadeAnew")
@@ -72,23 +72,23 @@ def cluster_before_topics(scene: Scene, before: Contents) -> None:
 
 
 def held(scene: Scene) -> str:
-    """Why topics wait for a person; nothing where none does."""
+    """The reason why topics are held for a user's decision; empty if none are."""
     found = condition(scene.cluster(), "TopicsHeld")
     return str(found["reason"]) if found.get("status") == "True" else ""
 
 
 class Contents(NamedTuple):
-    """What is there of the clients' topic: two are the same where no record, offset or commit differs."""
+    """The content of the clients' topic. Two are equal if no record, offset or commit differs."""
 
     topic_id: str
     starts: list[int]
     ends: list[int]
     records: str  # a digest of every partition, offset, key and value
-    committed: list[tuple[int, int]]  # partition and offset, of the clients' group
+    committed: list[tuple[int, int]]  # (partition, offset) of the clients' group
 
 
 def contents(scene: Scene) -> Contents:
-    """Reads all of it, in a broker's pod."""
+    """Reads the content, in a broker's pod."""
     described = json.loads(ask(scene, "topics", "describe", TOPIC, "--json"))
     (one,) = described if isinstance(described, list) else [described]
     offsets = json.loads(ask(scene, "offsets", TOPIC, "--json"))
@@ -106,7 +106,7 @@ def contents(scene: Scene) -> Contents:
 
 
 def contents_or_none(scene: Scene) -> Contents | None:
-    """As `contents`, while not every partition is led yet."""
+    """As `contents`; None while not every partition has a leader."""
     try:
         return contents(scene)
     except (KubectlError, AssertionError):
@@ -114,13 +114,13 @@ def contents_or_none(scene: Scene) -> Contents | None:
 
 
 def ask(scene: Scene, *command: str, seconds: float = 60.0) -> str:
-    """What the command line prints in a broker's pod."""
+    """Runs the command line in a broker's pod and returns its output."""
     bootstrap = ("--bootstrap", f"{NAME}-bootstrap:9092")
     return scene.kube.execute(f"{NAME}-broker-0", "ottla", *command, *bootstrap, seconds=seconds)
 
 
 def kept_volumes(scene: Scene) -> list[str]:
-    """The volumes of the namespace, which now outlive their claims."""
+    """Lets the namespace's volumes outlive their claims, and returns their names."""
     volumes = [claim["spec"]["volumeName"] for claim in scene.kube.all("pvc")]
     for volume in volumes:
         reclaimed(scene, volume, "Retain")
@@ -128,11 +128,11 @@ def kept_volumes(scene: Scene) -> list[str]:
 
 
 def reclaimed(scene: Scene, volume: str, policy: str) -> None:
-    """Says what becomes of a volume."""
+    """Sets the reclaim policy of a volume."""
     scene.kube.patch("pv", volume, {"spec": {"persistentVolumeReclaimPolicy": policy}})
 
 
 def made_available(scene: Scene) -> None:
-    """The page's loop, for this namespace."""
+    """Runs the page's loop that makes volumes available, for this namespace."""
     (loop,) = re.findall(r"^for volume in .*?^done$", PAGE.read_text(), re.S | re.M)
     scene.target.run("bash", "-ec", loop.replace('"demo"', f'"{scene.namespace}"'))

@@ -1,7 +1,7 @@
-"""Node ports that somebody else has, and a quota: each stops its own part of a Cluster, is told, and is mended.
+"""A node port that is in use, and a quota: each stops only its own part of a Cluster, is reported, and is resolved.
 
-Meanwhile the budget for drains follows what brokers say, and a second Cluster whose node ports the first one has gets
-its etcd and its brokers.
+Meanwhile the budget for evictions follows the brokers' reports, and a second Cluster, whose node ports the first one
+has, gets its etcd and its brokers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.e2e.scene import NAME, Scene, cluster, working
 from tests.e2e.test_roll_blocked import no_room_for_pods
 
 FIRST = 31700
-TAKEN = FIRST + 1  # what the second broker is to have
+TAKEN = FIRST + 1  # the second broker's node port
 INSIDE = {"name": "plain", "port": 9092, "type": "Internal"}
 OUTSIDE = {"name": "outside", "port": 9094, "type": "NodePort", "nodePorts": {"first": FIRST}}
 SOMEBODY_ELSES = {
@@ -66,7 +66,7 @@ def test_refused_object(operator: Operator) -> None:
 
 
 def the_budget_follows_the_brokers(scene: Scene) -> None:
-    """While a broker is away, the others say that without one of them too few replicas would be in sync."""
+    """While a broker is away, the others report that without one of them too few replicas would be in sync."""
     away = f"{NAME}-broker-2"
     wait("a broker may be evicted", lambda: allowed(scene) == 1, 120)
     with no_room_for_pods(scene):
@@ -79,7 +79,7 @@ def the_budget_follows_the_brokers(scene: Scene) -> None:
 
 
 def a_second_cluster_is_made(scene: Scene) -> None:
-    """Its node ports are the first one's."""
+    """The second Cluster has the first one's node ports."""
     second = cluster(brokers=1, listeners=[INSIDE, OUTSIDE])
     second["metadata"]["name"] = SECOND
     scene.kube.apply(second)
@@ -91,7 +91,7 @@ def a_second_cluster_is_made(scene: Scene) -> None:
 
 
 def allowed(scene: Scene) -> int:
-    """How many brokers the budget lets go at once."""
+    """The number of brokers that the budget allows to be evicted at once."""
     return int(scene.kube.get("poddisruptionbudget", f"{NAME}-brokers")["spec"]["maxUnavailable"])
 
 
@@ -101,5 +101,5 @@ def found(scene: Scene, name: str) -> dict[str, Any]:
 
 
 def why(scene: Scene, part: str, name: str = NAME) -> str:
-    """What keeps a part of a Cluster from being done."""
+    """The error that stops a part of a Cluster; empty if there is none."""
     return str(condition(found(scene, name), f"{part}Reconciled").get("message", ""))

@@ -1,6 +1,6 @@
-"""Brokers get other CPU and memory while they run: no pod is another one, no container restarts, no client notices.
+"""Brokers get other CPU and memory while they run: no pod is replaced, no container restarts, no client notices.
 
-Kubernetes 1.33 and newer.
+It needs Kubernetes 1.33 or newer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_resized(operator: Operator) -> None:
         assert "Resized" in events, events
         assert "RollingRestart" not in events, events
 
-        # What no node can do, ever, is a roll, which stops at its first pod; the spec is put right.
+        # A resize that no node can ever grant becomes a roll, which stops at its first pod. Then the spec is corrected.
         resize(scene, NEVER)
         wait("the first pod was replaced", lambda: len(set(scene.births().values()) - set(births.values())) == 1, 240)
         scene.goes_on()
@@ -48,28 +48,28 @@ def test_resized(operator: Operator) -> None:
 
 
 def resize(scene: Scene, resources: dict[str, Any]) -> None:
-    """Changes nothing but what the brokers have."""
+    """Changes the brokers' resources in the spec."""
     scene.change(brokers={"resources": resources})
 
 
 def restarts(scene: Scene) -> dict[str, int]:
-    """How often each broker's container was restarted."""
+    """The number of restarts of each broker's container."""
     return {name: pod["status"]["containerStatuses"][0]["restartCount"] for name, pod in scene.brokers().items()}
 
 
 def all_have(scene: Scene, resources: dict[str, Any]) -> bool:
-    """Whether each broker's spec says so, and its node."""
+    """Whether each broker's pod has these resources in its spec and in its status."""
     pods = scene.brokers().values()
     return all(resources == pod["spec"]["containers"][0]["resources"] == had(pod) for pod in pods)
 
 
 def had(pod: Object) -> Object | None:
-    """What the node says that the broker's container has; nothing of a pod that no node has taken."""
+    """The resources in the status of a broker's container; None if no node runs the pod yet."""
     statuses = pod["status"].get("containerStatuses")
     return statuses[0].get("resources") if statuses else None
 
 
 def limits_in_force(scene: Scene) -> dict[str, int]:
-    """The bytes that the kernel lets each broker's container have, by cgroups of the second version or the first."""
+    """The memory limit in bytes of each broker's container in the kernel, from cgroups v2 or v1."""
     read = "cd /sys/fs/cgroup && cat memory.max 2>/dev/null || cat memory/memory.limit_in_bytes"
     return {name: int(scene.kube.execute(name, "/bin/sh", "-c", read).strip()) for name in scene.brokers()}

@@ -1,5 +1,5 @@
-"""While a replica is missing, no broker that others need is restarted, and the Cluster says whom it waits for; when the
-replica is back, the roll goes on by itself."""
+"""While a replica is missing, no broker is restarted whose stop would break a partition, and the Cluster's status says
+why the roll waits. When the replica is back, the roll goes on by itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_roll_blocked(operator: Operator) -> None:
 
 @contextmanager
 def no_room_for_pods(scene: Scene) -> Iterator[None]:
-    """Pods that are made meanwhile stay Pending."""
+    """A context in which new pods stay Pending."""
     nodes = [node["metadata"]["name"] for node in scene.kube.all("nodes")]
     for node in nodes:
         scene.kube("cordon", node)

@@ -1,7 +1,7 @@
-"""Pools in racks, and controllers with pods of their own: etcd first, then controllers, then brokers, of which several
-of one rack are restarted at once, and never brokers of two racks.
+"""A roll with pools in racks and with controllers in pods of their own: etcd is restarted first, then the controllers,
+then the brokers, several of one rack at once, and never brokers of two racks.
 
-Racks are what the pools say, so one node can have several.
+The pools name the racks, so one node can have several.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RACKS = {"a": 3, "b": 1, "c": 1}
 
 
 def racks_and_controllers() -> dict[str, Any]:
-    """Three brokers in one rack, and one in each of two more."""
+    """Three brokers in one rack, and one broker in each of two more racks."""
     pools = [
         {"name": rack, "firstId": 100 * number, "replicas": replicas, "rack": rack}
         for number, (rack, replicas) in enumerate(RACKS.items())
@@ -67,18 +67,18 @@ def test_roll_by_racks(operator: Operator) -> None:
 
 
 def pods(scene: Scene) -> dict[str, dict[str, Any]]:
-    """All that are the Cluster's, by their names, at one moment."""
+    """All pods of the Cluster by their names, at one moment."""
     found = scene.kube.all("pods", f"app.kubernetes.io/instance={NAME}")
     return {pod["metadata"]["name"]: pod for pod in found if pod["metadata"]["labels"].get(COMPONENT) in KINDS}
 
 
 def uids(found: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Of pods, by their names."""
+    """The uids of pods, by their names."""
     return {name: pod["metadata"]["uid"] for name, pod in found.items()}
 
 
 def births_of(scene: Scene, component: str) -> set[str]:
-    """The uids of the pods of one kind that serve."""
+    """The uids of a component's pods that serve."""
     found = pods(scene).values()
     return {
         pod["metadata"]["uid"] for pod in found if pod["metadata"]["labels"][COMPONENT] == component and serves(pod)
@@ -86,12 +86,12 @@ def births_of(scene: Scene, component: str) -> set[str]:
 
 
 def serves(pod: dict[str, Any]) -> bool:
-    """Whether it is ready, and isn't on its way out."""
+    """Whether the pod is ready and isn't being deleted."""
     return "deletionTimestamp" not in pod["metadata"] and condition(pod, "Ready").get("status") == "True"
 
 
 def active_controller(scene: Scene) -> str:
-    """The controller's pod that decides; empty while none does."""
+    """The pod of the active controller; empty while there is none."""
     for pod in scene.kube.all("pods", CONTROLLERS):
         url = f"http://{pod['status']['podIP']}:9100/readyz"
         code = f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).read().decode())"

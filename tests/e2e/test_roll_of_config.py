@@ -1,4 +1,4 @@
-"""A dynamic setting restarts nobody; another one restarts every broker once, one by one, and no client notices."""
+"""A dynamic setting restarts no broker; a static one restarts every broker once, one by one, and no client notices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Brokers go and come back while clients outside of the cluster work: Service and port of each stay as long as it.
+"""Brokers are removed and come back while clients outside of the cluster work: each broker keeps its Service and port
+until it is removed.
 
-No client is inside. Every second a new one begins at the addresses that the Cluster's status names.
+All clients are outside. Every second a new one starts with the addresses in the Cluster's status.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.e2e.scene import PARTITIONS, TOPIC, Scene, cluster, namespace, topic
 from tests.e2e.test_node_port import OUTSIDE, address_of
 
 NEWCOMERS = "newcomers"
-SOON_S = 15.0  # that a new client's records are acknowledged within
+SOON_S = 15.0  # a new client's records are acknowledged within this time
 LISTENERS = [{"name": "plain", "port": 9092, "type": "Internal"}, OUTSIDE]
 
 
@@ -60,14 +61,14 @@ def test_scale_outside(operator: Operator) -> None:
 
 
 def port_of(scene: Scene, broker: int) -> int | None:
-    """The node port under which a broker is reached, while it has a Service."""
+    """A broker's node port; None while it has no Service."""
     service = scene.kube.find("service", f"ottla-broker-{broker}-outside")
     return None if service is None else int(service["spec"]["ports"][0]["nodePort"])
 
 
 @contextmanager
 def newcomers(scene: Scene) -> Iterator[None]:
-    """A new producer each second; afterwards each of them must have been served at once."""
+    """Starts a new producer each second. At the end each of them must have been served in time."""
     wrong: list[str] = []
     served = [0]
     stopping = threading.Event()
@@ -91,7 +92,7 @@ def newcomers(scene: Scene) -> Iterator[None]:
 
 
 def one_newcomer(bootstrap: str) -> list[str]:
-    """What went wrong for a producer that begins now and writes to every partition."""
+    """The errors of a producer that starts now and writes to every partition."""
     wrong: list[str] = []
 
     def answered(error: KafkaError | None, message: Message) -> None:

@@ -1,5 +1,5 @@
-"""The files of `examples/spark` as they stand: batch jobs in cluster mode and in client mode, and a stream whose driver
-is deleted and goes on from its checkpoint."""
+"""The unchanged files of `examples/spark`: batch jobs in cluster mode and in client mode, and a stream whose driver is
+deleted, and which goes on from its checkpoint."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_spark(operator: Operator) -> None:
 
 
 def completed(scene: Scene, job: str, seconds: float = 300.0) -> None:
-    """Waits for a Job's success, and no longer than for its failure."""
+    """Waits until a Job has succeeded. Raises AssertionError as soon as it has failed."""
 
     def ended() -> str:
         status = scene.kube.get("job", job)["status"]
@@ -58,14 +58,14 @@ def completed(scene: Scene, job: str, seconds: float = 300.0) -> None:
 
 
 def executors(scene: Scene, application: str) -> set[str]:
-    """The executors' pods that there were: a driver that finds no Kubernetes would do the work by itself."""
+    """The executors' pods so far. A driver that finds no Kubernetes would do the work itself, without any."""
     events = json.loads(scene.kube("get", "events", "-o", "json"))["items"]
     names = {event["involvedObject"]["name"] for event in events if event["involvedObject"]["kind"] == "Pod"}
     return {name for name in names if name.startswith(application) and "-exec-" in name}
 
 
 def lines_written(scene: Scene) -> int:
-    """How many lines of JSON are on the volume of the job in client mode."""
+    """The number of lines of JSON on the volume of the job in client mode."""
     reader = pod("reader", CLIENTS_IMAGE, command=["sh", "-c", "cat /files/orders/date=*/*.json | wc -l"])
     reader["spec"]["securityContext"]["fsGroup"] = 10001
     reader["spec"]["volumes"].append({"name": "files", "persistentVolumeClaim": {"claimName": "orders-files"}})
@@ -76,7 +76,7 @@ def lines_written(scene: Scene) -> int:
 
 
 def counted(scene: Scene) -> int:
-    """The sum over the windows of all customers, as the compacted topic of counts tells it."""
+    """The sum of the counts in the compacted topic, over all windows and customers."""
     text = scene.ask("consume", "orders-counts", "--from-beginning", "--until-end", "--json")
     latest = Counter[str]()
     for line in text.splitlines():

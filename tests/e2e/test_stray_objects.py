@@ -1,4 +1,4 @@
-"""Pods and a StatefulSet that carry the brokers' labels and aren't the Cluster's: nobody takes them for brokers."""
+"""Pods and a StatefulSet with the brokers' labels that aren't the Cluster's: they aren't taken for its brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.e2e.scene import NAME, Scene, pod, working
 from tests.e2e.target import CLIENTS_IMAGE
 
 STRAYS = ("ghost-7", "zz-0")
-# Never ready: otherwise the bootstrap Service would send clients there, as any Service does by its labels.
+# The pods are never ready: otherwise the bootstrap Service would select them by their labels and send clients there.
 NEVER_READY = {
     "command": ["sleep", "3600"],
     "readinessProbe": {"exec": {"command": ["false"]}},
@@ -44,21 +44,21 @@ def test_stray_objects(operator: Operator) -> None:
 
 
 def broker_labels(scene: Scene) -> dict[str, str]:
-    """Those of a broker's pod that aren't of its StatefulSet's own making."""
+    """The labels of a broker's pod, except those that its StatefulSet adds."""
     labels: dict[str, str] = scene.kube.get("pod", f"{NAME}-broker-0")["metadata"]["labels"]
     own = ("controller-revision-hash", "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index")
     return {key: value for key, value in labels.items() if key not in own}
 
 
 def labelled(manifest: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    """A pod with these labels, which needs nothing of the Cluster."""
+    """A pod with these labels that doesn't use the Cluster."""
     manifest["metadata"]["labels"] = labels
     manifest["spec"]["containers"][0]["env"] = []
     return manifest
 
 
 def stray_set(labels: dict[str, str]) -> dict[str, Any]:
-    """A StatefulSet that nobody owns, whose first pod would be broker 0."""
+    """A StatefulSet without an owner, whose first pod would be broker 0."""
     template = labelled(pod("shadow", CLIENTS_IMAGE, **NEVER_READY), labels)
     template["spec"]["restartPolicy"] = "Always"
     mark = {"shadow": "yes"}

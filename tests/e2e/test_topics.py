@@ -1,4 +1,4 @@
-"""Topics are created, grown, set, contested, adopted, kept and deleted, each by its resource alone."""
+"""Topics are created, grown, configured, contested, adopted, kept and deleted, only by their resources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def grows(scene: Scene) -> None:
 
 
 def is_set(scene: Scene) -> None:
-    """The resource is what counts: a setting that somebody else made goes, one that is taken out goes too."""
+    """The resource decides: a setting that others have made is reset, and so is one that is removed from the spec."""
     scene.ask("configs", "alter", "topic", "orders", "--set", "segment.bytes=1048576")
     scene.kube.patch(KIND, "orders", {"spec": {"config": {"retention.ms": None, "cleanup.policy": "compact"}}})
 
@@ -47,7 +47,7 @@ def is_set(scene: Scene) -> None:
 
 
 def is_refused(scene: Scene) -> None:
-    """What can be known at apply is refused there; what can't is a condition, and nothing is changed."""
+    """An error that the CRD can detect is refused at apply. Any other error is a condition, and nothing is changed."""
     assert "partitions" in scene.kube.refused(topic("orders", partitions=3))
     assert "topicName" in scene.kube.refused(topic("orders", partitions=5, topicName="other"))
     assert "retention.hours" in scene.kube.refused(topic("wrong", config={"retention.hours": "1"}))
@@ -60,7 +60,7 @@ def is_refused(scene: Scene) -> None:
 
 
 def is_contested(scene: Scene) -> None:
-    """The oldest resource for a topic has it."""
+    """If several resources name a topic, the oldest one owns it."""
     scene.kube.apply(topic("second", topicName="orders", partitions=9))
     wait("Ready is False", lambda: condition(scene.kube.get(KIND, "second"), "Ready").get("status") == "False")
     assert "orders" in condition(scene.kube.get(KIND, "second"), "Ready")["message"]
@@ -71,7 +71,7 @@ def is_contested(scene: Scene) -> None:
 
 
 def is_adopted_and_kept(scene: Scene) -> None:
-    """A topic that is there becomes the resource's; with `Retain` it outlives it."""
+    """An existing topic is adopted by its resource. With `Retain` it outlives the resource."""
     scene.ask("topics", "create", "older", "--partitions", "2")
     identity = described(scene, "older")["topic_id"]
     scene.kube.apply(topic("older", partitions=3, deletionPolicy="Retain"))
@@ -84,7 +84,7 @@ def is_adopted_and_kept(scene: Scene) -> None:
 
 
 def is_made_again(scene: Scene) -> None:
-    """A Topic that was deleted and made again at once has another topic, which may have fewer partitions."""
+    """A Topic that is deleted and created again at once gets a new topic, which may have fewer partitions."""
     scene.kube.apply(topic("again", partitions=4))
     scene.topic_settled("again")
     before = described(scene, "again")["topic_id"]

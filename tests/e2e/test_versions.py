@@ -1,6 +1,6 @@
-"""Brokers of an older commit become those of this one, and go back, one by one, and no client notices.
+"""Brokers of an older commit are upgraded to this one, and downgraded, one by one, and no client notices.
 
-The older one is the commit before this one, or OTTLA_PREVIOUS. Only the brokers' image differs; the operator is of this
+The older commit is the one before HEAD, or OTTLA_PREVIOUS. Only the brokers' image differs; the operator is of this
 commit.
 """
 

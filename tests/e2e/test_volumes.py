@@ -1,7 +1,7 @@
-"""Brokers get a second volume, everything moves there while clients work, and then it all moves back.
+"""Brokers get a second volume, all replicas move there while clients work, and then all move back.
 
-A volume that isn't wanted any more is looked into: nothing may lie on it. Where volumes are to be deleted, records that
-only one broker has show that no volume went too early.
+The scenario checks that a removed volume is empty. If volumes are deleted, records with only one replica show that no
+volume was deleted too early.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tests.e2e.kubectl import condition, wait
 from tests.e2e.scene import BROKERS, CLIENTS, Scene, cluster, pod, topic, working
 from tests.e2e.target import CLIENTS_IMAGE
 
-ALONE = "alone"  # each of its partitions is on one broker, and nowhere else
+ALONE = "alone"  # each of its partitions has a single replica
 RECORDS = 600
 OLD, NEW = {"id": 0, "size": "1Gi"}, {"id": 1, "size": "1Gi"}
-# What was moved away is deleted a minute later, or never where the broker stops before.
+# A moved replica's old directory is deleted a minute later, or never if the broker stops before.
 _LOGS = """
 import os
 for folder, _, names in os.walk("/volume"):
@@ -59,7 +59,7 @@ def test_volumes(operator: Operator) -> None:
 
 
 def the_other_one(scene: Scene, volumes: list[dict[str, object]], *, goes: int, stays: int) -> None:
-    """Changes the spec, and returns when all that was on one volume is on the other one, and pods have that alone."""
+    """Changes the spec, and waits until all replicas of one volume are on the other, and pods have only that volume."""
     before = {**replicas(scene, goes)}
     for name, count in replicas(scene, stays).items():
         before[name] = before.get(name, 0) + count
@@ -75,7 +75,7 @@ def the_other_one(scene: Scene, volumes: list[dict[str, object]], *, goes: int, 
 
 
 def storage(scene: Scene) -> str:
-    """How the volumes stand."""
+    """The reason of the condition StorageReady."""
     return str(condition(scene.cluster(), "StorageReady").get("reason", ""))
 
 
@@ -85,13 +85,13 @@ def mounted(scene: Scene) -> list[tuple[int, ...]]:
 
 
 def claims(scene: Scene) -> set[tuple[int, int]]:
-    """Broker and volume of each claim."""
+    """(broker, volume) of each claim."""
     found = (claim["metadata"]["name"].split("-") for claim in scene.kube.all("pvc", BROKERS))
     return {(int(name[-1]), int(name[1])) for name in found}
 
 
 def replicas(scene: Scene, volume: int) -> dict[str, int]:
-    """How many replicas of each topic lie on the volumes with that id."""
+    """The number of replicas of each topic on the volumes with this id."""
     found: dict[str, int] = {}
     for directory in json.loads(scene.ask("log-dirs", "--json")):
         if directory["log_dir"] == f"/data/{volume}/log":

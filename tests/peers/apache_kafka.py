@@ -1,6 +1,6 @@
-"""Apache Kafka from Maven Central: its tools against any broker, and a broker of its own to compare with.
+"""Apache Kafka from Maven Central: its tools, for any broker, and its broker, to compare with.
 
-The jars are fetched once into the cache, by `tests/conformance/java/kafka.pom.xml`, with checksums verified by Maven.
+`tests/conformance/java/kafka.pom.xml` names the jars. Maven fetches them once into the cache, and verifies checksums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.peers.tools import ROOT, locked, need
 from tests.peers.wire import free_port, wait_until_ready
 
 JAVA = ROOT / "tests/conformance/java"
-# For short-lived processes, and what Kafka's own start script gives a broker.
+# Java's options for short-lived processes, and the options of Kafka's own start script for a broker.
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true")
 AS_SHIPPED = (
     "-server",
@@ -31,7 +31,7 @@ AS_SHIPPED = (
     "-Djava.awt.headless=true",
 )
 _CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
-_DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFA"  # its last digit says which node's
+_DIRECTORY_ID = "JEXY6aqzQY-32P5TStzaFA"  # another last digit for each node
 TOOLS = {
     "topics": "org.apache.kafka.tools.TopicCommand",
     "configs": "kafka.admin.ConfigCommand",
@@ -56,7 +56,7 @@ TOOLS = {
 
 
 def jars(pom: str) -> str:
-    """The class path of `tests/conformance/java/<pom>.pom.xml`, fetched where it isn't in the cache yet."""
+    """The class path of `tests/conformance/java/<pom>.pom.xml`. Jars that aren't in the cache yet are fetched."""
     need("java", "mvn")
     source = JAVA / f"{pom}.pom.xml"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
@@ -78,7 +78,7 @@ def java(classpath: str, main: str, *arguments: str, heap: str = "256M", options
 
 
 def tool(name: str, *arguments: str, input: str | None = None, timeout: float = 90.0) -> str:
-    """Runs one of Kafka's command-line tools; its standard output. Raises AssertionError where it fails."""
+    """Runs one of Kafka's command-line tools. Returns its standard output. Raises AssertionError if it fails."""
     command = java(jars("kafka"), TOOLS[name], *arguments, heap="512M")
     done = subprocess.run(command, input=input, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, (
@@ -88,7 +88,7 @@ def tool(name: str, *arguments: str, input: str | None = None, timeout: float = 
 
 
 def compile_program(folder: str, pom: str) -> str:
-    """Compiles `tests/conformance/java/<folder>/*.java`; the class path to run it with."""
+    """Compiles `tests/conformance/java/<folder>/*.java`. Returns the class path to run the program with."""
     need("javac")
     classpath = jars(pom)
     sources = sorted((JAVA / folder).glob("*.java"))
@@ -112,7 +112,7 @@ class ApacheKafka:
         voters: Sequence[str] = (),
         **settings: str,
     ) -> None:
-        """`voters` for one of several, whose `node_id` is the place of its controller's address among them."""
+        """`voters`: in a cluster, the addresses of all controllers. The node's `node_id` is the index of its own."""
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
         controller = voters[int(settings["node_id"])] if voters else f"127.0.0.1:{free_port()}"
@@ -139,7 +139,7 @@ class ApacheKafka:
         self._properties = folder / "server.properties"
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
         self._classpath = jars("kafka")
-        if voters:  # the same directory ids for all: a directory belongs to its node
+        if voters:  # all nodes are given the same list of directory ids, one for each node
             ids = (f"{node}@{address}:{_DIRECTORY_ID[:-1]}{'AQgw'[node]}" for node, address in enumerate(voters))
             quorum = ["--initial-controllers", ",".join(ids)]
         else:
@@ -162,7 +162,7 @@ class ApacheKafka:
         return process
 
     def restart(self) -> None:
-        """A clean stop and a start."""
+        """Stops the broker cleanly and starts it again."""
         self.stop()
         self.process = self._start()
 
@@ -172,19 +172,19 @@ class ApacheKafka:
         self.process.wait()
 
     def start_again(self) -> None:
-        """After `kill`."""
+        """Starts the broker after `kill`."""
         self.process = self._start()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay, and nobody answers."""
+        """Sends SIGSTOP: the broker's connections stay open, and it doesn't answer."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """After `pause`."""
+        """Sends SIGCONT, after `pause`."""
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self, timeout: float = 60.0) -> None:
-        """SIGTERM, then SIGKILL where it takes too long."""
+        """Sends SIGTERM, and SIGKILL if the broker still runs after `timeout` seconds."""
         self.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + timeout
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -201,7 +201,7 @@ def apache_kafka_cluster(
     voters = [f"127.0.0.1:{free_port()}" for _ in range(size)]
     nodes: list[ApacheKafka] = []
     try:
-        with ThreadPoolExecutor(size) as pool:  # none is ready before most of them run
+        with ThreadPoolExecutor(size) as pool:  # no node is ready before most of them run
 
             def node(number: int) -> None:
                 own = {"node_id": str(number), **settings}

@@ -26,11 +26,11 @@ class Client(ABC):
 
     @abstractmethod
     def produce(self, bootstrap: str, codecs: dict[str, str]) -> None:
-        """Topic → codec. Raises where a record isn't acknowledged with the offset it must have."""
+        """Writes with `codecs` (topic → codec). Raises if a record isn't acknowledged with the expected offset."""
 
     @abstractmethod
     def digests(self, bootstrap: str, topics: list[str]) -> dict[str, str]:
-        """What is in partition 0 of each topic."""
+        """The digest of the records in partition 0 of each topic."""
 
 
 class KafkaPython(Client):
@@ -152,7 +152,7 @@ class AioKafka(Client):
 
 
 class Program(Client):
-    """A client in another language: `tests/conformance/{java/clients,go}`, which say how they are called."""
+    """A client in another language: `tests/conformance/{java/clients,go}`, whose comments have the arguments."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -165,7 +165,7 @@ class Program(Client):
         return {line.split()[1]: line.split()[2] for line in printed.splitlines() if line.startswith("digest ")}
 
     def run(self, *arguments: str, check: bool = True) -> str:
-        """Its standard output. Raises AssertionError where a step failed, unless the caller looks itself."""
+        """Runs the program and returns its standard output. With `check` it raises AssertionError if a step failed."""
         command = self._command() + list(arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0 or not check, f"{arguments}:\n{done.stdout}\n{done.stderr[-4000:]}"

@@ -1,6 +1,6 @@
-"""Requests of the configuration and quota APIs, and what Apache Kafka answers, in a file that tests need no Java for.
+"""Requests of the configuration and quota APIs, and Apache Kafka's recorded answers, so that tests need no Java.
 
-`python -m tests.peers.config_exchanges` starts Apache Kafka and records the file anew. The requests build on each
+`python -m tests.peers.config_exchanges` starts Apache Kafka and records the answers anew. The requests build on each
 other.
 """
 
@@ -23,7 +23,7 @@ TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 DESCRIBE, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
-SETTLE_SECONDS = 0.3  # until a change has reached the broker that wrote it
+SETTLE_SECONDS = 0.3  # a change has reached the broker after this time
 
 Exchange = tuple[int, int, dict[str, Any]]
 """API key, version, request."""
@@ -251,7 +251,7 @@ EXCHANGES = (*TOPIC_EXCHANGES, *BROKER_EXCHANGES, *OTHER_EXCHANGES, *QUOTA_EXCHA
 
 
 def plain(value: Any) -> Any:
-    """An answer as JSON would hold it, lists whose order means nothing sorted."""
+    """An answer as JSON data. Lists without a meaningful order are sorted."""
     if isinstance(value, timedelta):
         return milliseconds(value)
     if isinstance(value, dict):
@@ -264,7 +264,7 @@ def plain(value: Any) -> Any:
 
 
 def record(bootstrap: str) -> list[dict[str, Any]]:
-    """What a broker answers to all requests, in their order."""
+    """A broker's answers to all requests, in the order of the requests."""
     with Wire(bootstrap) as wire:
         topic = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         wire.call(19, 5, {"topics": [topic], "timeout": 10_000})
@@ -278,7 +278,7 @@ def record(bootstrap: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Record Apache Kafka's answers, with the properties that it ran with."""
+    """Records Apache Kafka's answers, and the properties with which it ran."""
     with tempfile.TemporaryDirectory() as folder:
         kafka = ApacheKafka(Path(folder) / "kafka")
         try:

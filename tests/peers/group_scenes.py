@@ -1,7 +1,7 @@
-"""Scenes from the lives of consumer groups, and what Apache Kafka answers, in a file that tests need no Java for.
+"""Scenes from the lives of consumer groups, and Apache Kafka's recorded answers, so that tests need no Java.
 
-`python -m tests.peers.group_scenes` starts Apache Kafka and records the file anew. Member ids are replaced by the names
-that the scene gives them.
+`python -m tests.peers.group_scenes` starts Apache Kafka and records the answers anew. Member ids are replaced by the
+names that the scenes give them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TOPIC = "flights"
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, CREATE, DELETE_GROUPS, DELETE_OFFSETS = (
     8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 42, 47,
 )  # fmt: skip
-ARRIVE_SECONDS = 0.25  # until a request that will be parked has been parked
+ARRIVE_SECONDS = 0.25  # a request that the coordinator parks is parked after this time
 
 Ask = Callable[[int, int, dict[str, Any]], Awaitable[Any]]
-"""Asks a broker over a connection of its own: API key, version, request; kio's object of the answer."""
+"""Asks a broker over a connection of its own: (API key, version, request) → kio's object of the answer."""
 
 
 class Stage:
-    """Plays scenes; `answers` is what was heard, by what was asked."""
+    """Plays scenes. `answers` has the answers, each under the name of its question."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -122,7 +122,7 @@ class Stage:
         return self._ask(LIST, version, {"states_filter": list(states), "types_filter": list(types)})
 
     def _plain(self, value: Any) -> Any:
-        """An answer as JSON would hold it, lists of structs in order of their content."""
+        """An answer as JSON data, with sorted lists."""
         if isinstance(value, dict):
             return {key: self._plain(inner) for key, inner in value.items() if key not in ("throttle_time", "port")}
         if isinstance(value, list | tuple):
@@ -135,7 +135,7 @@ class Stage:
 
 
 async def play(ask: Ask) -> dict[str, Any]:
-    """Everything that was heard in all scenes."""
+    """The answers of all scenes."""
     stage = Stage(ask)
     for scene in (a_dynamic_group, static_members, old_clients, offsets):
         await scene(stage)
@@ -200,7 +200,7 @@ async def static_members(on: Stage) -> None:
     await asyncio.sleep(ARRIVE_SECONDS)
     two = on.park(on.join(9, "s", group_instance_id="j", protocols=both))
     answers = {"i": await one, "j": await two}
-    # Apache Kafka's leader is whoever came first; ids are named so that either way the scene is the same.
+    # Apache Kafka's leader is the member that joined first.
     leader, follower = ("i", "j") if answers["i"].members else ("j", "i")
     assert leader == "i"
     lead, old = name(answers[leader].member_id, "lead"), name(answers[follower].member_id, "old")
@@ -285,7 +285,7 @@ async def _value(answer: Any) -> Any:
 
 
 async def asked_over_wires(bootstrap: str) -> dict[str, Any]:
-    """Plays the scenes against a broker; the topic must exist."""
+    """Plays the scenes against a broker, on which the topic must exist."""
 
     async def ask(key: int, version: int, request: dict[str, Any]) -> Any:
         def call() -> Any:
@@ -298,7 +298,7 @@ async def asked_over_wires(bootstrap: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Record Apache Kafka's answers."""
+    """Records Apache Kafka's answers."""
     with tempfile.TemporaryDirectory() as folder:
         kafka = ApacheKafka(Path(folder) / "kafka", **SETTINGS)
         try:

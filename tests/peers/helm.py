@@ -1,4 +1,4 @@
-"""Helm 3 and Helm 4, and a program that objects to manifests as an API server would, built from their Go modules."""
+"""Helm 3 and Helm 4, and programs that validate manifests as an API server does, built from their Go modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Helm:
     """One version of Helm, run in the repository's root."""
 
     def __init__(self, version: int, folder: Path, kubeconfig: str = "") -> None:
-        """Keeps what Helm remembers in `folder`. Skips the test where there is no Go to build it with."""
+        """Helm's cache, configuration and data are in `folder`. Skips the test if Go, which builds Helm, is missing."""
         self.version = version
         self.program = go_program(_SOURCE, f"helm.sh/helm/v{version}/cmd/helm", f"helm{version}")
         self._environment = {
@@ -31,20 +31,21 @@ class Helm:
         }
 
     def __call__(self, *arguments: str) -> str:
-        """What it prints. Raises AssertionError with what it complains about."""
+        """Runs Helm and returns its output. Raises AssertionError, with its error message, if it fails."""
         done = self.run(*arguments)
         assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr}{done.stdout}"
         return done.stdout
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs it, whatever comes of it."""
+        """Runs Helm and returns the result, also of a failure."""
         command = [str(self.program), *arguments]
         return subprocess.run(
             command, cwd=ROOT, env=self._environment, capture_output=True, text=True, timeout=300, check=False
         )
 
     def template(self, chart: str, *arguments: str, release: str = "flights", namespace: str = "data") -> str:
-        """A chart rendered for the oldest Kubernetes that it is for; without free lines, where the two Helms differ."""
+        """A chart, rendered for the oldest supported Kubernetes. Blank lines between documents are removed, because the
+        two Helms differ in them."""
         command = (
             "template",
             release,
@@ -58,14 +59,14 @@ class Helm:
 
 
 def objections(manifests: str) -> list[str]:
-    """What an API server would object to, a line for each; our own resources are judged by our CRDs."""
+    """An API server's objections to the manifests, one a line. Ottla's resources are validated by Ottla's CRDs."""
     program = go_program(_SOURCE, "./check", "check")
     crds = [f"--crd={CRDS / name}" for name in ("clusters.yaml", "topics.yaml")]
     return _said(program, *crds, given=manifests)
 
 
 def objections_of_the_oldest(*crds: Path) -> list[str]:
-    """What the API server of the oldest Kubernetes would object to in definitions, a line for each."""
+    """The objections of the oldest supported Kubernetes' API server to these definitions, one a line."""
     return _said(go_program(OLDEST), *map(str, crds))
 
 

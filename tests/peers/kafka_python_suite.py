@@ -2,8 +2,8 @@
 
     python -m tests.peers.kafka_python_suite HOST:PORT [pytest arguments]
 
-The archive lacks two files that its tests import; everything else is as published. What starts brokers of its own (TLS,
-SASL) isn't run.
+The archive lacks two files that its tests import, so they are added; everything else is as published. Tests that start
+brokers themselves (TLS, SASL) aren't run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.peers.tools import locked
 
 VERSION = "3.0.12"
-KAFKA_VERSION = "4.3"  # selects the tests, and which requests the client uses
+KAFKA_VERSION = "4.3"  # selects the tests, and the requests that the client sends
 _STARTS_ITS_OWN_BROKERS = ["test/integration/test_ssl_integration.py", "test/integration/test_sasl_integration.py"]
 _SERVICE = """
 class ExternalService:
@@ -41,7 +41,7 @@ class SpawnedService:
 
 
 def sources() -> Path:
-    """The unpacked source distribution, fetched once."""
+    """The folder of the unpacked source distribution, which is fetched once."""
     with locked("kafka-python") as cache:
         folder = cache / f"kafka_python-{VERSION}"
         if not (folder / ".done").exists():
@@ -57,8 +57,8 @@ def sources() -> Path:
 
 
 def run_twice_where_it_fails(bootstrap: str, known: Collection[str]) -> dict[str, str]:
-    """As `run`; what fails and isn't `known` to has a second try by itself, since some of these tests hang on the time
-    that a busy machine takes (they fail against Apache Kafka then, too)."""
+    """As `run`, but a test that fails and isn't `known` to fail runs once more, alone. Some of these tests depend on
+    the speed of the machine: on a busy one they also fail against Apache Kafka."""
     outcomes = run(bootstrap)
     failed = [name for name, outcome in outcomes.items() if outcome.startswith("failed") and name not in known]
     for name in failed:
@@ -69,7 +69,7 @@ def run_twice_where_it_fails(bootstrap: str, known: Collection[str]) -> dict[str
 
 
 def run(bootstrap: str, *arguments: str, tests: str = "test/integration", test_timeout: int = 60) -> dict[str, str]:
-    """Test → "passed", "skipped: why" or "failed: why", in the order in which they ran."""
+    """Runs the tests. Returns test → "passed", "skipped: why" or "failed: why", in the order of the run."""
     folder = sources()
     ignored = [f"--ignore={path}" for path in _STARTS_ITS_OWN_BROKERS]
     with tempfile.TemporaryDirectory() as out:
@@ -100,7 +100,7 @@ def run(bootstrap: str, *arguments: str, tests: str = "test/integration", test_t
 def _environment(folder: Path, bootstrap: str) -> dict[str, str]:
     added = {
         "PYTHONPATH": str(folder),
-        "KAFKA_ROOT": str(folder),  # only has to exist
+        "KAFKA_ROOT": str(folder),  # the folder only has to exist
         "KAFKA_URI": f"kafka://{bootstrap}",
         "KAFKA_VERSION": KAFKA_VERSION,
     }
@@ -116,7 +116,7 @@ def _outcome(case: ElementTree.Element) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Prints each outcome and the counts; 0 where nothing failed."""
+    """Prints each outcome and the counts. Returns 0 if no test failed, else 1."""
     outcomes = run(sys.argv[1], *sys.argv[2:])
     for name, outcome in outcomes.items():
         print(f"{name}  {outcome[:200]}")

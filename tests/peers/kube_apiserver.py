@@ -1,7 +1,7 @@
-"""A real API server of Kubernetes, with an etcd and nothing else: no controllers, no nodes, nobody who runs pods.
+"""A real API server of Kubernetes, with an etcd and nothing else: no controllers, no nodes, no pods that run.
 
-It validates, fills in defaults, prunes what a schema doesn't know and merges what is applied, as every cluster's does.
-The program is that of $KUBE_APISERVER, else that of `../shared/kube-node`, where that has been built.
+As in every cluster, it validates objects, fills in defaults, prunes unknown fields and merges what is applied. The
+program is $KUBE_APISERVER, else the one of `../shared/kube-node`, if it has been built.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READY_S_MAX = 90
 
 
 def kube_apiserver() -> Path:
-    """The program; skips the test where there is none."""
+    """The path of the program. Skips the test if there is none."""
     program = Path(os.environ.get("KUBE_APISERVER", BUILT))
     if not program.exists():
         pytest.skip("needs a kube-apiserver: set KUBE_APISERVER to one (1.30 or newer)")
@@ -35,7 +35,7 @@ def kube_apiserver() -> Path:
 
 
 class KubeApiServer:
-    """A running one, with its data in `folder`; `kubeconfig` lets in an administrator."""
+    """A running API server with its data in `folder`. `kubeconfig` has an administrator's credentials."""
 
     def __init__(self, folder: Path) -> None:
         self.kubeconfig = folder / "kubeconfig"
@@ -87,7 +87,7 @@ class KubeApiServer:
         self._wait()
 
     def _wait(self) -> None:
-        """Returns once it says that it is ready. Raises AssertionError."""
+        """Waits until it reports that it is ready. Raises AssertionError."""
         unverified = ssl._create_unverified_context()
         deadline = time.monotonic() + READY_S_MAX
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -105,7 +105,7 @@ class KubeApiServer:
         raise AssertionError(f"the API server doesn't start:\n{self._log.read_text()[-4000:]}")
 
     def stop(self) -> None:
-        """Ends it, and its etcd."""
+        """Stops the API server and its etcd."""
         self._process.kill()
         self._process.wait()
         self.etcd.kill()

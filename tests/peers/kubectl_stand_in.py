@@ -1,9 +1,9 @@
-"""`kubectl` in a folder of one's own: the Clusters of a file, and port-forwards to brokers on this machine.
+"""A stand-in for `kubectl`, for tests without Kubernetes: Clusters from a file, and port-forwards to local brokers.
 
-It stands for kubectl where no Kubernetes is. `port-forward` behaves as the real one: it listens on a free port and says
-so, opens a connection to the pod only when one is opened to that port, and ends with "lost connection to pod" when the
-pod doesn't take the connection. A pod that isn't in the file is refused as by the API server. Each start leaves a line
-with its process id and its arguments in the file `calls`.
+`port-forward` behaves like the real one. It listens on a free port and prints it. It opens a connection to the pod only
+when a connection to that port is opened, and ends with "lost connection to pod" if the pod refuses the connection. A
+pod that isn't in the file is refused with the API server's error. Each start appends a line with its process id and its
+arguments to the file `calls`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 
 class KubectlStandIn:
-    """A folder for PATH, and what the `kubectl` in it knows."""
+    """A folder for PATH with the `kubectl`, and the data that this `kubectl` answers with."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,8 @@ class KubectlStandIn:
         targets: Mapping[str, str] | None = None,
         refusal: str | None = None,
     ) -> None:
-        """What there is from now on: Clusters; the address behind each pod and Service; why everything is refused."""
+        """Sets the data: Clusters; the address behind each pod and Service; the error that refuses every call. None
+        keeps the present value."""
         self._clusters = self._clusters if clusters is None else clusters
         self._targets = self._targets if targets is None else dict(targets)
         self._refusal = self._refusal if refusal is None else refusal
@@ -52,7 +53,7 @@ class KubectlStandIn:
         return [line.split()[1:] for line in self._lines()]
 
     def living(self) -> list[int]:
-        """The process ids of those that run."""
+        """The process ids of the calls that still run."""
         return [pid for pid in (int(line.split()[0]) for line in self._lines()) if _runs(pid)]
 
     def _lines(self) -> list[str]:
@@ -61,7 +62,7 @@ class KubectlStandIn:
 
 
 def cluster(name: str, bootstrap: str | None = None, message: str = "", namespace: str = "demo") -> dict[str, Any]:
-    """A Cluster as the API server has it, as far as it matters here."""
+    """A Cluster as the API server returns it, with the fields that the tests need."""
     listeners = [{"name": "outside", "bootstrap": "203.0.113.7:30092"}]
     listeners += [{"name": "plain", "bootstrap": bootstrap}] if bootstrap else []
     return {

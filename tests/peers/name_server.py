@@ -1,4 +1,4 @@
-"""A name server for one name, whose address changes: as that of a pod does, which is unknown while there is no pod."""
+"""A name server for one name whose address changes, like a pod's: without a pod the name is unknown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 
 _A = 1
 _HEAD_BYTES, _TYPE_AND_CLASS_BYTES = 12, 4
-_TTL_S = 5  # as Kubernetes' own
+_TTL_S = 5  # as in Kubernetes' DNS
 
 
 class NameServer:
-    """Answers every question for an address with `address`; None: no such name."""
+    """Answers every question for an IPv4 address with `address`; if that is None, with NXDOMAIN."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address
@@ -23,11 +23,11 @@ class NameServer:
         self._thread.start()
 
     def target(self, name: str, port: str) -> str:
-        """How grpc is told to ask this server for a name."""
+        """The target by which grpc asks this server for a name."""
         return f"dns://127.0.0.1:{self._socket.getsockname()[1]}/{name}:{port}"
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops the server."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waking:
             waking.sendto(b"", self._socket.getsockname())
         self._thread.join()

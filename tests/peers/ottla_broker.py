@@ -1,4 +1,4 @@
-"""An Ottla broker of one's own: a process in a folder, as a user would start it."""
+"""An Ottla broker for one test: a process in a folder, started as a user would start it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OttlaBroker:
     """`python -m ottla.cli.server` on a free port of the loopback interface, with its metadata in `folder`."""
 
     def __init__(self, folder: Path, bootstrap: str | None = None, **settings: str) -> None:
-        """`settings` with underscores for the dots; `bootstrap` where they say other listeners."""
+        """`settings` have underscores instead of dots. `bootstrap` is needed if they set other listeners."""
         self.bootstrap = bootstrap or f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
         self.log_path = folder / "broker.log"
@@ -54,32 +54,32 @@ class OttlaBroker:
         return not self._paused and self.process.poll() is None
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay, and nobody answers."""
+        """Sends SIGSTOP: the broker's connections stay open, and it doesn't answer."""
         self.process.send_signal(signal.SIGSTOP)
         self._paused = True
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
         self._paused = False
 
     def restart(self) -> None:
-        """A clean stop and a start."""
+        """Stops the broker cleanly and starts it again."""
         self.stop()
         self.process = self._start()
 
     def kill(self) -> None:
-        """SIGKILL: what the broker hadn't written is gone."""
+        """Sends SIGKILL: bytes that the broker hadn't written to a file are lost."""
         self.process.kill()
         self.process.wait()
         self._paused = False
 
     def start_again(self) -> None:
-        """After `kill`."""
+        """Starts the broker after `kill` or `stop`."""
         self.process = self._start()
 
     def stop(self, timeout: float = 30.0) -> None:
-        """SIGTERM. Raises AssertionError where the broker doesn't end in time by itself, or not with 0."""
+        """Sends SIGTERM. Raises AssertionError if the broker doesn't end in time, or ends with another code than 0."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(timeout)

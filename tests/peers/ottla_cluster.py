@@ -1,8 +1,8 @@
-"""Several Ottla brokers of one's own, each a process with ports of its own, and what can be done to them.
+"""A cluster of Ottla brokers for one test, each a process with ports of its own, and the faults that a test can cause.
 
-They share an embedded store, or an etcd of one member or three. On request every path goes through a proxy of its own
-(`tests/peers/proxy.py`): to each broker's listener for brokers, to its listener for clients, and from each broker to
-each member of etcd.
+The brokers share an embedded store, or an etcd of one member or three. On request each of these paths goes through a
+proxy of its own (`tests/peers/proxy.py`): to each broker's listener for brokers, to its listener for clients, and from
+each broker to each member of etcd.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class OttlaCluster:
         """`settings` are for all brokers, with underscores for the dots; `{id}` in a value is the broker's id."""
         self.etcd: list[Etcd] = []
         self.brokers: list[OttlaBroker] = []
-        self.to_brokers: list[Route] = []  # for brokers: one in front of each
-        self.to_clients: list[Route] = []  # for clients, as well
-        self.to_etcd: list[list[Route]] = []  # of each broker, to each member
+        self.to_brokers: list[Route] = []  # in front of each broker's listener for brokers
+        self.to_clients: list[Route] = []  # in front of each broker's listener for clients
+        self.to_etcd: list[list[Route]] = []  # for each broker, one to each member of etcd
         self.http: list[str] = [f"127.0.0.1:{free_port()}" for _ in range(size)]
         self._proxies = Proxies() if proxied else None
         self._addresses = [(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for _ in range(size)]
@@ -46,9 +46,9 @@ class OttlaCluster:
             elif etcd_members:
                 self.etcd = etcd_cluster(folder / "etcd", etcd_members)
             self._open_paths(frozenset(proxied))
-            with ThreadPoolExecutor(size) as pool:  # a start mostly waits
+            with ThreadPoolExecutor(size) as pool:  # a start is mostly waiting
                 starts = [pool.submit(self._broker, folder, number, size, settings) for number in range(size)]
-            self.brokers = [start.result() for start in starts if not start.exception()]  # all of them, or some to end
+            self.brokers = [start.result() for start in starts if not start.exception()]  # without failed ones
             for start in starts:
                 start.result()
         except BaseException:
@@ -57,17 +57,17 @@ class OttlaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients find any of them."""
+        """The addresses of all brokers, for clients."""
         return ",".join(broker.bootstrap for broker in self.brokers)
 
-    # ---- who is what
+    # ---- roles and state
 
     def leader(self, topic: str, index: int) -> int:
-        """Who leads a partition, as the brokers that answer know it; −1 where nobody does."""
+        """The leader of a partition, by the newest epoch among the brokers that answer; −1 if it has none."""
         return int(self.partition(topic, index).leader_id)
 
     def partition(self, topic: str, index: int) -> Any:
-        """A partition as Metadata has it, by the newest epoch among the brokers that answer."""
+        """A partition in Metadata's answer, from the broker that knows its newest leader epoch."""
         message = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
         found = [
             partition
@@ -79,13 +79,13 @@ class OttlaCluster:
         return max(found, key=lambda partition: partition.leader_epoch)
 
     def coordinator(self, group: str) -> int:
-        """Who coordinates a group, as the first broker that knows says; −1 where nobody does just now."""
+        """The coordinator of a group, from the first broker that knows it; −1 if no broker does."""
         asked = {"key_type": 0, "coordinator_keys": [group]}
         found = (answer.coordinators[0] for answer in self._ask_all(FIND_COORDINATOR, 4, asked))
         return next((int(each.node_id) for each in found if not each.error_code), -1)
 
     def controller(self) -> int:
-        """The broker whose process holds the controller's lease. Raises AssertionError where none does for 20 s."""
+        """The broker whose process is the active controller. Raises AssertionError if there is none for 20 s."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             for number, broker in enumerate(self.brokers):
@@ -95,11 +95,11 @@ class OttlaCluster:
         raise AssertionError("nobody is the controller")
 
     def metric(self, number: int, name: str) -> float:
-        """A metric without labels of a broker; NaN where it doesn't answer."""
+        """A broker's metric without labels; 0 if the broker doesn't answer."""
         return sum(value for key, value in self.metrics(number).items() if key == name)
 
     def metrics(self, number: int) -> dict[str, float]:
-        """All metrics of a broker, by their name with labels; none where it doesn't answer."""
+        """All metrics of a broker, by their name with labels; empty if the broker doesn't answer."""
         try:
             with urllib.request.urlopen(f"http://{self.http[number]}/metrics", timeout=2) as answer:
                 lines = answer.read().decode().splitlines()
@@ -108,19 +108,19 @@ class OttlaCluster:
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line and line[0] != "#"}
 
     def folder_of(self, number: int, topic: str, index: int) -> Path | None:
-        """Where a broker has its replica, if it has one."""
+        """The folder of a broker's replica; None if it has no replica."""
         found = (folder / f"{topic}-{index}" for folder in self.brokers[number].log_directories)
         return next((folder for folder in found if folder.exists()), None)
 
     def wait(self, what: str, until: Callable[[], bool], seconds: float = 30.0) -> None:
-        """Returns once `until` is true. Raises AssertionError, with `what` it waited for."""
+        """Waits until `until` is true. Raises AssertionError, which names `what` it waited for."""
         deadline = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"
             time.sleep(0.05)
 
     def wait_until_in_sync(self, topic: str, partitions: int, replicas: int, seconds: float = 60.0) -> None:
-        """Until each partition has so many replicas in its ISR, and a leader."""
+        """Waits until each partition has a leader and at least `replicas` in-sync replicas."""
 
         def in_sync() -> bool:
             states = [self.partition(topic, index) for index in range(partitions)]
@@ -131,24 +131,24 @@ class OttlaCluster:
     # ---- paths between them
 
     def cut(self, one: int, other: int) -> None:
-        """What broker `one` sends doesn't reach broker `other` any more; the other way is left open."""
+        """Cuts the direction from broker `one` to broker `other`; the opposite direction stays open."""
         self.to_brokers[other].cut("there", client=f"broker-{one}-")
         self.to_brokers[one].cut("back", client=f"broker-{other}-")
 
     def heal(self) -> None:
-        """All paths are open."""
+        """Opens all paths."""
         for route in [*self.to_brokers, *self.to_clients, *(route for routes in self.to_etcd for route in routes)]:
             route.heal()
 
-    # ---- life
+    # ---- start and stop
 
     def stop(self) -> None:
-        """SIGTERM for all at once. Raises AssertionError where one doesn't end well."""
+        """Sends SIGTERM to all brokers at once. Raises AssertionError if a broker doesn't end cleanly."""
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(OttlaBroker.stop, self.brokers))
 
     def close(self) -> None:
-        """Whatever runs still is killed."""
+        """Kills all processes that still run."""
         for broker in self.brokers:
             broker.kill()
         for member in self.etcd:

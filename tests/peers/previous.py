@@ -1,4 +1,4 @@
-"""Ottla as it was at an older commit: the one before this one, or OTTLA_PREVIOUS, any that git knows."""
+"""The sources of an older commit: of the one before HEAD, or of OTTLA_PREVIOUS, which may be any that git knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.peers.tools import ROOT
 
 
 def previous_sources(folder: Path, *parts: str) -> Path:
-    """Its files, or `parts` of them, in `folder`. Skips where the clone has no older commit, or isn't one."""
+    """Extracts the commit's files, or `parts` of them, to `folder`. Skips the test if the clone has no older commit, or
+    isn't a clone."""
     asked = os.environ.get("OTTLA_PREVIOUS")
     archive = ["git", "-C", str(ROOT), "archive", "--format=tar", asked or "HEAD~1", *parts]
     done = subprocess.run(archive, capture_output=True, check=False)

@@ -1,10 +1,10 @@
 """TCP proxies on the loopback interface that can be cut, in one direction or both, delayed, or reset.
 
-What is cut is held, not lost, and goes on when the cut is healed: so does TCP when packets are lost for a while. A cut
-direction holds everything, the end of a connection too; a connection that is opened meanwhile hangs. Direction "there"
-is from who connects to who listens, "back" the other one.
+A cut direction holds bytes back and doesn't lose them; they go on when the cut is healed. TCP behaves like that when
+packets are lost for a while. The end of a connection is held back, too, and a connection that is opened meanwhile
+hangs. Direction "there" is from the connecting side to the listening side, "back" is the opposite one.
 
-A cut may be for some clients only: those whose client id, in the first request of a connection, begins with a name.
+A cut may apply to some clients only: to connections whose first request has a client id with a given prefix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 1 << 16
 _OPENING_S = 5.0
 _first_request = struct.Struct(">ihhih")
-_reset = struct.pack("ii", 1, 0)  # SO_LINGER: no goodbye, a reset
+_reset = struct.pack("ii", 1, 0)  # SO_LINGER with 0 seconds: close sends a reset
 
 
 class Proxies:
@@ -43,14 +43,14 @@ class Proxies:
         return route
 
     def close(self) -> None:
-        """Ends the thread, and every connection with it."""
+        """Ends the thread and all connections."""
         self.run(self._cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine that runs in the thread."""
+        """Runs a coroutine in the thread, and returns its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
     async def _cancel_all(self) -> None:
@@ -62,10 +62,10 @@ class Proxies:
 
 @dataclass(eq=False)
 class _Connection:
-    """Two sockets and who is at the far end."""
+    """A connection's two sockets, and its client."""
 
     here: socket.socket
-    client: str = ""  # its client id, once the first request came
+    client: str = ""  # the client id, once the first request came
     upstream: socket.socket | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -84,23 +84,23 @@ class Route:
         self._serving: asyncio.Task[None] | None = None
 
     def cut(self, *directions: Direction, client: str = "") -> None:
-        """Holds what goes in these directions, for clients with a name that begins like this."""
+        """Holds the bytes in these directions, for clients whose client id begins with `client`."""
         self._proxies.run(self._cut({(direction, client) for direction in directions}))
 
     def heal(self) -> None:
-        """Lets everything through, at once; what was held too."""
+        """Ends all cuts and delays; held bytes go on at once."""
         self._proxies.run(self._heal())
 
     def delay(self, there_s: float, back_s: float) -> None:
-        """Everything takes so long from now on."""
+        """Delays every forwarded piece of data by this time, in either direction, until `heal`."""
         self._delays_s = {"there": there_s, "back": back_s}
 
     def reset(self) -> int:
-        """Both ends of every connection are told that it is broken; how many there were."""
+        """Resets both ends of every connection. Returns the number of connections."""
         return self._proxies.run(self._reset())
 
     async def listen(self) -> None:
-        """Begins to accept; in the proxies' thread."""
+        """Begins to accept connections. It must run in the proxies' thread."""
         host, _, port = self.endpoint.rpartition(":")
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -171,7 +171,7 @@ class Route:
             await loop.sock_sendall(to, data)
 
     async def _pass(self, direction: Direction, connection: _Connection) -> None:
-        """Returns when what goes in this direction may go."""
+        """Waits for the delay of this direction, and while the direction is cut."""
         if self._delays_s[direction]:
             await asyncio.sleep(self._delays_s[direction])
         async with self._changed:
@@ -197,7 +197,7 @@ class Route:
 
 
 def _client_id(data: bytes) -> str:
-    """The client id of a connection's first request; "?" where these bytes aren't Kafka's."""
+    """The client id in a connection's first request; "?" if these bytes aren't a request of Kafka's protocol."""
     if len(data) < _first_request.size:
         return "?"
     *_, size = _first_request.unpack_from(data)

@@ -1,6 +1,6 @@
-"""The records that every client of the codec tests writes, and the digest by which each checks what the others wrote.
+"""The records that every client of the codec tests writes, and the digest by which each client checks what it reads.
 
-The Java and Go programs in `tests/conformance` hold the same definition.
+The Java and Go programs in `tests/conformance` have the same definition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Headers = list[tuple[str, bytes]]
 
 
 class SampleRecord(NamedTuple):
-    """What goes in; offset and partition 0 follow from the order."""
+    """A record to write. Its offset is its index; all records go to partition 0."""
 
     timestamp: int
     key: bytes | None
@@ -25,13 +25,13 @@ class SampleRecord(NamedTuple):
     headers: Headers
 
     def line(self, offset: int) -> str:
-        """What the digest is made of."""
+        """The record's line in the digested text."""
         headers = "".join(f"{name}={_hex(value)};" for name, value in self.headers)
         return f"{offset}|{self.timestamp}|{_hex(self.key)}|{_hex(self.value)}|{headers}\n"
 
 
 def all_records() -> list[SampleRecord]:
-    """In order of their offsets."""
+    """All sample records, in the order of their offsets."""
     return [
         SampleRecord(
             FIRST_TIMESTAMP + i,
@@ -44,7 +44,7 @@ def all_records() -> list[SampleRecord]:
 
 
 def digest(seen: Iterable[tuple[int, SampleRecord]]) -> str:
-    """Of (offset, record) as a client gave them."""
+    """The digest of the (offset, record) pairs that a client has read."""
     sha = hashlib.sha256()
     for offset, record in seen:
         sha.update(record.line(offset).encode())
@@ -52,7 +52,7 @@ def digest(seen: Iterable[tuple[int, SampleRecord]]) -> str:
 
 
 def expected_digest() -> str:
-    """What a client must see."""
+    """The digest of the sample records, which every client must get."""
     return digest(enumerate(all_records()))
 
 

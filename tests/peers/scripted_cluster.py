@@ -1,6 +1,6 @@
-"""A cluster that answers what a test says: Metadata, ListOffsets and Fetch, and any error code in place of the truth.
+"""A cluster whose answers a test scripts: it serves Metadata, ListOffsets and Fetch, and any error code instead.
 
-Every broker has a view of its own of which topics there are, so that one may lag behind the others.
+Every broker has its own view of the topics, so that a broker may lag behind the others.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
 _VERSIONS = {FETCH: (4, 13), LIST_OFFSETS: (1, 7), METADATA: (1, 12), API_VERSIONS: (0, 3)}
 _size = struct.Struct(">i")
 Fault = Callable[[int, int, str], ErrorCode]
-"""(broker, API, topic) → what the broker answers about the topic; none for the truth."""
+"""(broker, API, topic) → the error code that the broker answers for the topic; `none` for the real answer."""
 
 
 @dataclass
 class Topic:
-    """A topic whose partitions hold so many records; `starts` is where each log begins."""
+    """A topic. `counts` are the end offsets of its partitions, `starts` their first offsets (default 0)."""
 
     counts: Sequence[int]
     starts: Sequence[int] = ()
@@ -39,9 +39,9 @@ class Topic:
 
 
 class ScriptedCluster:
-    """Brokers on the loopback interface, one of which leads everything. Use it as a context manager.
+    """Brokers on the loopback interface; the broker `leader` leads all partitions. Use it as a context manager.
 
-    Who is among the `silent` takes requests and answers none of them.
+    Brokers in `silent` read requests and don't answer them.
     """
 
     def __init__(self, brokers: int = 2, **topics: Topic) -> None:
@@ -66,7 +66,7 @@ class ScriptedCluster:
         return ",".join(f"127.0.0.1:{listener.getsockname()[1]}" for listener in self._listeners)
 
     def everywhere(self, **topics: Topic | None) -> None:
-        """Every broker knows by now that these topics are so, or are gone (None)."""
+        """Sets these topics in every broker's view; None removes a topic."""
         for view in self.views:
             for name, topic in topics.items():
                 if topic is None:
@@ -75,7 +75,7 @@ class ScriptedCluster:
                     view[name] = topic
 
     def times(self, count: int, code: ErrorCode, *api_keys: int, brokers: Sequence[int] = ()) -> None:
-        """The next `count` answers of these APIs are `code`."""
+        """Lets the next `count` answers of these APIs, of these brokers or of all, be `code`."""
         left = [count]
 
         def fault(broker: int, api_key: int, topic: str) -> ErrorCode:

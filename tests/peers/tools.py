@@ -1,4 +1,4 @@
-"""Programs that are not ours and not on PyPI: find them, or say in one line what is missing and how to get it."""
+"""Finds programs that tests need and that aren't on PyPI, or says in one line what is missing and how to install it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HOW = {
 
 
 def need(*programs: str) -> None:
-    """Skips the test where one of `programs` is missing; under CI that is a failure."""
+    """Skips the test if one of `programs` is missing; under CI the test fails instead."""
     missing = [_HOW[program] for program in programs if shutil.which(program) is None]
     if not missing:
         return
@@ -38,7 +38,7 @@ def need(*programs: str) -> None:
 
 
 def need_native_walk() -> None:
-    """Skips what measures a broker where the walk over records is the slow one; under CI that is a failure."""
+    """Skips a test that measures a broker if the native walk over records isn't built; under CI the test fails."""
     need("cc")
     if record_walk.NATIVE:
         return
@@ -49,7 +49,7 @@ def need_native_walk() -> None:
 
 
 def go_program(source: Path, package: str = ".", name: str = "") -> Path:
-    """A package of the Go module in `source`, built where that is newer; skips the test where there is no Go."""
+    """The program of a package of the Go module in `source`, rebuilt if that is newer. Skips the test without Go."""
     need("go")
     name = name or source.name
     with locked(f"go/{source.name}") as folder:
@@ -64,7 +64,7 @@ def go_program(source: Path, package: str = ".", name: str = "") -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[Path]:
-    """A folder of the cache, held by this process alone: two test runs never prepare the same thing at once."""
+    """A folder of the cache, locked by this process, so that two test runs never fill it at the same time."""
     folder = CACHE / name
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as file:

@@ -1,8 +1,8 @@
-"""Requests of the topic and cluster APIs, and what Apache Kafka answers, in a file that tests need no Java for.
+"""Requests of the topic and cluster APIs, and Apache Kafka's recorded answers, so that tests need no Java.
 
-`python -m tests.peers.topic_exchanges` starts Apache Kafka and records the file anew. The requests build on each other.
-A string "id of NAME" in a request stands for that topic's id; in answers ids, addresses and the cluster's id are
-replaced by what they belong to.
+`python -m tests.peers.topic_exchanges` starts Apache Kafka and records the answers anew. The requests build on each
+other. A string "id of NAME" in a request stands for that topic's id. In the answers, topic ids are replaced by such
+strings, and addresses and the cluster's id by the names of their fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORDED = Path(__file__).resolve().parents[1] / "unit/broker/api/topics_of_apac
 METADATA, CREATE, DELETE, GROW, ELECT, REASSIGN, REASSIGNMENTS, CLUSTER, UNREGISTER, DESCRIBE = (
     3, 19, 20, 37, 43, 45, 46, 60, 64, 75
 )  # fmt: skip
-SETTLE_SECONDS = 0.3  # until a change has reached the broker's image
+SETTLE_SECONDS = 0.3  # a change has reached the broker's metadata after this time
 NOBODYS = "id of nobody's"
 UNSET = UUID(int=0)
 
@@ -111,7 +111,7 @@ def _describe(*names: str, limit: int = 2000, cursor: tuple[str, int] | None = N
 
 
 EXCHANGES: tuple[Exchange, ...] = (
-    # Creating.
+    # Creation.
     _create(_new("a", 2)),
     _create(_new("a", 2)),
     _create(_new("a", 0)),
@@ -161,7 +161,7 @@ EXCHANGES: tuple[Exchange, ...] = (
     _create(_new("x"), timeout=0),
     _create(_new("x"), timeout=-1),
     _metadata(12, everything=True),
-    # Growing.
+    # More partitions.
     _create(_new("g", 2)),
     _grow(("g", 3, None)),
     _grow(("g", 3, None)),
@@ -182,7 +182,7 @@ EXCHANGES: tuple[Exchange, ...] = (
     _grow(("g", 9, None), validate_only=True),
     _grow(("g", 5, None), version=0),
     _grow(),
-    # Asking.
+    # Descriptions.
     *(_metadata(version, everything=True) for version in range(14)),
     *(_metadata(version) for version in range(1, 14)),
     *(_metadata(version, "a") for version in range(14)),
@@ -248,7 +248,7 @@ EXCHANGES: tuple[Exchange, ...] = (
     (REASSIGNMENTS, 0, {"topics": None, "timeout": 10_000}),
     (UNREGISTER, 0, {"broker_id": 99}),
     (UNREGISTER, 0, {"broker_id": -1}),
-    # Deleting.
+    # Deletion.
     *(_create(_new(f"d{number}", 2)) for number in range(9)),
     _delete(("d0", None)),
     _delete((None, "id of d1")),
@@ -269,11 +269,11 @@ EXCHANGES: tuple[Exchange, ...] = (
 )
 
 Ask = Callable[[int, int, dict[str, Any]], Awaitable[Any]]
-"""Asks a broker: API key, version, request; kio's object of the answer."""
+"""Asks a broker: (API key, version, request) → kio's object of the answer."""
 
 
 async def play(ask: Ask, settle: Callable[[], Awaitable[None]]) -> list[Any]:
-    """A broker's answers to all requests, in their order and with what differs from run to run replaced."""
+    """A broker's answers to all requests, in their order. Values that differ from run to run are replaced."""
     names: dict[UUID, str] = {}
     answers = []
     for key, version, request in EXCHANGES:
@@ -287,7 +287,7 @@ async def play(ask: Ask, settle: Callable[[], Awaitable[None]]) -> list[Any]:
 
 
 def _resolved(value: Any, names: dict[UUID, str]) -> Any:
-    """The request with real ids. Of topics that had the same name the latest is meant."""
+    """The request with real ids. If several topics had the same name, the latest one's id is taken."""
     if isinstance(value, dict):
         return {key: _resolved(inner, names) for key, inner in value.items()}
     if isinstance(value, list):
@@ -299,7 +299,7 @@ def _resolved(value: Any, names: dict[UUID, str]) -> Any:
 
 
 def _plain(value: Any, names: dict[UUID, str], name: str = "") -> Any:
-    """An answer as JSON would hold it, lists of structs in order of their content."""
+    """An answer as JSON data, with sorted lists of structs."""
     if isinstance(value, dict):
         return {key: _plain(inner, names, key) for key, inner in value.items() if key != "throttle_time"}
     if isinstance(value, UUID):
@@ -314,7 +314,7 @@ def _plain(value: Any, names: dict[UUID, str], name: str = "") -> Any:
 
 
 def main() -> None:
-    """Record Apache Kafka's answers."""
+    """Records Apache Kafka's answers."""
     import asyncio
 
     async def settle() -> None:

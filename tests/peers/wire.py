@@ -1,4 +1,4 @@
-"""The protocol by hand over a blocking socket: for requests that no decent client sends, and to compare brokers."""
+"""Kafka's protocol over a blocking socket: for requests that no client library sends, and to compare brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla.protocol.frames import request_frame, response_body
 from ottla.protocol.messages import read_response, write_request
 
 _PORTS = range(20_001, 32_768)
-_port = count(SystemRandom().randrange(len(_PORTS)))  # another test run begins elsewhere
+_port = count(SystemRandom().randrange(len(_PORTS)))  # a random first port, another one in each test run
 
 
 class Closed(Exception):
@@ -21,7 +21,7 @@ class Closed(Exception):
 
 
 class Wire:
-    """One connection. `call` speaks Kafka, `send` and `receive` anything."""
+    """One connection. `call` sends valid requests, `send` any bytes."""
 
     def __init__(self, bootstrap: str, timeout: float = 20.0) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -35,12 +35,12 @@ class Wire:
         self.socket.close()
 
     def call(self, api_key: int, version: int, message: dict[str, Any] | None = None) -> Any:
-        """A request, and kio's object of its answer."""
+        """Sends a request, and returns kio's object of its answer."""
         self.ask(api_key, version, write_request(api_key, version, message or {}))
         return self.answer(api_key, version)
 
     def ask(self, api_key: int, version: int, body: bytes) -> int:
-        """Sends a request of which only the header is right for sure; its correlation id."""
+        """Sends a request with a valid header and any body. Returns its correlation id."""
         self._correlation += 1
         self.socket.sendall(request_frame(api_key, version, self._correlation, "wire", body))
         return self._correlation
@@ -55,12 +55,12 @@ class Wire:
         self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """The next frame without its size. Raises Closed at the end, TimeoutError when nothing comes."""
+        """The next frame, without its size. Raises Closed if the connection ends, TimeoutError if nothing comes."""
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)
 
     def closed_by_peer(self) -> bool:
-        """Waits until the broker hangs up; False where it answers or stays silent instead."""
+        """Waits until the broker closes the connection. False if it sends bytes, or nothing until the time-out."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -82,12 +82,12 @@ class Wire:
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` with its size in front."""
+    """`payload` with its size before it."""
     return struct.pack(">i", len(payload)) + payload
 
 
 def wait_until_ready(bootstrap: str, timeout: float = 60.0) -> None:
-    """Returns once Metadata names a broker. Raises TimeoutError."""
+    """Waits until Metadata names a broker. Raises TimeoutError."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
@@ -101,9 +101,10 @@ def wait_until_ready(bootstrap: str, timeout: float = 60.0) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on just now, and that no other call gives.
+    """A port of the loopback interface without a listener. Other calls return other ports.
 
-    It lies below those that the kernel gives to outgoing connections: whoever listened there finds it free again.
+    The port is below the range from which the kernel takes ports of outgoing connections: a process that restarts finds
+    its port free again.
     """
     while True:
         port = _PORTS[next(_port) % len(_PORTS)]

@@ -1,8 +1,8 @@
-"""Looks at what administrators are told: who is told that a topic was made or deleted finds it so at every live broker.
+"""Checks answers to administrators: when a topic is answered as created or deleted, every live broker knows that.
 
-Looked at in the moment in which the answer leaves, and in the processes themselves, so nothing can happen in between. A
-broker counts as live if the one that answers saw it registered when it began to wait, and sees it so when it has
-waited, under the registration that it still has.
+The check runs at the moment in which the answer leaves, and looks into the processes themselves, so nothing can happen
+in between. A broker counts as live if the answering broker saw it registered before and after its wait, under the
+registration that the live broker still has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 
 class administrators_watched:  # used as a context manager
-    """`wrong` gets a sentence for each broker that doesn't know what was answered."""
+    """Appends a sentence to `wrong` for each broker that doesn't know an answered change."""
 
     def __init__(self, world: Callable[[], World | None], wrong: list[str]) -> None:
         self._world = world
@@ -74,7 +74,7 @@ class administrators_watched:  # used as a context manager
                     self._wrong.append(f"unseen: {name} was {done} by broker {broker.id}, and on {node.host} {why}")
 
     def _unmade(self, other: Broker, name: str, topic_id: UUID) -> str:
-        """What is missing of a topic; nothing where somebody has deleted it since."""
+        """A phrase for what `other` lacks of a created topic; empty if it lacks nothing, or the topic is deleted."""
         world = self._world()
         assert world is not None
         entry = world.store.entries.get(keys.topic(name))
@@ -84,7 +84,7 @@ class administrators_watched:  # used as a context manager
 
 
 def _done(results: list[dict[str, Any]]) -> list[tuple[str, UUID]]:
-    """(name, id) of what succeeded."""
+    """(name, id) of the topics whose creation or deletion succeeded."""
     return [(each["name"], each["topic_id"]) for each in results if not each.get("error_code") and each["topic_id"]]
 
 
@@ -98,7 +98,7 @@ def _undeleted(other: Broker, topic_id: UUID) -> str:
 
 
 def _unopened(other: Broker, topic_id: UUID) -> Iterator[str]:
-    """Partitions that the broker leads by its image, and has no log of, although its disk took one."""
+    """Phrases for partitions that the broker leads by its image without an open log, if its disk isn't the reason."""
     for index, state in other.image.partitions[topic_id].items():
         leads = state.leads(other.id, other.replicas.broker_epoch)
         wanting = (topic_id, index) in other.replicas._unopened or other.logs.failed or other.logs.full

@@ -1,7 +1,7 @@
-"""Faults of several steps: each step happens by itself too, but hardly ever in the order that hurts most.
+"""Faults of several steps. Each step also happens alone, but hardly ever in the order that does most harm.
 
-All of them are legal: processes die, links break, leases end, and are put right again. What they have in common is
-that they wait for the cluster to do something, and strike then.
+All steps are legal: processes die, links break and leases end, and are restored later. An ambush waits for the cluster
+to reach a state, and causes the next fault then.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED)
 
 
 def deposed_leader_leads_again(faults: Faults) -> str:
-    """A leader gets records that nobody else has, loses its place to another, truncates, and leads once more, perhaps
-    before its producers have heard of the other one. It may be asked again for what it has and can't commit.
+    """A leader gets records that no follower has, is replaced by another leader, truncates, and leads again, perhaps
+    before its producers have heard of the other leader. Producers may resend records that it has and can't commit.
     """
     return _ambush_a_leader(faults, TOPICS, ("kill", "power", "lease"), _depose_and_reelect, isr_min=2)
 
@@ -38,7 +38,8 @@ def deposed_leader_leads_again(faults: Faults) -> str:
 def _ambush_a_leader(
     faults: Faults, topics: tuple[str, ...], hows: tuple[str, ...], ambush: Ambush, isr_min: int = 1
 ) -> str:
-    """Begins an ambush of the leader of some partition of these topics, by lot; what is done to whom, or nothing."""
+    """Begins an ambush of the leader of a random partition of these topics. Returns a text about it, empty if none
+    begins."""
     state = faults.random.choice(faults.observer.states(topics) or [None])
     if state is None or state.leader == NO_LEADER or len(state.isr) < isr_min:
         return ""
@@ -51,7 +52,7 @@ def _ambush_a_leader(
 
 
 def _cut_fetches(faults: Faults, node: Node) -> list[str]:
-    """No follower's fetch arrives any more; the hosts of the others."""
+    """Cuts the links from all other hosts to this one, so that no fetch arrives. Returns the other hosts."""
     others = [other.host for other in faults.world.nodes.values() if other is not node]
     for other in others:
         faults.world.network.cut_link(other, node.host)
@@ -64,7 +65,7 @@ async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) ->
     faults.bell.ring()
     await asyncio.sleep(0.005 + random.expovariate(100))
     if any((state.topic_id, state.index) == key for state in faults.observer.states((KEYED,))):
-        for _ in range(3):  # whole segments that nobody else has
+        for _ in range(3):  # the leader fills whole segments that no follower has
             await asyncio.sleep(random.uniform(0.5, 1.5) * int(faults.knobs.keyed_topic["segment.ms"]) / 1000)
             faults.bell.ring()
     if random.random() < 0.5:
@@ -102,8 +103,9 @@ async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) ->
 
 
 def restart_at_once(faults: Faults) -> str:
-    """A host is on again before anybody has noticed that it was off: its registration ends just before it comes back,
-    or just after, the controller goes, or is slow to see it, and the host is registered before the others hear from it.
+    """A host restarts before any other has noticed that it was down: its registration ends just before it comes back or
+    just after. The controller may be replaced or learn of it late, and the host may register before it can reach the
+    other hosts.
     """
     node = faults.running()
     if node is None:
@@ -131,8 +133,8 @@ def restart_at_once(faults: Faults) -> str:
 
 
 def restart_of_all(faults: Faults) -> str:
-    """All brokers are stopped cleanly, when perhaps no producer has heard of what they appended last: all of it is sent
-    again, to leaders that know of it only by what they left on their disks.
+    """All brokers are stopped cleanly. Perhaps no producer got the acknowledgements of the last appends: the producers
+    resend these batches to leaders that know them only from their disks.
     """
     random, network = faults.random, faults.world.network
     nodes = [node for node in faults.world.nodes.values() if node.serving and not node.stopping]
@@ -152,8 +154,8 @@ def restart_of_all(faults: Faults) -> str:
 
 
 def last_in_sync_goes(faults: Faults) -> str:
-    """A leader is left alone in its ISR, gets records that nobody else has, and goes: where unclean elections are
-    allowed, another leads without them, while the one that went perhaps doesn't know, and acknowledges more.
+    """A leader is the only in-sync replica, gets records that no other replica has, and goes away. By an unclean
+    election another replica leads without these records. The former leader may not know that, and acknowledge more.
     """
     return _ambush_a_leader(faults, (UNCLEAN,), ("kill", "power", "store"), _leave_alone)
 
@@ -184,8 +186,8 @@ async def _leave_alone(faults: Faults, node: Node, key: Key, how: str) -> None:
 
 
 def controller_sleeps(faults: Faults) -> str:
-    """Something happens that the controller must act upon, and it is stopped while it does; it wakes when another has
-    taken over.
+    """A broker loses its registration, and the controller is paused while it acts on that. It wakes up after another
+    controller has taken over.
     """
     entry = faults.world.store.entries.get(CONTROLLER)
     if entry is None:
@@ -208,7 +210,7 @@ def controller_sleeps(faults: Faults) -> str:
 
 
 def _mute(faults: Faults, node: Node) -> None:
-    """Nothing that a host sends arrives at another one for a while."""
+    """Cuts the links from a host to all others for a while."""
     network = faults.world.network
     others = [other.host for other in faults.world.nodes.values() if other is not node]
     for other in others:

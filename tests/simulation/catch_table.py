@@ -7,36 +7,37 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-TRIED_MAX = 40  # seeds behind the recorded one
+TRIED_MAX = 40  # seeds after the recorded one
 
 
 class Catch(NamedTuple):
-    """The first seed that caught a bug, and the first sentence of what was wrong."""
+    """The first seed that caught a bug, and the first violation in its run."""
 
     seed: int
     why: str
 
 
 FirstCaught = Callable[[str, Iterable[int]], Catch | None]
-"""The first of some seeds that catches the bug of a name."""
+"""(name of a bug, seeds) → the first of these seeds that catches the bug."""
 
 
 class CatchTable:
-    """The file `caught.txt` of a swarm, and how it is made and replayed."""
+    """The file `caught.txt` of a swarm: makes it and replays it."""
 
     def __init__(self, file: Path, seeds: str, first_caught: FirstCaught) -> None:
-        """`seeds`: those that are tried, as `0-499`."""
+        """`seeds`: the tried seeds, as a text such as `0-499`."""
         self._file = file
         self._head = f"# planted bug | first seed of {seeds} that catches it | what that run says\n"
         self._first_caught = first_caught
 
     def recorded(self) -> dict[str, Catch]:
-        """What stands there."""
+        """The file's rows, by the name of the bug."""
         rows = [line.split(" | ", 2) for line in self._file.read_text().splitlines() if not line.startswith("#")]
         return {name: Catch(int(seed), why) for name, seed, why in rows}
 
     def record(self, names: Iterable[str], bugs: Iterable[str], seeds: Iterable[int]) -> list[str]:
-        """Finds who catches these of all bugs and writes it down; those that nobody catches, which lose their lines."""
+        """Finds the first seeds that catch `names`, out of all `bugs`, and writes the file. Returns the bugs that no
+        seed catches; their lines are removed."""
         table = self.recorded() if self._file.exists() else {}
         left = []
         for name in names:
@@ -53,8 +54,8 @@ class CatchTable:
         return left
 
     def replay(self, seconds: float, names: Collection[str] = (), seed_max: float = float("inf")) -> list[str]:
-        """Runs the recorded seeds, of these bugs or of all, or what can be begun in that time (0: all of it); the bugs
-        that none of the tried seeds catches any more. A bug whose first seed is beyond `seed_max` may be missed."""
+        """Runs the recorded seeds of these bugs, or of all bugs. No run begins after `seconds` (0: no limit). Returns
+        the bugs that no tried seed catches any more, without bugs whose recorded seed is above `seed_max`."""
         left = []
         ends = time.monotonic() + seconds if seconds else float("inf")
         for name, catch in self.recorded().items():

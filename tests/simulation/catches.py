@@ -37,7 +37,7 @@ TABLE = CatchTable(Path(__file__).with_name("caught.txt"), "0-499", first_caught
 
 
 def main() -> int:
-    """1 where a bug isn't caught."""
+    """Returns the exit code: 1 if a bug isn't caught, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-499", help="FIRST-LAST")
     parser.add_argument("--bug", action="append", default=[], help="only this one; more than once for some")
@@ -56,4 +56,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the first runs' worlds aren't to be taken apart
+    os._exit(code)  # without destroying the objects of the first runs

@@ -1,8 +1,8 @@
-"""Clients over the protocol's messages: small, honest about what they know, and as persistent as Kafka's are.
+"""Small clients over the protocol's messages, which retry as persistently as Kafka's clients do.
 
-They go by Kafka's rules where those matter for safety: an idempotent producer resends in order from the first batch
-that isn't acknowledged, nobody takes metadata with an older leader epoch than what it knows, and fetches name the
-leader epoch, so that a deposed leader can't answer for the new one.
+They obey Kafka's rules that matter for safety. An idempotent producer resends in order from the first unacknowledged
+batch. A client ignores metadata with an older leader epoch than the known one. Fetches name the leader epoch, so that a
+deposed leader can't answer for the new one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _size = struct.Struct(">i")
 
 
 class Unavailable(Exception):
-    """The request can't be served just now; `sent` says whether it may have had an effect all the same."""
+    """The request isn't served now. `sent` says whether it may have had an effect nevertheless."""
 
     def __init__(self, reason: object, *, sent: bool) -> None:
         super().__init__(str(reason))
@@ -46,13 +46,13 @@ class Unavailable(Exception):
 
 
 class Bell:
-    """Wakes all who pause before their time: work comes in bursts."""
+    """Ends the pauses of all clients early, so that their work comes in bursts."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     async def pause(self, seconds: float) -> None:
-        """Until the bell rings, or so long."""
+        """Pauses until the bell rings, at most for `seconds`."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         timer = loop.call_later(seconds, _wake, woken)
@@ -74,7 +74,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 class Connection:
-    """Requests over one stream; several may be under way, and are answered in order."""
+    """Requests over one stream. Several may be in flight; they are answered in order."""
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self.closed = False
@@ -86,7 +86,7 @@ class Connection:
         self._writing = asyncio.Lock()
 
     async def call(self, api_key: int, message: Mapping[str, Any], timeout_s: float, version: int = -1) -> Any:
-        """The answer. Raises Unavailable."""
+        """Sends a request and returns the answer. Raises Unavailable."""
         if self.closed:
             raise Unavailable("closed", sent=False)
         version = VERSIONS[api_key] if version < 0 else version
@@ -106,7 +106,7 @@ class Connection:
             raise Unavailable(error, sent=True) from error
 
     def close(self, reason: object = "closed") -> None:
-        """Fails all that waits."""
+        """Closes the stream, and fails all requests in flight."""
         if not self.closed:
             self.closed = True
             self._stream.close()
@@ -135,7 +135,7 @@ class Connection:
 
 
 class Client:
-    """One client process: what it knows of the cluster, and its connections."""
+    """One client process: its metadata of the cluster, and its connections."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Client:
         self.bell = bell or Bell()
         self.timeout_s = 3.0
         self.backoff_s = 0.1
-        self.epoch_ms = 1_700_000_000_000  # when its records were made: brokers forget producers by that
+        self.epoch_ms = 1_700_000_000_000  # the base of its records' timestamps, by which brokers expire producers
         self.leaders: dict[Partition, tuple[int, int]] = {}  # broker id, leader epoch
         self._bootstrap = bootstrap
         self._opener = opener
@@ -161,7 +161,7 @@ class Client:
         self._opening = asyncio.Lock()
 
     async def to_any(self, api_key: int, message: Mapping[str, Any]) -> Any:
-        """Asks a broker chosen by lot. Raises Unavailable."""
+        """Asks a random broker. Raises Unavailable."""
         known = list(self._addresses.values()) or self._bootstrap
         return await self._to(self.random.choice(known + self._bootstrap), api_key, message)
 
@@ -183,7 +183,7 @@ class Client:
         return await self._connection(self._addresses[leader]), epoch
 
     async def refresh(self, topic: str) -> None:
-        """Asks who leads. Raises Unavailable."""
+        """Asks for the topic's leaders. Raises Unavailable."""
         answer = await self.to_any(METADATA, {"topics": [{"name": topic}], "allow_auto_topic_creation": False})
         for broker in answer.brokers:
             self._addresses[broker.node_id] = (broker.host, broker.port)
@@ -194,13 +194,13 @@ class Client:
                     self.leaders[key] = (partition.leader_id, partition.leader_epoch)
 
     async def refreshed(self, topic: str) -> None:
-        """After an error: waits a moment and asks who leads, as far as that works."""
+        """After an error: waits a moment and asks for the topic's leaders; a failure of that is ignored."""
         await asyncio.sleep(self.backoff_s * self.random.uniform(0.5, 1.5))
         with contextlib.suppress(Unavailable):
             await self.refresh(topic)
 
     async def pause(self, seconds: float) -> None:
-        """About so long, unless the bell rings."""
+        """Pauses for about `seconds`, or until the bell rings."""
         await self.bell.pause(seconds * self.random.uniform(0.2, 1.8))
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class Client:
 
 
 async def create_topic(client: Client, name: str, assignments: list[list[int]], configs: Mapping[str, str]) -> None:
-    """Creates a topic, with persistence."""
+    """Creates a topic, and retries until it exists."""
     topic = {
         "name": name,
         "num_partitions": -1,
@@ -249,7 +249,7 @@ async def create_topic(client: Client, name: str, assignments: list[list[int]], 
 
 
 async def reassign(client: Client, partition: Partition, replicas: list[int] | None) -> None:
-    """Asks for other replicas, or (None) that it be left at those of before; whatever comes of it."""
+    """Asks for other replicas of a partition; None cancels its reassignment. The outcome is ignored."""
     topic, index = partition
     wish = {"name": topic, "partitions": [{"partition_index": index, "replicas": replicas}]}
     with contextlib.suppress(Unavailable):
@@ -257,14 +257,14 @@ async def reassign(client: Client, partition: Partition, replicas: list[int] | N
 
 
 async def elect_preferred(client: Client, topic: str, indexes: list[int]) -> None:
-    """Asks for the first replicas to lead; whatever comes of it."""
+    """Asks for preferred leader elections. The outcome is ignored."""
     wish = [{"topic": topic, "partitions": indexes}]
     with contextlib.suppress(Unavailable):
         await client.to_any(ELECT_LEADERS, {"election_type": 0, "topic_partitions": wish, "timeout": 2000})
 
 
 async def drain(client: Client, brokers: list[int]) -> None:
-    """Wishes that these brokers lead nothing, and no others; whatever comes of it."""
+    """Asks to drain these brokers, and no others. The outcome is ignored."""
     config = {"name": "ottla.brokers.drained", "config_operation": 0, "value": ",".join(map(str, brokers))}
     resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
     with contextlib.suppress(Unavailable):

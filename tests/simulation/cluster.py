@@ -1,7 +1,7 @@
-"""Brokers and controllers, unmodified, as processes of a simulated world; and how they start, stop and die.
+"""Unmodified brokers and controllers as processes of a simulated world: their starts, stops and deaths.
 
-A node is a host with a disk. Its process is what `ottla.cli.server` runs: a broker that stands for controller, too. A
-process that ends by itself is started again after a second, as by Kubernetes.
+A node is a host with a disk. Its process runs the same code as `ottla.cli.server`: a broker that is also a candidate
+for controller. A process that ends by itself is started again after a second, as by Kubernetes.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ logger = logging.getLogger(__name__)
 
 
 class Node:
-    """One host: its disk outlives its processes."""
+    """One host. Its disk outlives its processes."""
 
     def __init__(self, world: World, node_id: int, settings: dict[str, str]) -> None:
         self.world = world
         self.id = node_id
         self.host = f"broker-{node_id}"
         self.settings = settings
-        self.clock_ms = 0  # how far the wall clock is off
+        self.clock_ms = 0  # the error of the wall clock
         self.power_losses = 0
         self.disk = SimulatedDisk(world.random, self.now_ms, world.descriptors)
-        self.disk.make_directory("/data")  # a volume, mounted there
+        self.disk.make_directory("/data")  # the mount point of the volume
         self.disk.fsync_directory("/")
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.store: SimulatedStore | None = None
         self.serving = False
-        self.wanted = False  # whether it is to be started again when it ends
+        self.wanted = False  # whether the process is started again when it ends
         self.stopping = False
         self._stopping: asyncio.Event | None = None
         self._ended: asyncio.Event = asyncio.Event()
@@ -69,7 +69,7 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Whether a process exists, however far it is."""
+        """Whether a process exists, also one that is still starting."""
         return self.process is not None
 
     # ---- life and death
@@ -85,12 +85,12 @@ class Node:
         self.world.loop.create_task(self._main(process), context=process.context, name=self.host)
 
     def kill(self) -> None:
-        """kill -9: nothing of the process runs any more; the page cache stays."""
+        """kill -9: no step of the process runs any more; the page cache stays."""
         self._dies()
         self.disk.process_died()
 
     def lose_power(self) -> None:
-        """The host goes off: what wasn't synced is gone, and nobody hears of it."""
+        """The host loses its power: unsynced data is lost, and no peer is told."""
         self.power_losses += 1
         self.world.losing_power(self)
         if self.process is not None:
@@ -99,7 +99,7 @@ class Node:
         self.disk.lose_power()
 
     def kill_after(self, steps: int, *, power: bool = False) -> None:
-        """Dies in the middle of something: after so many further steps of its process."""
+        """Dies after `steps` further steps of its process, which may be in the middle of an operation."""
         process = self.process
         if process is not None:
             process.fuse = steps
@@ -107,7 +107,7 @@ class Node:
             self.wanted = False
 
     async def stop(self) -> None:
-        """SIGTERM, and waiting for the end."""
+        """SIGTERM. Waits for the end of the process."""
         self.wanted = False
         self.stopping = self.process is not None
         if self._stopping is not None:
@@ -143,13 +143,13 @@ class Node:
         self._ended.set()
 
     async def _main(self, process: Process) -> None:
-        """As `ottla.cli.server` does it."""
+        """Runs the process, and handles its errors as `ottla.cli.server` does."""
         world = self.world
         try:
             await self._serve()
         except (GivenUp, StoreUnavailable, UnknownOutcome, LeaseExpired, OSError) as error:
             world.note(f"{process} ended: {error!r}")
-        except NodeIdTaken as error:  # of one that is dead: a host has one process at a time
+        except NodeIdTaken as error:  # an error: a host has one process at a time, so the id's holder is dead
             world.errors.append(f"{process} ended: {error}")
         except Exception:
             world.errors.append(f"{process} ended:\n{traceback.format_exc()}")
@@ -188,7 +188,7 @@ class Node:
         self.broker = broker
         broker.compactor._in_child = self._compact  # type: ignore[method-assign]
         try:
-            patience = Patience(0.0, self._stopping)  # so that starts fail, too: the supervisor makes them again
+            patience = Patience(0.0, self._stopping)  # so that starts may fail, too: the supervisor repeats them
             await broker.open(patience)
             await broker.register(patience)
             stand_for_controller(broker, config, connect_to)
@@ -206,7 +206,7 @@ class Node:
             await store.close()
 
     async def _compact(self, job: Job) -> Result:
-        """In place of the child process."""
+        """Compacts a log in this process, instead of a child process."""
         self.world.compacting(self, job)
         await asyncio.sleep(self.world.random.expovariate(20))
         self.world.counts["compactions"] += 1
@@ -233,7 +233,7 @@ class Node:
 
 
 class World:
-    """Everything of one run but the clients and the faults."""
+    """All parts of one run except the clients and the faults."""
 
     def __init__(self, loop: SimulationLoop, random: Random, descriptors: Descriptors, history: History) -> None:
         self.loop = loop
@@ -245,7 +245,7 @@ class World:
         self.store = StoreServer(loop, random)
         self.nodes: dict[int, Node] = {}
         self.processes: list[Process] = []
-        self.errors: list[str] = []  # what no process should ever say
+        self.errors: list[str] = []  # errors that no process may log or end with
         self.losing_power: Callable[[Node], None] = lambda node: None
         self.process_left: Callable[[Node], None] = lambda node: None
         self.compacting: Callable[[Node, Job], None] = lambda node, job: None
@@ -254,12 +254,12 @@ class World:
         loop.set_exception_handler(self._unhandled)
 
     def next_incarnation(self) -> int:
-        """A number for each process."""
+        """A new number, one for each process."""
         self._incarnations += 1
         return self._incarnations
 
     def add_node(self, node_id: int, settings: dict[str, str]) -> Node:
-        """A host, not started yet."""
+        """Adds a host that isn't started yet."""
         common = {
             "node.id": str(node_id),
             "log.dirs": "/data",
@@ -271,32 +271,32 @@ class World:
         return node
 
     def client_process(self, name: str) -> Process:
-        """Where clients live; never dies."""
+        """A process for clients, which never dies."""
         process = Process(name, name)
         self.processes.append(process)
         return process
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
-        """Where clients begin."""
+        """The brokers' addresses, for clients."""
         return [(node.host, PORT) for node in self.nodes.values()]
 
     def brokers(self) -> Iterator[tuple[Node, Broker]]:
-        """Those with a process."""
+        """The nodes that have a process, with their brokers."""
         for node in self.nodes.values():
             if node.broker is not None:
                 yield node, node.broker
 
     def replicas(self) -> Iterator[tuple[Node, Partition]]:
-        """All replicas that some process holds open."""
+        """All replicas that a process has open."""
         for node, broker in self.brokers():
             for partition in broker.partitions:
                 yield node, partition
 
-    # ---- the way to the store
+    # ---- connections to the store
 
     def cut_off_from_store(self, node: Node) -> None:
-        """The node doesn't reach the store any more."""
+        """Cuts the node off from the store."""
         self._cut_off.add(node.id)
         if node.store is not None:
             node.store.cut_off()
@@ -312,7 +312,7 @@ class World:
     # ---- notes
 
     def note(self, text: str) -> None:
-        """Something that happened, for who reads the trace."""
+        """Notes an event in the trace."""
         self.history.trace(text)
         self.history.notes.append((round(self.loop.time(), 6), text))
 
@@ -321,7 +321,7 @@ class World:
         self.errors.append(f"{context.get('message')}: {error!r}")
 
     def bury(self) -> None:
-        """After the run: lets go of what dead and living processes still had under way, silently."""
+        """After the run: discards the unfinished tasks of all processes, without log messages."""
         self.loop.set_exception_handler(lambda loop, context: None)
         for process in self.processes:
             process.dead = True

@@ -1,7 +1,7 @@
-"""What must be true of compacted topics: of each key the last record stays, and nothing older comes back. Pure.
+"""The oracles for compacted topics: the last record of each key stays, and no older record comes back. Pure.
 
-A partition is a compacted one where records with keys were sent to it (`keys` of a history's `send`). Each has a value
-of its own; so does a tombstone.
+A partition is compacted if records with keys were sent to it (`keys` of a history's `send`). Each record has a value of
+its own, and so has a tombstone.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def compacted(events: Sequence[Event]) -> set[Key]:
 
 
 class Keyed:
-    """Who was sent under which key, in what order, and where it was found."""
+    """The values by key, in the order in which they were sent, and the offsets at which they were found."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self.key: dict[str, str] = {}
-        self._sent: dict[str, float] = {}  # its place among the events, and within its batch
+        self._sent: dict[str, float] = {}  # value → its event's position, plus a fraction for its place in the batch
         self._of: dict[tuple[Key, str], list[str]] = defaultdict(list)
-        self._offsets: dict[tuple[Key, str], int] = {}  # as acknowledged, or as it is at the end
+        self._offsets: dict[tuple[Key, str], int] = {}  # from the acknowledgement, or from the end of the run
         self._going: set[str] = set()  # tombstones that compaction may take
         for position, event in enumerate(events):
             if event["op"] == "send" and "keys" in event:
@@ -45,8 +45,8 @@ class Keyed:
         self._left = {partition: set(found.values()) for partition, found in self.there.items()}
 
     def outdone(self, partition: Key, offset: int | None, value: str, before: int | None = None) -> bool:
-        """Whether a record that was there may be gone since a later one of its key was written: one that is there at
-        the end, or one that was sent before that place among the events. A tombstone that compaction may take needn't
+        """Whether compaction may have removed a record because of a later record of its key. The later record must be
+        there at the end, or have been sent before the event at `before`. A tombstone that compaction may remove needn't
         be there."""
         return any(
             (other in self._going and (other == value or self._later(partition, other, offset, value)))
@@ -61,16 +61,16 @@ class Keyed:
         others = self._offsets.get((partition, other))
         if offset is not None and others is not None:
             return others > offset
-        # A producer sends in order; of two, nobody knows whose request was on its way for longer.
+        # One producer's records are in the order of sending. Of two producers' requests either may have arrived first.
         return other.partition("/")[0] != value.partition("/")[0] or self._sent[other] > self._sent[value]
 
     def left(self, partition: Key, value: str) -> bool:
-        """Whether it is there at the end."""
+        """Whether the value is in the partition at the end."""
         return value in self._left[partition]
 
 
 def lost_updates(events: Sequence[Event]) -> Iterator[str]:
-    """What was acknowledged, or read, of a compacted topic is there at the end, unless a later one of its key is."""
+    """An acknowledged or read record of a compacted topic is there at the end, unless a later record of its key is."""
     keyed, permitted = Keyed(events), Permitted(events)
     told: set[tuple[Key, str]] = set()
     for position, event in enumerate(events):
@@ -101,7 +101,7 @@ def lost_updates(events: Sequence[Event]) -> Iterator[str]:
 
 
 def skipped_records(events: Sequence[Event]) -> Iterator[str]:
-    """Who reads a compacted topic misses only what a later record of its key has outdone."""
+    """A reader of a compacted topic misses only records that a later record of their key has replaced."""
     keyed, permitted = Keyed(events), Permitted(events)
     acknowledged: dict[Key, dict[int, str]] = defaultdict(dict)
     for position, event in enumerate(events):

@@ -1,4 +1,4 @@
-"""Who reads: a consumer from the start of a partition on, and a group that commits offsets and looks at them."""
+"""Readers: a consumer that reads a partition from its start, and a group that commits offsets and reads them back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .producer import value_of
 
 
 class Consumer:
-    """Reads one partition from its start on."""
+    """Reads one partition from its start."""
 
     def __init__(self, client: Client, partition: Partition, position: int = 0) -> None:
         self.client = client
@@ -22,9 +22,9 @@ class Consumer:
         self.position = position
         self.high_watermark = -1
         self.log_start = 0
-        self.next_position = position  # behind what was polled last: compaction leaves batches without records
-        self.epoch = -1  # of the leader that was asked last
-        self.producers: list[tuple[int, int]] = []  # (id, epoch) of each record that was polled last
+        self.next_position = position  # after the last poll's batches, of which compaction may have left empty ones
+        self.epoch = -1  # the epoch of the leader that was asked last
+        self.producers: list[tuple[int, int]] = []  # (id, epoch) of each record of the last poll
         self.stopped = False
 
     async def run(self, pause_s: float, wait_ms: int) -> None:
@@ -46,7 +46,7 @@ class Consumer:
             await self.client.pause(pause_s)
 
     async def poll(self, wait_ms: int) -> list[tuple[int, str]]:
-        """(offset, value) of what comes next. Raises Unavailable, KafkaError."""
+        """(offset, value) of the next records. Raises Unavailable, KafkaError."""
         topic, index = self.partition
         connection, self.epoch = await self.client.connection_to_leader(self.partition)
         asked = {
@@ -100,7 +100,7 @@ class Committer:
         self._offset = 0
 
     async def run(self, pause_s: float) -> None:
-        """Commits one offset after the other until stopped; each once."""
+        """Commits one offset after the other, each once, until stopped."""
         while not self.stopped:
             self._offset += 1
             begun = self.client.history.invoke(
@@ -113,7 +113,7 @@ class Committer:
                 self.client.history.end(begun, "unknown" if error.sent else "fail")
                 self._coordinator = -1
             except KafkaError as error:
-                # A coordinator that lost its partition while it waited has perhaps written all the same.
+                # A coordinator that lost its partition while it waited may have written the commit nevertheless.
                 self.client.history.end(begun, "unknown", error=error.code.name)
                 self._coordinator = -1
             else:
@@ -123,13 +123,13 @@ class Committer:
                 await self.look()
 
     async def watch(self, pause_s: float) -> None:
-        """Reads the committed offset again and again until stopped, whatever somebody else is just committing."""
+        """Reads the committed offset again and again until stopped, also while another client commits."""
         while not self.stopped:
             await self.look()
             await self.client.pause(pause_s)
 
     async def look(self) -> bool:
-        """Reads the committed offset; whether that worked."""
+        """Reads the committed offset. Returns whether that worked."""
         begun = self.client.history.invoke(
             "committed", process=self.client.name, group=self.group, partition=list(self.partition)
         )

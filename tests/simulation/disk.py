@@ -1,10 +1,10 @@
-"""A disk in memory that forgets what nobody synced, tears what was being written, fills up, and fails.
+"""A disk in memory that loses unsynced data, tears writes, fills up, and fails.
 
-Each file has what programs see (`data`, the page cache) and what the platter has (`durable`); between them lie the
-writes since the last `fsync`, in order. Names are the same: what a directory lists, and what is left of it after the
-power went, with the changes since its last `fsync_directory` in between. A kill leaves the page cache alone; when the
-power goes, a prefix of each row of unsynced changes survives, the first change that doesn't may survive in part, and a
-file may have grown by zeros that were never written (as with delayed allocation).
+Each file has the content that programs see (`data`, the page cache) and the content on the platter (`durable`). They
+differ by the writes since the last `fsync`, in order. Directories are alike: the names that programs see, and the
+durable names, differ by the changes since the last `fsync_directory`. A kill leaves the page cache alone. When the
+power goes, a prefix of each list of unsynced changes survives. The first lost write of a file may survive in part, and
+the file may have grown by zeros instead of its rest (as with delayed allocation).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Inode:
         self.modified_ms = self.disk.now_ms()
 
     def sync(self) -> None:
-        """The platter gets everything."""
+        """Makes all writes durable."""
         for position, data in self.unsynced:
             _apply(self.durable, position, data)
         self.unsynced.clear()
 
     def lose_power(self, random: Random) -> int:
-        """Only a part of what is unsynced survives; how many changes didn't."""
+        """Keeps only a part of the unsynced changes. Returns the number of lost changes."""
         lost = 0
         if self.unsynced:
             kept = random.randrange(len(self.unsynced) + 1)
@@ -73,7 +73,7 @@ class Inode:
 
 
 class Directory:
-    """Names. `unsynced` are changes of names since the last sync, each a list of (name, what it is now)."""
+    """A directory. `unsynced` are the changes since the last sync, each a list of (name, its new entry or None)."""
 
     __slots__ = ("durable", "names", "unsynced")
 
@@ -83,7 +83,7 @@ class Directory:
         self.unsynced: list[list[tuple[str, Inode | Directory | None]]] = []
 
     def change(self, *names: tuple[str, Inode | Directory | None]) -> None:
-        """Gives and takes names, all at once."""
+        """Sets and removes names, all at once."""
         self.unsynced.append(list(names))
         _rename(self.names, names)
 
@@ -93,7 +93,7 @@ class Directory:
         self.unsynced.clear()
 
     def lose_power(self, random: Random) -> int:
-        """A prefix of the unsynced changes survives, here and below."""
+        """Keeps a prefix of the unsynced changes, here and in subdirectories. Returns the number of lost changes."""
         lost = 0
         if self.unsynced:
             kept = random.randrange(len(self.unsynced) + 1)
@@ -108,7 +108,7 @@ class Directory:
 
 
 class SimulatedFile:
-    """An open file: outlives its name."""
+    """An open file. It outlives its name."""
 
     __slots__ = ("_inode",)
 
@@ -168,7 +168,7 @@ class SimulatedDisk:
         self.descriptors = descriptors or Descriptors()
         self.counts: Counter[str] = Counter()
         self.full = False
-        self.failing: frozenset[str] = frozenset()  # of "read", "write", "fsync"
+        self.failing: frozenset[str] = frozenset()  # a subset of "read", "write", "fsync"
         self._random = random
         self._root = Directory()
         self._capacity = 1 << 40
@@ -177,7 +177,7 @@ class SimulatedDisk:
     # ---- faults
 
     def lose_power(self) -> int:
-        """What isn't durable is gone, or part of it; how many changes are."""
+        """Loses unsynced changes, all or a part of them. Returns the number of lost changes."""
         self.full = False
         self.failing = frozenset()
         lost = self._root.lose_power(self._random)
@@ -185,18 +185,18 @@ class SimulatedDisk:
         return lost
 
     def process_died(self) -> None:
-        """The page cache stays; locks end."""
+        """Ends the locks of the process; the page cache stays."""
         for inode in self._inodes(self._root):
             inode.locked = False
 
     def used(self, kind: str) -> None:
-        """Raises what an operation of that kind deserves now."""
+        """Raises EIO if operations of this kind fail now."""
         if kind in self.failing:
             self.counts[f"{kind} errors"] += 1
             raise OSError(errno.EIO, "Input/output error")
 
     def room_for(self, growth: int) -> int:
-        """What is left after growing by so much; negative where there isn't enough."""
+        """0 if a file can grow by this many bytes, else a negative number: how many of them don't fit."""
         if self.full and growth:
             return -self._random.randint(1, growth)
         return 0
@@ -207,7 +207,7 @@ class SimulatedDisk:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def names_in(self, path: str) -> list[str]:
-        """What lies in a directory, for those who look from outside: they meet no fault."""
+        """The names in a directory, for checks from outside the world: faults don't affect it."""
         return [*self._directory(path).names]
 
     # ---- Disk
@@ -265,7 +265,7 @@ class SimulatedDisk:
         item = parent.names[name]
         if beside is parent:
             parent.change((name, None), (new, item))
-        else:  # between directories: an operation of both, and never half of it
+        else:  # between two directories, as one change
             parent.sync()
             beside.sync()
             parent.change((name, None))
@@ -317,7 +317,7 @@ class SimulatedDisk:
         self._directory(path)
         return self._capacity, 0 if self.full else self._free
 
-    # ---- looking up
+    # ---- look-ups
 
     def _create(self, parent: Directory, name: str) -> Inode:
         self.used("write")
@@ -351,7 +351,7 @@ class SimulatedDisk:
 
 
 class _Lock:
-    """Held until it is forgotten, or its process dies."""
+    """A lock that is held until the object is deleted, or its process dies."""
 
     def __init__(self, inode: Inode) -> None:
         self._inode = inode

@@ -1,7 +1,7 @@
-"""One seed sets everything: how the cluster is built, how the machine behaves, what goes wrong and when.
+"""One seed decides everything: the cluster's settings, the machine's behaviour, the faults and their times.
 
-Each run favours some kinds of fault over others (a swarm): with all of them at once little would ever be served, and
-what needs two of a kind in a row would never happen.
+Each run favours some kinds of fault over others (a swarm). With all kinds at once few requests would ever be served,
+and two faults of the same kind would hardly ever follow each other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .observer import Observer
 from .store import SimulatedStore
 from .topics import TOPIC
 
-BURSTS = 0.7  # of the faults come so soon after all clients were woken: while something is written, or just committed
+BURSTS = 0.7  # the share of faults that strike just after all clients were woken, so while records are written
 AFTER_A_BURST_S = (0.003, 0.03)
 
 
 @dataclass
 class Knobs:
-    """How a run is built. Times in seconds."""
+    """The settings of a run. Times are in seconds."""
 
     brokers: int = 3
     replication_factor: int = 3
@@ -40,8 +40,8 @@ class Knobs:
     padding: int = 60
     members: int = 0
     recreates: bool = False
-    keys: int = 0  # of the compacted topic; 0: there is none
-    careless: bool = False  # whether it has a producer, too, for which the leader's log is enough
+    keys: int = 0  # the number of keys of the compacted topic; 0: there is no such topic
+    careless: bool = False  # whether the compacted topic also has a producer with acks=1
     loaded: bool = False  # whether there is a topic that is written without a pause while a follower comes back
     unclean: bool = False  # whether there is a topic that allows unclean elections
     spread_s: float = 0.0
@@ -56,11 +56,11 @@ class Knobs:
     topic: dict[str, str] = field(default_factory=dict)
     keyed_topic: dict[str, str] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
-    lineage_s: float = 5.0  # between two words of the store's lineage
+    lineage_s: float = 5.0  # the time between two words of the store's lineage
 
 
 def knobs_of(random: Random) -> Knobs:
-    """A run's knobs."""
+    """Draws the knobs of a run."""
     brokers = random.choice((1, 3, 3, 3, 3, 3, 4))
     factor = min(brokers, random.choice((1, 2, 3, 3, 3, 3)))
     session_ms = random.choice((1500, 2000, 3000))
@@ -147,14 +147,14 @@ def knobs_of(random: Random) -> Knobs:
 
 
 class Faults:
-    """What goes wrong in one world, and how it is put right at the end."""
+    """The faults of one world, and their healing at the end."""
 
     def __init__(self, world: World, knobs: Knobs, random: Random, process: Process, observer: Observer) -> None:
         """`process` is the administrator's, whose `admin` makes requests."""
         self.admin: Client | None = None
-        self.bell = Bell()  # that clients hear
-        self.members: list[Process] = []  # of the group
-        self.load: Load | None = None  # on the topic for that
+        self.bell = Bell()  # wakes all clients
+        self.members: list[Process] = []  # the processes of the group's members
+        self.load: Load | None = None  # the load on the topic LOADED
         self.partitions = [(TOPIC, index) for index in range(knobs.partitions)]
         self.observer = observer
         self._process = process
@@ -163,10 +163,10 @@ class Faults:
         self.random = random
         self.session_s = int(knobs.settings.get("broker.session.timeout.ms", "9000")) / 1000
         self.over = False
-        self.held_before: list[tuple[Node, set[str], int]] = []  # the store was replaced: replicas, losses of power
+        self.held_before: list[tuple[Node, set[str], int]] = []  # as of the store's replacement
 
     def inject(self) -> None:
-        """One fault, by lot."""
+        """Causes one random fault, a moment later."""
         kinds = [name for name, weight in self.knobs.weights.items() if weight > 0]
         if not kinds:
             return
@@ -184,7 +184,7 @@ class Faults:
             self.world.note(f"fault: {kind}: {told}")
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; who is down is started."""
+        """Ends all faults, and starts the nodes that are down."""
         self.over = True
         world = self.world
         replaced.put_back(self)
@@ -197,7 +197,7 @@ class Faults:
             world.reach_store_again(node)
             node.disk.full = False
             node.disk.failing = frozenset()
-            node.clock_ms = 0  # a broker whose clock is behind by more than an hour refuses what producers date now
+            node.clock_ms = 0  # a broker more than an hour behind refuses records' timestamps
             if node.store is not None:
                 node.store.unknown_chance = 0.0
                 node.store.watch_delay_s = 0.0
@@ -208,19 +208,19 @@ class Faults:
             elif not node.stopping:
                 self.start(node)
 
-    # ---- choosing
+    # ---- choices
 
     def node(self) -> Node:
-        """Some node."""
+        """A random node."""
         return self.random.choice(list(self.world.nodes.values()))
 
     def running(self) -> Node | None:
-        """Some node with a process, that isn't about to stop."""
+        """A random node with a process that isn't stopping; None if there is none."""
         nodes = [node for node in self.world.nodes.values() if node.process is not None and not node.stopping]
         return self.random.choice(nodes) if nodes else None
 
     def later(self, low_s: float, high_s: float, heal: Callable[[], object]) -> None:
-        """Puts a fault right after a while, or at the end."""
+        """Calls `heal` after a random time, unless all faults have been healed by then."""
 
         def put_right() -> None:
             if not self.over:
@@ -229,7 +229,7 @@ class Faults:
         self.world.loop.in_world(self.random.uniform(low_s, high_s), put_right)
 
     def start(self, node: Node) -> None:
-        """Starts a process there, if there is none."""
+        """Starts the node's process, if it has none."""
         if node.process is None:
             node.start()
 
@@ -275,7 +275,7 @@ class Faults:
         return node.host
 
     def restart(self, node: Node) -> None:
-        """Stops a process cleanly, and starts another after a while."""
+        """Stops a node's process cleanly, and starts another after a while."""
 
         async def restart() -> None:
             await node.stop()
@@ -393,7 +393,7 @@ class Faults:
         return f"{node.host} by {delay_s} s"
 
     def slow_down(self, store: SimulatedStore, delay_s: float) -> None:
-        """A process hears of changes so much later, for a while."""
+        """Delays a process's watches of the store by `delay_s`, for a while."""
         store.watch_delay_s = delay_s
         self.later(0.3, 4.0, lambda: setattr(store, "watch_delay_s", 0.0))
 

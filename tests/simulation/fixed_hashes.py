@@ -1,5 +1,5 @@
-"""Programs in which strings hash the same everywhere, so that a seed is one run: PYTHONHASHSEED is set before Python
-starts.
+"""Runs programs with fixed hashes of strings, so that a seed always gives the same run: PYTHONHASHSEED has to be set
+before Python starts.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import sys
 
 
 def with_fixed_hashes(module: str) -> None:
-    """Starts this program anew unless strings hash as they always do here."""
+    """Starts this program anew, unless PYTHONHASHSEED has the fixed value already."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def run(module: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Runs a module as such a program; what it printed, and its exit code."""
+    """Runs a module with fixed hashes. Returns its output and its exit code."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         capture_output=True,

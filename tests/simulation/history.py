@@ -1,23 +1,23 @@
-"""What clients did and saw, one event a line: the record that the oracles judge.
+"""The record of the clients' requests and answers, one event a line, which the oracles check.
 
-Events are mappings; `phase` is "invoke" before a request, and then "ok", "fail" (it certainly did nothing) or
+Events are mappings. `phase` is "invoke" before a request, and then "ok", "fail" (it certainly had no effect) or
 "unknown".
 
 | op | fields |
 |---|---|
 | send | process, partition, values, acks, idempotent, renumbers: whether the client begins new producer epochs by \
-itself; ok: offset of the first value, −1 where it isn't known, and by: the broker that answered. \
-To a compacted topic: keys, tombstones (those of the values), tombstones_go (whether \
-compaction may take them) |
+itself; ok: offset of the first value, −1 if it isn't known, and by: the broker that answered. \
+To a compacted topic: keys, tombstones (the values that are tombstones), tombstones_go (whether \
+compaction may remove them) |
 | poll | process, partition, position; ok: records as [offset, value], epoch: the leader epoch that was asked |
-| forgotten | process, partition, value, error, sequence; sent_behind: batches behind it that had been sent before |
-| leads | partition, broker, epoch: who was made its leader |
+| forgotten | process, partition, value, error, sequence; sent_behind: later batches that had been sent already |
+| leads | partition, broker, epoch: the broker was elected leader in this epoch |
 | commit | group, partition, offset; of members: generation |
-| sync | process, group, generation, member; ok: token of the assignment, partitions that are the member's |
+| sync | process, group, generation, member; ok: token of the assignment, partitions of the member |
 | committed | group, partition; ok: offset |
-| final | partition; ok: start, records: what is there when all is healed; producers: [id, epoch] of each record's |
-| permitted | partition, offset: what lies from there on may be lost: all of the ISR lost its unsynced tail |
-| unclean | partition, broker, held: who was elected from outside of those who have everything, and its records |
+| final | partition; ok: start, records: the content when all is healed; producers: [id, epoch] for each record |
+| permitted | partition, offset: records from there on may be lost, because all in-sync replicas lost unsynced data |
+| unclean | partition, broker, held: a replica that may lack committed records was elected; held are its records |
 
 Process, crash and end-to-end tests write the same lines.
 """
@@ -35,12 +35,12 @@ Key = tuple[str, int]  # topic, index
 
 
 class History:
-    """Events in order, with the time and a digest over all of them: two runs with the same digest were the same."""
+    """Events in order, with their times, and a digest of all of them: runs with the same digest are the same."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
-        self.notes: list[tuple[float, str]] = []  # faults and the like, for who reads a failure
+        self.notes: list[tuple[float, str]] = []  # faults and other notes, for the analysis of a failure
         self.now = now
         self._digest = hashlib.blake2b(digest_size=12)
         self._next_id = 0
@@ -54,22 +54,22 @@ class History:
         return event
 
     def invoke(self, op: str, **fields: Any) -> Event:
-        """Notes the beginning of a request; hand its event to `end`."""
+        """Notes the beginning of a request. Pass the returned event to `end`."""
         self._next_id += 1
         return self.add(op, "invoke", id=self._next_id, **fields)
 
     def end(self, begun: Event, phase: str, **fields: Any) -> None:
-        """Notes how a request ended."""
+        """Notes the outcome of a request."""
         known = {name: value for name, value in begun.items() if name not in ("t", "op", "phase")}
         self.add(begun["op"], phase, **{**known, **fields})
 
     def trace(self, event: object) -> None:
-        """Puts into the digest what isn't an event of clients."""
+        """Adds to the digest something that isn't a client's event."""
         self._digest.update(repr(event).encode())
 
     @property
     def digest(self) -> str:
-        """What distinguishes this run from others."""
+        """The digest of the run so far."""
         return self._digest.copy().hexdigest()
 
     def lines(self) -> Iterator[str]:
@@ -86,16 +86,16 @@ class History:
         return history
 
 
-# ---- what oracles look for in events
+# ---- queries of the oracles
 
 
 class Final(NamedTuple):
-    """A partition when all is healed."""
+    """The content of a partition when all is healed."""
 
     start: int
     records: list[tuple[int, str]]
     producers: list[tuple[int, int]]
-    """(id, epoch) of each record's producer; empty where nobody looked."""
+    """(id, epoch) of each record's producer; empty if the run didn't note them."""
 
 
 def of(events: Iterable[Event], op: str, phase: str) -> Iterator[Event]:
@@ -104,18 +104,18 @@ def of(events: Iterable[Event], op: str, phase: str) -> Iterator[Event]:
 
 
 def placed(events: Sequence[Event], op: str, phase: str) -> Iterator[tuple[int, Event]]:
-    """The events of one kind, with their places among all."""
+    """The events of one kind, with their positions among all events."""
     return ((at, event) for at, event in enumerate(events) if event["op"] == op and event["phase"] == phase)
 
 
 def key_of(event: Event) -> Key:
-    """The partition that an event is about."""
+    """The partition of an event."""
     topic, index = event["partition"]
     return topic, index
 
 
 def finals(events: Iterable[Event]) -> dict[Key, Final]:
-    """What is there at the end."""
+    """The content of each partition at the end."""
     return {
         key_of(event): Final(
             event["start"],
@@ -127,7 +127,7 @@ def finals(events: Iterable[Event]) -> dict[Key, Final]:
 
 
 def reads(events: Iterable[Event]) -> Iterator[tuple[Key, int, str]]:
-    """All that was read by anybody, with where."""
+    """(partition, offset, value) of all records that any client read."""
     for event in events:
         if event["phase"] == "ok" and event["op"] in ("poll", "final"):
             for offset, value in event["records"]:
@@ -135,10 +135,10 @@ def reads(events: Iterable[Event]) -> Iterator[tuple[Key, int, str]]:
 
 
 def name_of(key: Key) -> str:
-    """A partition for people."""
+    """The name of a partition in messages."""
     return f"{key[0]}-{key[1]}"
 
 
 def spot(key: Key, offset: int | None) -> str:
-    """An offset of it."""
+    """An offset of a partition, in messages."""
     return name_of(key) if offset is None else f"{name_of(key)}@{offset}"

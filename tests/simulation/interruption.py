@@ -1,4 +1,4 @@
-"""Programs of many runs that are interrupted, and say what they have counted until then: Ctrl-C, and SIGTERM."""
+"""Ctrl-C and SIGTERM for programs of many runs: an interrupted program prints what it has counted until then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INTERRUPTING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Notes the first such signal, and does nothing else: a run isn't torn apart. A second one ends the process."""
+    """Notes the first signal without interrupting the present run. A second signal ends the process."""
 
     def __init__(self) -> None:
         self._by: signal.Signals | None = None
@@ -25,7 +25,7 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it of a program that a signal ended."""
+        """The exit code that a shell reports for a program that the signal ended."""
         assert self._by is not None
         return 128 + self._by
 

@@ -1,7 +1,8 @@
-"""A follower that comes back while its leader, alone in the ISR, is written to without a pause.
+"""A follower comes back while producers write without a pause to its leader, the only in-sync replica.
 
-Kafka lets it join all the same: the high watermark waits for who is caught up. Among other faults the scene only
-happens; when all is healed it is played once more, and then the follower has to join.
+As in Kafka the follower can join the ISR, because the high watermark waits for a follower that has caught up. Among
+other faults the outcome of the scene isn't checked. When all faults are healed it is played once more, and the follower
+has to join.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.01
 LEAVES_WITHIN_S = 15.0  # sessions and lags are shorter
-JOINS_WITHIN_S = 1.0  # of virtual time, since it serves: it has little to copy
+JOINS_WITHIN_S = 1.0  # virtual time from the moment in which it serves: it has little to copy
 
 
 class Load:
-    """Producers for which the leader's log is enough; each sends one batch after the other, while it is on."""
+    """Producers with acks=1. While the load is on, each sends one batch after the other."""
 
     def __init__(self, producers: Sequence[Producer]) -> None:
         self._producers = producers
@@ -35,7 +36,7 @@ class Load:
         self._stopped = False
 
     async def run(self) -> None:
-        """Until stopped."""
+        """Runs the producers until `stop`."""
         async with asyncio.TaskGroup() as group:
             for producer in self._producers:
                 group.create_task(self._send(producer))
@@ -48,7 +49,7 @@ class Load:
             self._on.clear()
 
     def stop(self) -> None:
-        """For good."""
+        """Ends the load for ever."""
         self._stopped = True
         self._on.set()
 
@@ -61,7 +62,7 @@ class Load:
 
 
 def follower_under_load(faults: Faults) -> str:
-    """A follower dies and comes back under load, whatever else happens meanwhile."""
+    """Begins the scene, among other faults. Returns the follower's host; empty if there is no follower to kill."""
     chosen = _choose(faults)
     if chosen is None:
         return ""
@@ -71,7 +72,7 @@ def follower_under_load(faults: Faults) -> str:
 
 
 async def joins_under_load(faults: Faults) -> str:
-    """The scene when nothing else goes wrong; what is wrong with its end, or nothing."""
+    """Plays the scene without other faults. Returns a sentence if the follower doesn't join, else an empty text."""
     chosen = _choose(faults)
     if chosen is None:
         return f"{LOADED} has no leader and follower, though all is well"
@@ -82,7 +83,7 @@ async def joins_under_load(faults: Faults) -> str:
 
 
 def _choose(faults: Faults) -> tuple[model.Partition, Node] | None:
-    """The partition's state, and a follower that can be killed."""
+    """(the partition's state, a follower that can be killed); None if there is none."""
     for state in faults.observer.states((LOADED,)):
         nodes = [faults.world.nodes[replica] for replica in state.replicas if replica != state.leader]
         alive = [node for node in nodes if node.process is not None and not node.stopping and not node.process.paused]
@@ -92,7 +93,7 @@ def _choose(faults: Faults) -> tuple[model.Partition, Node] | None:
 
 
 async def _play(faults: Faults, state: model.Partition, node: Node, over: Callable[[], bool]) -> bool:
-    """Whether the follower joined."""
+    """Kills the follower, starts it under load, and returns whether it joined the ISR."""
     load = faults.load
     assert load is not None
     key = (state.topic_id, state.index)

@@ -1,12 +1,12 @@
 """An asyncio event loop on virtual time: same seed, same order of steps, and no waiting.
 
-Time stands still while there is something to do and jumps to the next timer when there isn't. Each step (a callback)
-belongs to the simulated process in whose context it was scheduled, and is run only if that process runs: a dead
-process's steps are dropped, a paused one's are kept until it goes on. So a process can die at any `await`, and nothing
-of it (no `finally` either) runs afterwards.
+Time stands still while there are steps to run, and jumps to the next timer when there are none. Each step (a callback)
+belongs to the simulated process in whose context it was scheduled, and runs only if that process runs. A dead process's
+steps are dropped; a paused process's steps are kept until it goes on. So a process can die at any `await`, and none of
+its code runs afterwards, not even `finally`.
 
-Deterministic where asyncio isn't: tasks and futures hash by the order in which they were first put into a set, not by
-address; threads' work (`run_in_executor`) runs in the loop's own thread at a later virtual time.
+The loop is deterministic where asyncio isn't. Tasks and futures hash by the order in which they were first put into a
+set, not by address. Threads' work (`run_in_executor`) runs in the loop's own thread at a later virtual time.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-STEP_S = 5e-6  # what a turn of the loop takes, so that who waits by yielding sees time pass
+STEP_S = 5e-6  # the duration of one turn of the loop, so that a task that only yields sees time pass
 
 Callback = Callable[..., object]
 
 
 class Stuck(Exception):
-    """The simulation made no progress, or too many steps."""
+    """The simulation has no step left to run, or has made too many steps."""
 
 
 class Process:
-    """One operating system process: who schedules within its `context` belongs to it."""
+    """One operating system process. Steps that are scheduled within its `context` belong to it."""
 
     def __init__(self, name: str, host: str) -> None:
         self.name = name
@@ -80,7 +80,7 @@ class OrderedTask(asyncio.Task[Any]):
 
 
 class Step:
-    """A callback that was asked for: `asyncio.TimerHandle`, as far as asyncio needs one, at a third of its cost."""
+    """A scheduled callback: the parts of `asyncio.TimerHandle` that asyncio uses, at a third of the cost."""
 
     __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
 
@@ -110,7 +110,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         _serial = 0
         super().__init__()
         self.steps = 0
-        self.executed = 0  # calls that ran "in a thread"
+        self.executed = 0  # the number of calls that ran "in a thread"
         self._random = random
         self._steps_max = steps_max
         self._now = 0.0
@@ -136,7 +136,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> Step:
-        """In order of time; at the same time in the order of the calls."""
+        """Steps run in the order of their times; at the same time, in the order of the calls."""
         timer = Step(when, callback, args, contextvars.copy_context() if context is None else context)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, timer))
@@ -158,17 +158,17 @@ class SimulationLoop(asyncio.BaseEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """As if in a thread: the work is done in one go, later, unless the process dies before."""
+        """Simulates a thread: the whole work is done in one step, later, unless the process dies before."""
         future = self.create_future()
         self.executed += 1
         self.call_later(self._random.expovariate(2000.0), _execute, future, func, args)
         return future
 
     def in_world(self, delay_s: float, callback: Callback, *args: Any) -> Step:
-        """Runs what belongs to no process: networks, disks, the store, faults."""
+        """Schedules a step that belongs to no process: of networks, disks, the store or faults."""
         return self.call_at(self._now + delay_s, callback, *args, context=_WORLD)
 
-    # ---- what BaseEventLoop asks of a loop
+    # ---- the methods that BaseEventLoop needs
 
     def _run_once(self) -> None:
         ready: deque[Step] = self._ready  # type: ignore[attr-defined]
@@ -218,7 +218,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler({"message": f"exception in {step.callback}", "exception": error})
 
     def resume(self, process: Process) -> None:
-        """A paused process goes on with what came meanwhile."""
+        """Lets a paused process go on, with the steps that were kept meanwhile."""
         process.paused = False
         self._ready.extend(process.parked)  # type: ignore[attr-defined]
         process.parked.clear()

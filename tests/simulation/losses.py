@@ -1,11 +1,11 @@
-"""What may be lost, by which event, and whom that excuses. Pure.
+"""The records that may be lost by an event, and the answers that such a loss excuses. Pure.
 
-- A `permitted` event: everybody who was in sync lost its power. What lies from its offset on may be gone.
-- An `unclean` one: a replica leads that may lack something, since the topic allows that. What it has stays; all else
-  may be gone.
+- A `permitted` event: all in-sync replicas lost their power. Records from the event's offset on may be lost.
+- An `unclean` event: a replica that may lack records was elected, since the topic allows that. Its records stay; all
+  others may be lost.
 
-Either excuses only what was asked for before. It isn't always the moment of the request that counts: a leader that was
-deposed while it slept, or is cut off, answers what it had; that is as old as its leadership.
+Either event excuses only answers to earlier requests. The time of the request doesn't always count: a leader that was
+deposed while it was paused or cut off still answers with its old records. Such an answer is as old as its leadership.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .history import Event, Key, key_of
 
 
 class Asked(NamedTuple):
-    """Of when an answer is, as a place among the events."""
+    """The age of an answer, as positions among the events."""
 
-    when: int  # for a loss of power: nothing that is asked for after it may be lost by it
-    as_of: int  # for an unclean election: as long as nobody tells it, a deposed leader goes on to acknowledge
+    when: int  # for losses of power: a loss excuses no request that comes after it
+    as_of: int  # for unclean elections: a deposed leader that hasn't heard of one goes on to acknowledge
 
 
 class _Election(NamedTuple):
@@ -31,11 +31,11 @@ class _Election(NamedTuple):
 
 
 class Permitted:
-    """What the losses of a history excuse."""
+    """The answers that the losses of a history excuse."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._power: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position among the events, offset
-        self._unclean: dict[Key, list[tuple[int, dict[int, str]]]] = defaultdict(list)  # position, who has what
+        self._unclean: dict[Key, list[tuple[int, dict[int, str]]]] = defaultdict(list)  # position, its records
         self._invoked: dict[int, int] = {}
         self._sent: dict[str, int] = {}  # value → when
         self._elections: dict[Key, list[_Election]] = defaultdict(list)
@@ -52,12 +52,13 @@ class Permitted:
                     self._sent.update(dict.fromkeys(event["values"], position))
 
     def invoked(self, event: Event, position: int) -> int:
-        """When what ended with this event, which is at `position`, was asked for."""
+        """The position of the request whose end is this event, at `position`."""
         return self._invoked.get(event.get("id", -1), position)
 
     def acknowledged(self, event: Event, position: int) -> Asked:
-        """As of when a write that ended there was: of when it was asked for, or since who answered leads for the first
-        time (its unclean election is the event after that); at the latest of the end of its leadership."""
+        """The age of the acknowledgement of a write. It is that of the request, or, if that is later, of the answering
+        broker's first election (whose `unclean` event comes directly after it). It is never later than the end of the
+        broker's leadership."""
         invoked, by = self.invoked(event, position), event.get("by", -1)
         elections = [election for election in self._elections.get(key_of(event), ()) if election.position < position]
         began = next((election.position for election in elections if election.broker == by), -1)
@@ -71,9 +72,9 @@ class Permitted:
         return Asked(when, ended)
 
     def shown(self, event: Event, position: int, value: str) -> Asked:
-        """As of when a read that ended there tells that a value was committed: of when it was asked for, but at the
-        latest of the end of the leader epoch it was answered in. For losses of power only if the value was sent before
-        that: afterwards nothing is committed in that epoch that another leader doesn't have."""
+        """The age of a read's statement that a value is committed. It is that of the request, but never later than the
+        end of the leader epoch in which the read was answered. For losses of power this limit counts only if the value
+        was sent before it: later values are committed in an old epoch only if the new leader has them, too."""
         epoch = event.get("epoch", -1)
         elections = self._elections.get(key_of(event), ())
         invoked = self.invoked(event, position)
@@ -81,7 +82,8 @@ class Permitted:
         return Asked(as_of if self._sent.get(value, position) < as_of else invoked, as_of)
 
     def excuses(self, key: Key, offset: int | None, value: str, asked: Asked) -> bool:
-        """Whether what was told then of a value may not hold any more (without an offset: nobody knows which)."""
+        """Whether a loss excuses that a value isn't there, although an answer of this age told of it. `offset` None:
+        the offset is unknown."""
         return any(
             at > asked.when and (offset is None or offset >= lost) for at, lost in self._power.get(key, ())
         ) or any(
@@ -90,9 +92,9 @@ class Permitted:
         )
 
     def anything(self, key: Key) -> bool:
-        """Whether the partition lost anything, ever."""
+        """Whether the partition ever had a permitted loss."""
         return key in self._power or key in self._unclean
 
     def anything_of(self, topic: str) -> bool:
-        """Whether a partition of the topic did."""
+        """Whether a partition of the topic ever had a permitted loss."""
         return any(name == topic for name, _ in (*self._power, *self._unclean))

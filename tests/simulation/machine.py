@@ -1,9 +1,9 @@
-"""What every process gets from the operating system without asking a port: entropy, `sendfile`, and CPU time.
+"""Replaces the operating system's functions that processes call without a port: entropy, `sendfile`, and CPU time.
 
-`uuid4`, `secrets` and `SystemRandom` all end in `os.urandom`. It is replaced while a simulation runs, so that no part
-of the product can throw dice that the seed doesn't know, whatever module it takes them from; `os.sendfile` is, because
-its arguments are descriptors, and here those are numbers in a table. `perf_counter`, by which long work is cut into
-slices, stands still: how often a run yields would depend on the machine.
+`uuid4`, `secrets` and `SystemRandom` all use `os.urandom`. It is replaced while a simulation runs, so that all random
+numbers of the product come from the seed. `os.sendfile` is replaced because its arguments are descriptors, which are
+numbers in a table here. `perf_counter`, by which long work is cut into slices, stands still: otherwise the number of
+yields would depend on the machine.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Descriptors:
         return self._next
 
     def sendfile(self, out: int, file: int, offset: int, count: int) -> int:
-        """As the operating system's, between simulated ones."""
+        """`os.sendfile` between simulated descriptors."""
         data = self.files[file].pread(count, offset)
         return int(self.sockets[out].send(data)) if data else 0
 
 
 @contextmanager
 def simulated_machine(random: Random, descriptors: Descriptors) -> Iterator[None]:
-    """The operating system is the seed's while this is entered."""
+    """Replaces the functions for the time of the context, with `random` as the source of entropy."""
     urandom, sendfile, seeded = os.urandom, os.sendfile, random_module._urandom  # type: ignore[attr-defined]
     os.urandom = random.randbytes
     random_module._urandom = random.randbytes  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def simulated_machine(random: Random, descriptors: Descriptors) -> Iterator[None
 
 
 class LoopThreads:
-    """Threads that read from disks: the event loop's own, which takes its time for them."""
+    """Threads that read from disks, simulated by the event loop's `run_in_executor`."""
 
     def run(self, volume: Hashable, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """See `ottla.net.disk_threads.DiskThreads`."""
@@ -72,7 +72,7 @@ class LoopThreads:
 
 
 class InlineExecutor(Executor):
-    """Threads that take no time: what start and stop wait for anyway."""
+    """An executor whose work takes no virtual time, for work that starts and stops wait for."""
 
     def __init__(self, workers: int) -> None:
         pass

@@ -1,7 +1,7 @@
-"""Members of a classic group, who join, are assigned partitions, and commit under their generation until it is over.
+"""Members of a classic group: they join, are assigned partitions, and commit under their generation until it ends.
 
-The leader of a generation deals the partitions out by lot, under a token of its own, so that it shows if two leaders
-ever assign for one generation. A member reads what is committed before it commits the next number.
+The leader of a generation assigns the partitions at random, with a token of its own. So the history shows if two
+leaders ever assign for one generation. A member reads the committed number before it commits the next one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOPIC = "t"
 
 
 class Member:
-    """One member. Goes away and comes back now and then."""
+    """One member. It leaves and comes back now and then."""
 
     def __init__(self, client: Client, group: str, partitions: int, session_s: float) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class Member:
         self._generation = -1
 
     async def run(self, pause_s: float) -> None:
-        """Joins, commits, and joins again when it is told to, until stopped."""
+        """Joins, commits, and joins again when the coordinator demands it, until stopped."""
         while not self.stopped:
             try:
                 mine = await self._join()
@@ -57,7 +57,7 @@ class Member:
     # ---- one generation
 
     async def _join(self) -> list[int]:
-        """The partitions that are this member's in the new generation. Raises Unavailable, KafkaError."""
+        """Joins. Returns this member's partitions in the new generation. Raises Unavailable, KafkaError."""
         session = {"session_timeout": int(self._session_s * 1000), "rebalance_timeout": int(self._session_s * 500)}
         protocols = {"protocol_type": "consumer", "protocols": [{"name": "lot", "metadata": b""}]}
         while True:
@@ -94,7 +94,7 @@ class Member:
         return [int(index) for index in mine]
 
     async def _commit_while_it_lasts(self, mine: list[int], pause_s: float) -> None:
-        """Raises what ends the generation, for this member at least."""
+        """Commits until an error ends the generation for this member, and raises that error."""
         offsets = {index: await self._committed(index) for index in mine}
         while not self.stopped:
             for index in mine:

@@ -1,9 +1,9 @@
-"""Hosts, links and stream sockets, as unkind as real ones.
+"""Hosts, links and stream sockets with the faults of real ones.
 
-Bytes of one direction arrive in order, in pieces, after a latency; a receiver that doesn't read fills the sender's
-window. A link can be cut in one direction: what is sent meanwhile arrives when the link heals (as retransmissions do),
-unless either side has given up by then. A process that dies takes its sockets with it, and the peers hear of that; a
-host that loses its power is silent, and the peers are reset only when it is back and gets something it doesn't know.
+The bytes of one direction arrive in order, in pieces, after a latency. A receiver that doesn't read fills the sender's
+window. A link can be cut in one direction: bytes that are sent meanwhile arrive when the link heals (like
+retransmissions), unless either side has given up by then. When a process dies its sockets are closed, and the peers see
+that. A host that loses its power is silent, and the peers' connections are reset only after it is back.
 
 `SimulatedSocket` has the methods of `socket.socket` that `ottla.net` uses; `Stream` is a stream of `ottla.net.streams`.
 """
@@ -26,7 +26,7 @@ _END = b""
 
 
 class Network:
-    """All links. Latencies are exponential around `latency_s`; `partial` is how often a transfer is cut short."""
+    """All links. Latencies are exponential around `latency_s`. `partial` is the share of shortened transfers."""
 
     def __init__(self, loop: SimulationLoop, random: Random, descriptors: Descriptors) -> None:
         self.latency_s = 0.0005
@@ -39,11 +39,11 @@ class Network:
         self._descriptors = descriptors
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._sockets: dict[SimulatedSocket, None] = {}
-        self._orphans: list[SimulatedSocket] = []  # whose peer's host lost its power
+        self._orphans: list[SimulatedSocket] = []  # sockets whose peer's host lost its power
         self._next_port = 30000
 
     def listen(self, process: Process, host: str, port: int) -> Listener:
-        """A listening socket of `process`. Raises OSError where the address is taken."""
+        """A listening socket of `process`. Raises OSError if the address is taken."""
         if port == 0:
             self._next_port += 1
             port = self._next_port
@@ -74,11 +74,11 @@ class Network:
         raise TimeoutError(errno.ETIMEDOUT, f"connection to {host}:{port} timed out")
 
     def delay(self) -> float:
-        """One latency."""
+        """A random latency, in seconds."""
         return self.latency_s * (0.5 + self._random.expovariate(2.0))
 
     def shortened(self, size: int) -> int:
-        """How much of `size` bytes goes through at once."""
+        """How many of `size` bytes are transferred at once."""
         if size > 1 and self.partial and self._random.random() < self.partial:
             return self._random.randrange(1, size)
         return size
@@ -86,18 +86,18 @@ class Network:
     # ---- faults
 
     def cut_link(self, source: str, target: str) -> None:
-        """Nothing arrives at `target` from `source` any more."""
+        """Cuts the direction from `source` to `target`."""
         self.cut.add((source, target))
 
     def heal_link(self, source: str, target: str) -> None:
-        """What was sent meanwhile is sent again."""
+        """Heals the direction. Bytes that were sent meanwhile arrive."""
         self.cut.discard((source, target))
         for sock in list(self._sockets):
             if sock.held and sock.peer is not None and (sock.peer.host, sock.host) == (source, target):
                 self._loop.in_world(self._random.uniform(0.0, 0.3), sock.release)
 
     def reset_some(self, host: str, chance: float) -> int:
-        """Resets connections of `host`; how many."""
+        """Resets each connection of `host` with probability `chance`. Returns the number of reset connections."""
         count = 0
         for sock in list(self._sockets):
             if sock.host == host and not sock.closed and self._random.random() < chance:
@@ -115,7 +115,7 @@ class Network:
                 sock.peer.reset()
 
     def died(self, process: Process) -> None:
-        """The operating system closes what a process had open."""
+        """Closes the sockets of a dead process, as the operating system does."""
         for address in [address for address, listener in self._listeners.items() if listener.process is process]:
             self._listeners.pop(address).close()
         for sock in [sock for sock in self._sockets if sock.process is process]:
@@ -124,7 +124,7 @@ class Network:
             sock.close()
 
     def lost_power(self, process: Process) -> None:
-        """Nobody says goodbye."""
+        """Removes the sockets of a process whose host lost its power. The peers aren't told."""
         self.down.add(process.host)
         for sock in [sock for sock in self._sockets if sock.process is process]:
             sock.vanish()
@@ -135,7 +135,7 @@ class Network:
             self._listeners.pop(address).close()
 
     def power_is_back(self, host: str) -> None:
-        """Connections of before are reset as soon as something is sent over them again."""
+        """Ends the loss of power. The peers' old connections are reset within two seconds, as by retransmissions."""
         self.down.discard(host)
         left = []
         for sock in self._orphans:
@@ -148,7 +148,7 @@ class Network:
     # ---- for sockets
 
     def carry(self, sender: SimulatedSocket, data: bytes) -> None:
-        """`data`, or the end (empty), is on its way to the sender's peer."""
+        """Sends `data`, or the end of the stream (empty), to the sender's peer."""
         receiver = sender.peer
         assert receiver is not None
         loop = self._loop
@@ -182,7 +182,7 @@ class Network:
         self._loop.call_soon(callback, context=process.context)
 
     def soon_world(self, callback: Callable[[], None], delay_s: float) -> None:
-        """Runs `callback`, which is no process's step."""
+        """Runs `callback` as a step of no process."""
         self._loop.in_world(delay_s, callback)
 
     @property
@@ -191,7 +191,7 @@ class Network:
 
 
 class _Pollable:
-    """What the loop's readers and writers hang on."""
+    """A descriptor to which the loop's readers and writers are attached."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self.network = network
@@ -227,13 +227,13 @@ class _Pollable:
         return False
 
     def check_readable(self) -> None:
-        """Calls the reader if there is something, now and as long as there is."""
+        """Calls the reader now and as long as there is something to read."""
         if self.reader is not None and not self._read_polled and self.readable:
             self._read_polled = True
             self.network.soon(self.process, self._poll_reader)
 
     def check_writable(self) -> None:
-        """Calls the writer if there is room, now and as long as there is."""
+        """Calls the writer now and as long as there is room."""
         if self.writer is not None and not self._write_polled and self.writable:
             self._write_polled = True
             self.network.soon(self.process, self._poll_writer)
@@ -254,7 +254,7 @@ class _Pollable:
 
 
 class Listener(_Pollable):
-    """A listening socket; who connects waits in its backlog."""
+    """A listening socket. New connections wait in its backlog."""
 
     def __init__(self, network: Network, process: Process, host: str, port: int) -> None:
         super().__init__(network, process)
@@ -296,15 +296,15 @@ class SimulatedSocket(_Pollable):
         self.host = host
         self.peer: SimulatedSocket | None = None
         self.inbox = bytearray()
-        self.held: list[bytes] = []  # arrived while the link was cut
-        self.unread = 0  # bytes the peer sent that haven't been read here
+        self.held: list[bytes] = []  # data that came while the link was cut
+        self.unread = 0  # the number of bytes that the peer sent and this side hasn't read
         self.next_arrival = 0.0
         self.ended = False
         self.was_reset = False
         self.vanished = False
         self.arrived: Callable[[], None] = lambda: None
 
-    # ---- as socket.socket
+    # ---- methods of socket.socket
 
     def recv_into(self, buffer: Any) -> int:
         if self.was_reset:
@@ -342,7 +342,7 @@ class SimulatedSocket(_Pollable):
         self.closed = True
         self.reader = self.writer = None
 
-    # ---- from the network
+    # ---- calls of the network
 
     @property
     def readable(self) -> bool:
@@ -353,7 +353,7 @@ class SimulatedSocket(_Pollable):
         return self.was_reset or (self.peer is not None and self.peer.unread < WINDOW_BYTES)
 
     def take(self, data: bytes) -> None:
-        """Bytes arrive, or the end."""
+        """Takes arriving bytes, or the end of the stream."""
         if self.closed:
             if data and self.peer is not None:
                 self.network.soon_world(self.peer.reset, self.network.delay())
@@ -366,7 +366,7 @@ class SimulatedSocket(_Pollable):
         self.arrived()
 
     def release(self) -> None:
-        """The link is whole again: what was held arrives, unless it was cut once more."""
+        """Lets held data arrive after the link is healed, unless it was cut again."""
         if self.peer is None or (self.peer.host, self.host) in self.network.cut or self.vanished:
             return
         held, self.held = self.held, []
@@ -374,7 +374,7 @@ class SimulatedSocket(_Pollable):
             self.take(data)
 
     def reset(self) -> None:
-        """The connection is gone."""
+        """Resets this end of the connection."""
         if self.closed or self.was_reset:
             return
         self.was_reset = True
@@ -384,12 +384,12 @@ class SimulatedSocket(_Pollable):
         self.arrived()
 
     def transmit_reset(self) -> None:
-        """The peer learns that what it sent was never read."""
+        """Resets the peer's end after a latency, because its data wasn't read."""
         if self.peer is not None:
             self.network.soon_world(self.peer.reset, self.network.delay())
 
     def vanish(self) -> None:
-        """The host is without power: nothing comes and nothing goes."""
+        """Ends the socket silently, because its host lost its power."""
         self.vanished = True
         self.closed = True
         self.reader = self.writer = None
@@ -403,7 +403,7 @@ class SimulatedSocket(_Pollable):
     blocked_writers = 0
 
     def room_again(self) -> None:
-        """The peer has read something."""
+        """Wakes the writers: the peer has read bytes."""
         self.check_writable()
         self.arrived()
 
@@ -452,7 +452,7 @@ class Stream:
         await waiter
 
     def _arrived(self) -> None:
-        """In the world's context; the waiting tasks go on in their own."""
+        """Wakes the waiting tasks. It runs in the world's context, the tasks in their own."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

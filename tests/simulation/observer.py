@@ -1,15 +1,15 @@
-"""Looks into brokers and the store while they run: what clients can't see, and must be true all the same.
+"""Checks brokers and the store while they run, for invariants that clients can't see:
 
-- An epoch never falls, neither in the store nor in a broker nor inside a log; nobody leads in the epoch of another, nor
-  by a state from before its process was registered.
-- A leader's high watermark doesn't fall within its epoch, and nothing above a high watermark is compacted.
-- The last member of an ISR is never removed, and whoever is added to one is a registered, running broker and has what
-  is committed.
-- Nobody is elected who may lack something, but where the topic allows that.
+- An epoch never falls: not in the store, not in a broker, not inside a log. No two brokers lead in the same epoch, and
+  no broker leads by a state from before its process was registered.
+- A leader's high watermark doesn't fall within its epoch, and no record above a high watermark is compacted.
+- The last member of an ISR is never removed. A broker that is added to an ISR is registered and running, and has all
+  committed records.
+- A replica that may lack records is elected only if the topic allows that.
 - At the end, replicas are the same, byte for byte, below the high watermark; compacted ones, key for key.
 
-It also decides what a loss of power may cost (`permitted`): what all members of the ISR of that moment have lost; and
-what an unclean election may (`unclean`): what the elected one doesn't have.
+It also decides which records may be lost: by a loss of power (`permitted`) those that all in-sync replicas of that
+moment have lost, and by an unclean election (`unclean`) those that the elected replica lacks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Key = tuple[UUID, int]
 
 
 class Observer:
-    """Of one world; `wrong` are sentences."""
+    """The observer of one world. `wrong` has a sentence for each violation."""
 
     def __init__(self, world: World) -> None:
         self.wrong: list[str] = []
@@ -50,40 +50,40 @@ class Observer:
         self._world = world
         self._states: dict[Key, model.Partition] = {}
         self._brokers: dict[int, model.Broker] = {}
-        self._latest_epochs: dict[int, int] = {}  # broker → of its latest registration, ended or not
-        self._first_epochs: dict[str, int] = {}  # incarnation → of its first registration
+        self._latest_epochs: dict[int, int] = {}  # broker → epoch of its latest registration, ended or not
+        self._first_epochs: dict[str, int] = {}  # incarnation → epoch of its first registration
         self._topics: dict[UUID, str] = {}
         self._led_by: dict[tuple[Key, int], int] = {}
         self._watermarks: dict[tuple[Key, int, str], int] = {}
         self._epochs: dict[tuple[Key, str], int] = {}
-        self._lost_by: dict[Key, dict[int, int]] = {}  # broker → from which offset on it lost its log
+        self._lost_by: dict[Key, dict[int, int]] = {}  # broker → the offset from which on it lost its log
         world.store.observers.append(self._revision)
         self._lost_under: dict[int, int] = {}  # broker → the registration that it had when it last stopped uncleanly
-        self._durable: dict[tuple[Key, int], int] = {}  # below it a broker's log was synced
-        self._ended: dict[tuple[Key, str], int] = {}  # of an incarnation that isn't any more: where its log ended
+        self._durable: dict[tuple[Key, int], int] = {}  # the offset below which a broker's log was synced
+        self._ended: dict[tuple[Key, str], int] = {}  # the log's end in an incarnation that has ended
         world.losing_power = self._losing_power
         world.process_left = self._process_left
         world.compacting = self._compacting
 
     def name(self, key: Key) -> str:
-        """A partition for people."""
+        """The name of a partition in messages."""
         return f"{self._topics.get(key[0], key[0])}-{key[1]}"
 
     def state(self, key: Key) -> model.Partition | None:
-        """What the store had last of a partition."""
+        """The state of a partition that was last written to the store."""
         return self._states.get(key)
 
     def states(self, topics: Collection[str]) -> list[model.Partition]:
-        """What it has of all partitions of these topics."""
+        """The states of all partitions of these topics."""
         return [state for (topic_id, _), state in self._states.items() if self._topics.get(topic_id) in topics]
 
     def _told(self, topic_id: UUID) -> str:
-        """What the history calls a topic."""
+        """The name of a topic in the history."""
         name = self._topics.get(topic_id, "")
         return f"{NAME}/{topic_id}" if name == NAME else name
 
     def start(self) -> None:
-        """Samples from now on."""
+        """Starts to sample the replicas."""
         self._world.loop.in_world(SAMPLE_S, self._sample)
 
     # ---- the store
@@ -149,7 +149,7 @@ class Observer:
                 continue
             registered = self._brokers.get(member)
             if state.leader_epoch != before.leader_epoch:
-                continue  # the controller's election: what happens to the elected meanwhile makes another one
+                continue  # an election by the controller; if the leader has ended meanwhile, another one follows
             if registered is None or registered.epoch != epoch or registered.state is not BrokerState.RUNNING:
                 self.wrong.append(f"{name}: {member} joined the ISR under epoch {epoch}, but is {registered}")
             leader, end = self._replica(state.leader, key), self._end(member, key)
@@ -162,20 +162,20 @@ class Observer:
                 )
         for broker in list(self._lost_by.get(key, ())):
             if state.epoch_in_isr(broker) > self._lost_under.get(broker, -1):
-                del self._lost_by[key][broker]  # it is in sync anew, as another registration
+                del self._lost_by[key][broker]  # it is in sync again, under a newer registration
         if key in self._lost_by:
             self._permit(key, state)
 
     # ---- brokers
 
     def _replica(self, broker_id: int, key: Key) -> Partition | None:
-        """As its process has it open."""
+        """The replica that the broker's process has open; None if there is none."""
         node = self._world.nodes.get(broker_id)
         return None if node is None or node.broker is None else node.broker.partitions.get_by_id(*key)
 
     def _end(self, broker_id: int, key: Key) -> int | None:
-        """Where the replica's log ends, or ended, of the process that the broker is registered for: what a successor
-        has counts under its own registration."""
+        """The end of the replica's log, now or at the end of the process, in the process that is registered for the
+        broker. A later process counts only under its own registration."""
         registered, node = self._brokers.get(broker_id), self._world.nodes.get(broker_id)
         if registered is None or node is None:
             return None
@@ -185,12 +185,12 @@ class Observer:
         return None if replica is None else replica.log.log_end_offset
 
     def _process_left(self, node: Node) -> None:
-        """Called when a process is no more, and before its unsynced data goes."""
+        """Called when a process has ended, before its unsynced data is lost."""
         for partition in node.broker.partitions if node.broker is not None else ():
             self._ended[(partition.topic_id, partition.index), _incarnation(node)] = partition.log.log_end_offset
 
     def _compacting(self, node: Node, job: Job) -> None:
-        """Called when a log begins to be compacted."""
+        """Called when the compaction of a log begins."""
         for partition in node.broker.partitions if node.broker is not None else ():
             if partition.log.directory == job.directory and job.end_offset > partition.high_watermark:
                 self.wrong.append(
@@ -235,7 +235,7 @@ class Observer:
         self._watermarks[key, partition.leader_epoch, incarnation] = partition.high_watermark
 
     def _losing_power(self, node: Node) -> None:
-        """Called before the node's unsynced data goes."""
+        """Called before the node's unsynced data is lost."""
         self._lost_under[node.id] = self._latest_epochs.get(node.id, -1)
         for partition in node.broker.partitions if node.broker is not None else ():
             self._durable[(partition.topic_id, partition.index), node.id] = partition.log.recovery_point
@@ -246,7 +246,7 @@ class Observer:
                 self._permit(key, state)
 
     def _permit(self, key: Key, state: model.Partition) -> None:
-        """Where nobody is left who may be elected and has everything, something may be lost: what the best one has."""
+        """If all eligible replicas have lost data, notes that records may be lost beyond the best replica's end."""
         lost = self._lost_by.get(key, {})
         eligible = {*state.isr, *state.elr}
         if eligible <= set(lost):
@@ -256,12 +256,12 @@ class Observer:
             )  # fmt: skip
 
     def _unclean(self, key: Key, state: model.Partition) -> None:
-        """What the elected one has stays, whatever else is lost."""
+        """Notes an unclean election, with the elected replica's records, which must not be lost."""
         self.counts["unclean elections"] += 1
         replica = self._replica(state.leader, key)
         held: list[tuple[int, str]] = []
         if replica is not None:
-            with contextlib.suppress(OSError):  # its disk fails
+            with contextlib.suppress(OSError):  # its disk may fail
                 content = _content(replica.log, replica.log.log_start_offset, replica.log.log_end_offset)
                 for at, header in iterate_headers(content):
                     held += [(record.offset, value_of(record)) for record in records(content[at : at + header.size])]
@@ -272,7 +272,7 @@ class Observer:
     # ---- the end
 
     def unconverged(self) -> str:
-        """What isn't as it should be when everything is healed; empty when all is."""
+        """The first reason why the healed cluster hasn't converged, as a sentence; empty if it has."""
         world = self._world
         for node in world.nodes.values():
             if not node.serving:
@@ -313,7 +313,7 @@ class Observer:
         return ""
 
     def compare_replicas(self) -> None:
-        """Below the high watermark all replicas have the same bytes; epochs only grow inside a log."""
+        """Checks that all replicas have the same bytes below the high watermark, and that epochs only grow in a log."""
         by_key: dict[Key, list[tuple[Node, Partition]]] = {}
         for node, partition in self._world.replicas():
             by_key.setdefault((partition.topic_id, partition.index), []).append((node, partition))
@@ -335,8 +335,8 @@ class Observer:
                         latest = max(latest, header.leader_epoch)
 
     def _content_of(self, log: Log, start: int, end: int) -> object:
-        """What all replicas have. Keys of which compaction may have taken a tombstone are left out: who wasn't in sync
-        when that went never hears of it, in Kafka neither."""
+        """The content that all replicas must share. Keys whose tombstone compaction may have removed are left out: a
+        replica that wasn't in sync at the removal never learns of the tombstone, in Kafka neither."""
         if not log.config.compacts:
             return _content(log, start, end)
         latest = _latest_by_key(log, start, end)
@@ -354,7 +354,7 @@ def _incarnation(node: Node) -> str:
 
 
 def _latest_by_key(log: Log, start: int, end: int) -> dict[bytes | None, bytes]:
-    """What compaction must leave: it comes to each replica in its own time."""
+    """The last record of each key. Only these must be the same, because replicas compact at different times."""
     found: dict[bytes | None, bytes | None] = {}
     content = _content(log, start, end)
     for at, header in iterate_headers(content):

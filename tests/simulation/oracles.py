@@ -1,7 +1,7 @@
-"""What must be true of every history, whatever went wrong meanwhile. Pure.
+"""Oracles: properties that every history must have, whatever faults there were. Pure.
 
-Each oracle takes the events of a run (`history.py`) and says, in sentences, what it found to be wrong. What may be lost
-(`losses.py`) excuses what was asked for before, and nothing else. Of compacted topics, `compacted.py` says more.
+Each oracle takes the events of a run (`history.py`) and yields a sentence for each violation. Permitted losses
+(`losses.py`) excuse answers to earlier requests, and nothing else. `compacted.py` has the oracles for compacted topics.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .history import Event, Key, finals, key_of, name_of, of, placed, reads, spo
 from .losses import Asked, Permitted
 
 SHOWN_MAX = 5
-BATCHES_KNOWN = 5  # of a producer, by a broker (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN)
+BATCHES_KNOWN = 5  # a broker's memory of a producer (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN)
 
 
 def check_all(events: Sequence[Event]) -> list[str]:
-    """All that is wrong with a history."""
+    """All violations in a history."""
     found: list[str] = []
     for oracle in (*ORACLES, *compacted.ORACLES):
         wrong = list(oracle(events))
@@ -32,7 +32,7 @@ def check_all(events: Sequence[Event]) -> list[str]:
 
 
 def lost_writes(events: Sequence[Event]) -> Iterator[str]:
-    """Every value acknowledged with acks=all is there at the end, at the offset that was told."""
+    """Every value acknowledged with acks=all is there at the end, at the acknowledged offset."""
     final, permitted = finals(events), Permitted(events)
     where = {key: {value: offset for offset, value in found.records} for key, found in final.items()}
     sparse = compacted.compacted(events)
@@ -51,7 +51,7 @@ def lost_writes(events: Sequence[Event]) -> Iterator[str]:
 
 
 def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
-    """Nobody reads what was never sent, or what was refused."""
+    """No client reads a value that was never sent, or that was refused."""
     invoked = {value for event in of(events, "send", "invoke") for value in event["values"]}
     failed = {value for event in of(events, "send", "fail") for value in event["values"]}
     for key, offset, value in reads(events):
@@ -62,7 +62,7 @@ def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
 
 
 def strayed(events: Sequence[Event]) -> Iterator[str]:
-    """What is read from a partition was sent to it: not to another, nor to a deleted topic of the same name."""
+    """A value that is read from a partition was sent to it, not to another one or to a deleted topic of that name."""
     sent_to = {value: key_of(event) for event in of(events, "send", "invoke") for value in event["values"]}
     for key, offset, value in reads(events):
         if sent_to.get(value, key) != key:
@@ -70,9 +70,9 @@ def strayed(events: Sequence[Event]) -> Iterator[str]:
 
 
 def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
-    """What is at an offset never changes, once it was read or acknowledged by all."""
+    """The value at an offset never changes, once it was read or acknowledged by all in-sync replicas."""
     permitted = Permitted(events)
-    seen: dict[tuple[Key, int], tuple[str, Asked]] = {}  # value, as of when
+    seen: dict[tuple[Key, int], tuple[str, Asked]] = {}  # value, age of the answer
     told: set[tuple[Key, int]] = set()
 
     def conflicting(key: Key, offset: int, value: str, asked: Asked) -> str:
@@ -103,9 +103,9 @@ def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
 def duplicates(events: Sequence[Event]) -> Iterator[str]:
     """An idempotent producer's values are there once.
 
-    A client may break that by itself: it begins a new epoch, in which it sends again what has had no answer in the one
-    before. A broker can't know those for repeats. librdkafka does so where its next request gets ahead of one that a
-    deposed leader has refused (its issue 4953). What such a client (`renumbers`) sent is there once in each epoch.
+    A client may break that itself: it begins a new epoch, and sends unanswered values again in it. A broker can't
+    recognise those as duplicates. librdkafka does so if its next request overtakes one that a deposed leader has
+    refused (its issue 4953). The values of such a client (`renumbers`) are there once in each epoch.
     """
     sends = [event for event in of(events, "send", "invoke") if event["idempotent"]]
     idempotent = {value for event in sends for value in event["values"]}
@@ -140,7 +140,7 @@ def reordered(events: Sequence[Event]) -> Iterator[str]:
 
 
 def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
-    """Offsets that a consumer gets are those it asked for, one after the other."""
+    """A consumer gets the offsets that it asked for, one after the other."""
     sparse = compacted.compacted(events)
     for event in of(events, "poll", "ok"):
         if key_of(event) in sparse:
@@ -155,7 +155,7 @@ def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
 
 
 def reads_out_of_range(events: Sequence[Event]) -> Iterator[str]:
-    """A consumer that only goes on from what it read never leaves the log's range."""
+    """A consumer that only goes on from its last read never leaves the log's range."""
     permitted = Permitted(events)
     for event in of(events, "poll", "fail"):
         if "offset_out_of_range" in event.get("error", "") and not permitted.anything(key_of(event)):
@@ -163,7 +163,7 @@ def reads_out_of_range(events: Sequence[Event]) -> Iterator[str]:
 
 
 def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
-    """What a consumer has read is committed: it is still there at the end."""
+    """A record that a consumer has read is committed: it is still there at the end."""
     final, permitted = finals(events), Permitted(events)
     there = {key: dict(found.records) for key, found in final.items()}
     told: set[tuple[Key, int]] = set()
@@ -182,7 +182,7 @@ def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
 
 
 def holes(events: Sequence[Event]) -> Iterator[str]:
-    """Offsets have no gaps, but where compaction makes them."""
+    """Offsets have no gaps, except in compacted partitions."""
     sparse = compacted.compacted(events)
     for key, found in finals(events).items():
         if key in sparse:
@@ -195,12 +195,12 @@ def holes(events: Sequence[Event]) -> Iterator[str]:
 
 
 def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
-    """A broker knows the sequences that were acknowledged.
+    """A broker knows the sequence numbers that were acknowledged.
 
-    Of a producer that it knows nothing of it takes any sequence, as Kafka's does (KIP-360): where the first batch is
-    refused and the next, already on its way, is not (the ISR has just become large enough), the first comes too late.
-    And it knows a producer's last five batches: a repeat of an earlier one is out of order. What compaction has left of
-    them, which is all that a restart may find, is the last.
+    There are exceptions, as in Kafka. A broker accepts any sequence number from an unknown producer (KIP-360). So if a
+    producer's first batch is refused and the next one, already in flight, is accepted (because the ISR has just become
+    large enough), the first batch comes too late. A broker knows a producer's last five batches: a repeat of an earlier
+    batch is out of order. After compaction and a restart, it may know only the last batch.
     """
     compacted = {key_of(event) for event in of(events, "send", "invoke") if "keys" in event}
     permitted = Permitted(events)
@@ -217,16 +217,16 @@ def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
 
 
 def group_offsets(events: Sequence[Event]) -> Iterator[str]:
-    """A group's offset is the last one committed, or one whose commit nobody knows the outcome of: that may have been
-    late on its way, and overtaken.
+    """A group's offset is the last committed one, or that of a commit with an unknown outcome, which may have arrived
+    late and out of order.
 
-    A coordinator that doesn't know yet that another has taken over answers what it had: Kafka's does, and whoever reads
-    it has it read the records again, which at-least-once allows. So those answers prove nothing, unless the offset is
-    one that nobody committed.
+    A coordinator that doesn't know yet that another one has taken over answers with its old offsets, as Kafka's does. A
+    consumer then reads records again, which at-least-once allows. So such answers prove nothing, unless the offset was
+    never committed.
 
     A group's offsets grow, and are committed one at a time: by its one process, or by the members that own them.
     """
-    lost = -1  # when commits were: what was asked for before proves nothing
+    lost = -1  # the position of the last loss of commits: answers to earlier requests prove nothing
     permitted = Permitted(events)
     acknowledged: dict[tuple[str, Key], int] = {}
     asked: dict[tuple[str, Key], int] = {}
@@ -264,12 +264,12 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                     )
                 elif event["offset"] > asked.get(group, -1):
                     yield f"phantom commit: group {event['group']} has {event['offset']}, which nobody committed"
-                elif current:  # what was seen committed stays so
+                elif current:  # an offset that was seen as committed stays committed
                     acknowledged[group] = max(acknowledged.get(group, -1), event["offset"])
 
 
 def superseded_generations(events: Sequence[Event]) -> Iterator[str]:
-    """Nobody commits under a generation after a commit under a later one was acknowledged."""
+    """No member commits under a generation after a commit under a later one was acknowledged."""
     if Permitted(events).anything_of(OFFSETS_TOPIC):
         return
     latest: dict[str, int] = defaultdict(lambda: -1)
@@ -288,7 +288,7 @@ def superseded_generations(events: Sequence[Event]) -> Iterator[str]:
 
 
 def two_assignments(events: Sequence[Event]) -> Iterator[str]:
-    """The members of a generation got the same leader's assignment, and no partition is two members'."""
+    """The members of a generation got the same leader's assignment, and no partition has two owners."""
     if Permitted(events).anything_of(OFFSETS_TOPIC):
         return
     tokens: dict[tuple[str, int], str] = {}

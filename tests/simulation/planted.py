@@ -1,6 +1,6 @@
-"""Bugs to plant into the product: the swarm must catch each of them, or its oracles are worth nothing.
+"""Bugs to plant into the product: the swarm must catch each of them, or its oracles prove nothing.
 
-Each is a mistake that one could make, or that was made, as a patch of as little as possible. `plant` is called in a
+Each bug is a mistake that a developer could make or has made, as the smallest possible patch. `plant` is called in a
 process of its own, before a run.
 """
 
@@ -53,13 +53,13 @@ def plant(name: str) -> None:
 
 
 def bug(planting: Callable[[], None]) -> Callable[[], None]:
-    """Registers what plants the bug of its name."""
+    """Registers the function that plants the bug of its name."""
     BUGS[planting.__name__.replace("_", " ")] = planting
     return planting
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Puts `make(the original)` in the place of an attribute."""
+    """Replaces an attribute by `make(the original)`."""
     setattr(owner, name, make(getattr(owner, name)))
 
 
@@ -77,7 +77,7 @@ def acknowledged_before_the_isr_has_it() -> None:
 
 @bug
 def a_duplicate_is_answered_before_it_is_committed() -> None:
-    repeats: list[Any] = []  # the last one
+    repeats: list[Any] = []  # the last duplicate
     check, append, appended = Producers.check, Partition.append, produce._Produce.appended
 
     def checked(self: Producers, header: Any) -> Duplicate | None:
@@ -262,7 +262,7 @@ def a_restart_within_the_session_keeps_its_place_in_the_isr() -> None:
 @bug
 def a_stale_controller_writes() -> None:
     class Unguarded:
-        """The store, as a controller sees it who compares nothing."""
+        """The store for a controller that writes without guards."""
 
         def __init__(self, store: Any) -> None:
             self._store = store

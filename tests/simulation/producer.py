@@ -1,5 +1,5 @@
-"""Producers as persistent as Kafka's: an idempotent one sends again, in order, whatever isn't acknowledged; a plain
-one sends once, and says what it doesn't know.
+"""Producers that retry as persistently as Kafka's. An idempotent producer resends all unacknowledged batches in order.
+A plain producer sends once, and notes unknown outcomes as unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from .client import INIT_PRODUCER_ID, PRODUCE, Client, Connection, Partition, Unavailable
 from .history import Event
 
-# Nothing was appended, for certain.
+# Errors after which certainly no record was appended.
 REFUSED = frozenset(
     {
         ErrorCode.not_enough_replicas,
@@ -23,7 +23,7 @@ REFUSED = frozenset(
         ErrorCode.corrupt_message,
     }
 )
-# As an answer to the first batch that isn't acknowledged.
+# Errors that say, for the first unacknowledged batch, that the broker has forgotten the producer.
 FORGOTTEN = frozenset(
     {
         ErrorCode.out_of_order_sequence_number,
@@ -31,23 +31,23 @@ FORGOTTEN = frozenset(
         ErrorCode.invalid_producer_epoch,
     }
 )
-TOMBSTONES = 0.15  # of the records with keys
-VALUE = "value"  # the header that says which tombstone it is
+TOMBSTONES = 0.15  # the share of tombstones among the records with keys
+VALUE = "value"  # the name of the header that has a tombstone's value
 
 
 def as_header(value: str) -> dict[str, Any]:
-    """What makes a record a tombstone that can be told from others."""
+    """The fields of a tombstone, whose value is in a header, so that it can be told from others."""
     return {"value": None, "headers": [(VALUE, value.encode())]}
 
 
 def value_of(record: Record) -> str:
-    """What was sent, of a record that was read."""
+    """The sent value of a record that was read."""
     value = record.value if record.value is not None else dict(record.headers).get(VALUE)
     return (value or b"").decode().rstrip(".")
 
 
 class _Batch:
-    """A batch on its way."""
+    """A batch that isn't acknowledged yet."""
 
     def __init__(self, values: list[str], frame: bytes, sequence: int, begun: Event) -> None:
         self.values = values
@@ -57,9 +57,9 @@ class _Batch:
 
 
 class Producer:
-    """Sends numbered values to one partition. `depth` batches may be under way, sent at most `spread_s` apart. With
-    `keys` every record has one of so many keys, and some are tombstones: their values go as a header. `fields` are
-    noted with each batch.
+    """Sends numbered values to one partition. `depth` batches may be in flight, sent at most `spread_s` apart. With
+    `keys` every record has one of that many keys, and some records are tombstones, with their values in a header.
+    `fields` are noted with each batch.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Producer:
         self._fields = dict(fields or {})
         self._producer = (-1, -1)  # id, epoch
         self._sequence = 0
-        self._sent: list[int] = []  # sequences of the batches of the rounds before, under the present producer id
+        self._sent: list[int] = []  # sequence numbers of the batches of earlier rounds, under the present producer id
         self._number = 0
         self._unacknowledged: list[_Batch] = []
 
     async def run(self, pause_s: float) -> None:
-        """Sends until stopped, and then until all is acknowledged."""
+        """Sends until stopped, and then until all batches are acknowledged."""
         while not self.stopped or self._unacknowledged:
             if self.idempotent and self._producer[0] < 0:
                 await self._become_idempotent()
@@ -98,7 +98,7 @@ class Producer:
                 await self.client.pause(pause_s)
 
     async def send_one(self) -> None:
-        """One batch, of a producer that isn't idempotent."""
+        """Sends one batch. The producer must not be idempotent."""
         self._unacknowledged.append(self._batch())
         await self._send_once()
 
@@ -117,7 +117,7 @@ class Producer:
         self._sequence, self._sent = 0, []
 
     def _forgotten(self, batch: _Batch, error: KafkaError) -> None:
-        """The broker doesn't know what it acknowledged: noted, and begun anew under another producer id."""
+        """Notes that the broker has forgotten acknowledged batches, and begins anew under another producer id."""
         self.client.history.add(
             "forgotten", "fail", process=self.client.name, partition=list(self.partition), value=batch.values[0],
             error=error.code.name, sequence=batch.sequence,
@@ -158,7 +158,7 @@ class Producer:
         return _Batch(values, frame, sequence, begun)
 
     async def _send_in_order(self) -> None:
-        """One round: everything that isn't acknowledged, in order; what fails stays for the next."""
+        """One round: sends all unacknowledged batches in order. Failed batches stay for the next round."""
         outcomes: list[Any] = []
         by = -1
         try:
@@ -194,7 +194,7 @@ class Producer:
             await self.client.refreshed(self.partition[0])
 
     async def _send_once(self) -> None:
-        """Each batch once: what isn't answered stays unknown."""
+        """Sends each batch once. Without an answer its outcome stays unknown."""
         batches, self._unacknowledged = self._unacknowledged, []
         again = False
         for batch in batches:

@@ -1,7 +1,7 @@
-"""A topic that is deleted and created anew under the same name, again and again, while it is written and read.
+"""A topic that is repeatedly deleted and created anew under the same name, while it is written and read.
 
-Requests name it by id, so that what is written to one topic and what is read from it can be told from its successors:
-in the history each is a topic of its own.
+Requests name it by id, so that the records of one topic can be told from those of its successors. In the history each
+is a topic of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRODUCE_BY_ID, FETCH_BY_ID = 13, 13
 
 
 class Recreated:
-    """Creates, writes, reads, deletes; and once more, until stopped. The last one stays."""
+    """Creates, writes, reads and deletes the topic, again and again, until stopped. The last topic stays."""
 
     def __init__(self, client: Client, replicas: list[int]) -> None:
         self.client = client
@@ -33,7 +33,7 @@ class Recreated:
         self._number = 0
 
     async def run(self, pause_s: float) -> None:
-        """Until stopped; then the topic is there, and `id` is its own."""
+        """Runs until stopped. Then the topic exists, and `id` is its id."""
         while True:
             await create_topic(self.client, NAME, [self._replicas], {})
             await self.look()
@@ -47,7 +47,7 @@ class Recreated:
             await self._delete()
 
     async def read(self, position: int = 0) -> list[tuple[int, str]] | None:
-        """What is there from `position` on; None where that can't be said just now."""
+        """The records from `position` on; None if the read fails now."""
         if self.id is None:
             return await self.look()
         begun = self.client.history.invoke(
@@ -84,7 +84,7 @@ class Recreated:
         return found
 
     async def look(self) -> None:
-        """Whose id it is now, and who leads."""
+        """Asks for the topic's present id and leader."""
         await asyncio.sleep(self.client.backoff_s * self.client.random.random())
         with contextlib.suppress(Unavailable):
             answer = await self.client.to_any(
@@ -98,7 +98,7 @@ class Recreated:
 
     @property
     def partition(self) -> list[str | int]:
-        """What the history calls the present one's only partition."""
+        """The only partition of the present topic, as the history names it."""
         return [f"{NAME}/{self.id}", 0]
 
     async def _send(self) -> None:

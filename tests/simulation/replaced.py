@@ -1,12 +1,13 @@
-"""The fault that another metadata store is in the place of the right one for a while, and what must be true meanwhile.
+"""The fault that another metadata store replaces the right one for a while, and the invariants meanwhile.
 
-- An empty one, another cluster's, a copy of before, or a copy that others' writes have taken beyond the right one's
-  revision. A copy is put in place only when every broker's disk has a lineage word from after it: who has seen nothing
-  since can't know.
-- Nobody writes to a wrong store, so nobody registers there nor decides: leases that end may take keys away, no more.
-- No replica goes that the right store gives to a broker. Afterwards the right one is back, and the cluster converges.
+- The other store is empty, another cluster's, an older copy, or an older copy that other writes have taken beyond the
+  right store's revision. A copy is used only once every broker's disk has a lineage word from after the copy: a broker
+  that has seen no later word can't recognise it.
+- No process writes to a wrong store, so none registers there or decides. Only ended leases may remove keys.
+- No replica is deleted that the right store assigns to a broker. Afterwards the right store is back, and the cluster
+  converges.
 
-A member of etcd that lags behind is no other store: its watch is late, and nobody may stop for that.
+A member of etcd that lags behind isn't a wrong store: its watch is late, and no broker may stop for that.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def replace_store(faults: Faults, kind: str) -> str:
 
 
 def put_back(faults: Faults) -> None:
-    """The right store is back, if it wasn't there."""
+    """Puts the right store back if another one is in its place, and checks the invariants."""
     world = faults.world
     server = world.store
     if server.right is None:
@@ -79,7 +80,7 @@ def put_back(faults: Faults) -> None:
 
 
 def lag(faults: Faults) -> str:
-    """A broker's watch is cut, and goes on at a member that is behind."""
+    """Interrupts a broker's watch, which goes on at a member of etcd that lags behind."""
     node = faults.running()
     if node is None or node.store is None:
         return ""
@@ -116,7 +117,7 @@ def _newest(copy: StoreState) -> int:
 
 
 def _held(faults: Faults, node: Node) -> set[str]:
-    """The replicas on a node's disk that the right store gives it."""
+    """The replicas on a node's disk that the right store assigns to it."""
     entries = faults.world.store.entries
     found = set()
     for name in node.disk.names_in("/data"):

@@ -1,4 +1,4 @@
-"""A run from its seed to its verdict: build, work, faults, heal, converge, read everything, judge."""
+"""A run from its seed to its verdict: build, work under faults, heal, converge, read everything, check."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from .topics import KEYED, LOADED, TOPIC, UNCLEAN
 
 CONVERGENCE_S = 60.0
 STEPS_MAX = 3_000_000
-LOAD_PRODUCERS = 10  # so many that a follower hardly ever fetches without finding something new
+LOAD_PRODUCERS = 10  # enough for almost every fetch of a follower to find new records
 
 
 @dataclass
 class Verdict:
-    """What a run came to. `wrong` is empty where all is well."""
+    """The result of a run. `wrong` is empty if there was no violation."""
 
     seed: int
     digest: str
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def simulate(seed: int, *, knobs: Knobs | None = None, with_history: bool = False) -> Verdict:
-    """One run. Processes differ only by the seed if PYTHONHASHSEED is the same."""
+    """One run. With the same PYTHONHASHSEED, the seed alone determines it."""
     random = Random(seed)
     knobs = knobs or knobs_of(random)
     scenario = Scenario(knobs, random)
@@ -98,7 +98,7 @@ class Scenario:
         self.bell = Bell()
 
     async def main(self, loop: SimulationLoop) -> None:
-        """The whole of it, as a task of no process."""
+        """The whole run, as a task of no process."""
         loop.sockets = self.descriptors.sockets
         self.history.now = loop.time
         knobs = self.knobs
@@ -228,7 +228,7 @@ class Scenario:
             self.wrong.append("the cluster doesn't start: " + observer.unconverged())
 
     async def _other_topics(self, faults: Faults, setup: Client, ids: list[int]) -> list[Producer]:
-        """A compacted one, and one that allows unclean elections, as the knobs say; who writes to them."""
+        """Creates a compacted topic and one with unclean elections, as the knobs say. Returns their producers."""
         knobs, producers = self.knobs, []
         if knobs.keys:
             await create_topic(setup, KEYED, [self.random.sample(ids, knobs.replication_factor)], knobs.keyed_topic)
@@ -246,19 +246,19 @@ class Scenario:
         return producers
 
     async def _loaded_topic(self, setup: Client, ids: list[int]) -> Load:
-        """A topic whose leader may be alone in the ISR, and who writes to it without a pause."""
+        """Creates a topic whose leader may be the only in-sync replica. Returns the load on it."""
         await create_topic(setup, LOADED, [self.random.sample(ids, 2)], {"min.insync.replicas": "1"})
         options = {"acks": 1, "idempotent": False}
         return Load([self._only_producer(f"l{number}", LOADED, **options) for number in range(LOAD_PRODUCERS)])
 
     def _only_producer(self, name: str, topic: str, **options: Any) -> Producer:
-        """One of a topic with one partition; idempotent, unless it is said otherwise."""
+        """A producer for a topic with one partition; by default with acks=all and idempotent."""
         knobs = self.knobs
         known = {"acks": -1, "idempotent": True, "depth": knobs.depth, "padding": knobs.padding}
         return Producer(self._client(name), (topic, 0), spread_s=knobs.spread_s, **{**known, **options})
 
     async def _read_all(self, partition: tuple[str, int]) -> None:
-        """What is in a partition at the end."""
+        """Notes the content of a partition at the end."""
         reader = Consumer(self._client("final"), partition)
         found: list[tuple[int, str]] = []
         begun = self.history.invoke("final", partition=list(partition))
@@ -277,7 +277,8 @@ class Scenario:
         self.history.end(begun, "ok", start=reader.log_start, records=found)
 
     async def _read_last(self, recreated: Recreated) -> bool:
-        """What is in the topic that was created last; nothing where a deletion came late on its way."""
+        """Notes the content of the topic that was created last, unless a late deletion has removed it. Returns whether
+        that worked."""
         assert self.world is not None
         if keys.topic(NAME) not in self.world.store.entries:
             return True
@@ -327,7 +328,7 @@ class Scenario:
 
 
 class _quiet:  # used as a context manager
-    """Takes the product's log: what it says of its own bugs is a finding, the rest is kept for the trace."""
+    """Captures the product's log: messages about its own bugs are violations, other messages go into the trace."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -367,8 +368,8 @@ class _Finder(logging.Handler):
 
 
 class _logs_watched:  # used as a context manager
-    """Counts how often a log was truncated, and looks at each replica after what it copied: it may be wrong for only an
-    instant."""
+    """Counts the truncations of logs, and checks each replica after each copied append, because a violation may last
+    only an instant."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -400,7 +401,7 @@ class _logs_watched:  # used as a context manager
 
 
 def main() -> None:
-    """`python -m tests.simulation.scenario SEED [--planted BUG] [--history]`: one run, told at length."""
+    """`python -m tests.simulation.scenario SEED [--planted BUG] [--history]`: one run, printed in detail."""
     global LOG_LEVEL
     LOG_LEVEL = logging.INFO
     gc.disable()
@@ -417,7 +418,7 @@ def main() -> None:
     print(verdict.counts)
     print(f"seed {seed}: digest {verdict.digest}, {verdict.virtual_s:.1f} s, {verdict.steps} steps")
     print("\n".join(verdict.wrong) or "all is well", flush=True)
-    os._exit(1 if verdict.wrong else 0)  # what dead processes had under way isn't to be taken apart
+    os._exit(1 if verdict.wrong else 0)  # without destroying the dead processes' objects
 
 
 if __name__ == "__main__":

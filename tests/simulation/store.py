@@ -1,8 +1,8 @@
-"""The metadata store in memory: one server, a connection for each process, and what may go wrong between them.
+"""The metadata store in memory: one server, a connection for each process, and the faults of the connections.
 
-A connection's faults are its own: it may be cut (reads are refused, writes have an unknown outcome: done, not done, or
-done a while later), its watch may be slow, and its lease may end early. Each request takes two latencies, and is
-applied between them in one instant, as etcd's are.
+Each connection has its own faults. It may be cut: then reads are refused, and writes have an unknown outcome (done, not
+done, or done a while later). Its watch may be slow, and its lease may end early. Each request takes two latencies, and
+is applied between them in one instant, as by etcd.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 
 class StoreState(NamedTuple):
-    """All that a store holds."""
+    """The whole content of a store."""
 
     revision: int
     compacted: int
     entries: dict[str, Entry]
     history: tuple[Revision, ...]
-    leases: dict[LeaseId, float]  # with their times to live
+    leases: dict[LeaseId, float]  # lease → time to live
 
 
 class _Lease(NamedTuple):
@@ -57,7 +57,7 @@ class _Lease(NamedTuple):
 
 
 class StoreServer:
-    """What all connections share."""
+    """The server, which all connections share."""
 
     def __init__(self, loop: SimulationLoop, random: Random) -> None:
         self.loop = loop
@@ -68,8 +68,8 @@ class StoreServer:
         self.entries: dict[str, Entry] = {}
         self.history: list[Revision] = []
         self.observers: list[Callable[[Revision], None]] = []
-        self.right: StoreState | None = None  # what the right store holds, while another one is in its place
-        self.trespasses: list[str] = []  # keys that were written meanwhile
+        self.right: StoreState | None = None  # the right store's content, while another store is in its place
+        self.trespasses: list[str] = []  # keys that were written to a wrong store
         self.latency_s = 0.001
         self.timeout_s = 5.0
         self._leases: dict[LeaseId, _Lease] = {}
@@ -94,16 +94,16 @@ class StoreServer:
         self.history = [past for past in self.history if past.revision > revision]
         self.counts["compactions"] += 1
 
-    # ---- another store in its place
+    # ---- replacement by another store
 
     def copy(self) -> StoreState:
-        """What it holds now."""
+        """The present content."""
         leases = {lease: held.ttl_s for lease, held in self._leases.items()}
         return StoreState(self.revision, self.compacted, dict(self.entries), tuple(self.history), leases)
 
     def sent(self, change: Callable[[], T]) -> Callable[[], T]:
-        """A change on its way to the store that answers now: no other one ever gets it. Raises StoreUnavailable when it
-        is carried out and another one answers."""
+        """The change, bound to the store that answers now. If another store answers when it is called, it raises
+        StoreUnavailable instead."""
         replacements = self._replacements
 
         def arrives() -> T:
@@ -114,12 +114,12 @@ class StoreServer:
         return arrives
 
     def replace(self, state: StoreState) -> None:
-        """Another store answers from now on."""
+        """Lets another store answer from now on."""
         self.right = self.copy()
         self._hold(state)
 
     def put_back(self) -> None:
-        """The right store answers again; its leases have their whole time, as after etcd's own restart."""
+        """Lets the right store answer again. Its leases get their full time to live, as after a restart of etcd."""
         assert self.right is not None
         right, self.right = self.right, None
         self._hold(right)
@@ -135,7 +135,7 @@ class StoreServer:
         for connection in self._connections:
             connection.interrupted()
 
-    # ---- applied in one instant each
+    # ---- requests, each applied in one instant
 
     def read(self, prefix: str) -> Snapshot:
         found = [entry for key, entry in sorted(self.entries.items()) if key.startswith(prefix)]
@@ -222,12 +222,12 @@ class StoreServer:
 
 
 class SimulatedStore:
-    """`ottla.metadata.store.Store`, seen from one process."""
+    """`ottla.metadata.store.Store`, as one process's connection."""
 
     def __init__(self, server: StoreServer, name: str) -> None:
         self.name = name
         self.cut = False
-        self.unknown_chance = 0.0  # of a write whose outcome isn't told
+        self.unknown_chance = 0.0  # the probability that a write's outcome stays unknown
         self.watch_delay_s = 0.0
         self._server = server
         self._closed = False
@@ -283,7 +283,8 @@ class SimulatedStore:
             raise Compacted(f"the store is at revision {self._server.revision}, before {position}")
 
     async def _until_reached(self, watch: _Watch) -> None:
-        """The watch is asked for again from behind what it has yielded; after the time-out its reader hears of it."""
+        """Waits until the server can be reached, and continues the watch after its last yielded revision. Raises
+        StoreUnavailable after the time-out."""
         deadline = self._server.loop.time() + self._server.timeout_s
         while self.cut:
             if self._closed:
@@ -335,13 +336,13 @@ class SimulatedStore:
                 self._server.loop.in_world(0.0, watch.woken.set)
 
     def interrupted(self) -> None:
-        """Its watches have to be asked for again."""
+        """Interrupts its watches, so that they have to be requested again."""
         for watch in self._watches:
             watch.missed = True
             watch.woken.set()
 
     def cut_off(self) -> None:
-        """Nothing reaches the server any more."""
+        """Cuts the connection to the server."""
         self.cut = True
         for watch in self._watches:
             watch.woken.set()
@@ -352,7 +353,7 @@ class SimulatedStore:
         return self._server.latency_s * (0.5 + self._server.random.expovariate(2.0))
 
     async def _reach(self) -> None:
-        """The way to the server. Raises StoreUnavailable."""
+        """Waits for a request's latency to the server. Raises StoreUnavailable."""
         if self._closed:
             raise StoreUnavailable("the connection is closed")
         await asyncio.sleep(self._latency())
@@ -401,13 +402,13 @@ class SimulatedStore:
 
 
 class _Watch:
-    """What one watch still has to yield."""
+    """The revisions that one watch still has to yield."""
 
     def __init__(self, prefix: str, position: int) -> None:
         self.prefix = prefix
         self.position = position
         self.queue: list[tuple[float, Revision]] = []
-        self.missed = False  # something, while it was cut
+        self.missed = False  # whether it missed revisions while it was cut
         self.woken = asyncio.Event()
 
     def offer(self, revision: Revision) -> None:
@@ -434,6 +435,6 @@ def _apply(change: Callable[[], T], applied: asyncio.Future[T]) -> None:
 
 
 def _quietly(change: Callable[[], Any]) -> None:
-    """A write whose outcome nobody hears of."""
+    """Applies a write whose outcome isn't returned to anybody."""
     with contextlib.suppress(LeaseExpired, StoreUnavailable):
         change()

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 from .fixed_hashes import with_fixed_hashes
 from .interruption import Interruption
 
-RUN_CPU_SECONDS_MAX = 120  # of the run itself: on a busy machine it may take as long as it takes
-WARM_UP_SEEDS = (1, 4)  # of whole clusters, and with many kinds of fault
-LOOK_S = 0.5  # so often whether the swarm is interrupted
-ENOUGH_RUNS = 100  # for each kind of fault to happen
+RUN_CPU_SECONDS_MAX = 120  # CPU time of a run; on a busy machine the run may take longer
+WARM_UP_SEEDS = (1, 4)  # runs with whole clusters and many kinds of fault
+LOOK_S = 0.5  # the time between two checks whether the swarm is interrupted
+ENOUGH_RUNS = 100  # so many that each kind of fault must have happened
 
-# What a swarm must have seen, or it has tested nothing.
+# Events that a swarm must have seen; otherwise it has not tested them.
 SEEN = (
     "elections",
     "unclean elections",
@@ -52,7 +52,7 @@ SEEN = (
 
 
 class Outcome(NamedTuple):
-    """What a forked run came to."""
+    """The result of a forked run."""
 
     seed: int
     digest: str
@@ -68,7 +68,7 @@ def outcomes(
     prepare: Callable[[], None] = lambda: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
-    """The outcomes of all seeds, as they come; of none that hasn't ended when the swarm is interrupted."""
+    """The outcomes of all seeds, as they come. When the swarm is interrupted, unfinished runs are killed."""
     scenario = _warm()
     waiting = iter(seeds)
     running: dict[int, tuple[int, int, float]] = {}  # read end → pid, seed, begun
@@ -109,7 +109,7 @@ def outcomes(
 
 
 def _end(pids: Iterable[int]) -> None:
-    """Runs that nobody waits for any more."""
+    """Kills unfinished runs."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -117,11 +117,11 @@ def _end(pids: Iterable[int]) -> None:
 
 @cache
 def _warm() -> Any:
-    """What makes runs, when it has made some."""
+    """The module that makes runs, after it has made some runs."""
     from . import scenario
 
     gc.collect()
-    gc.disable()  # nobody takes the worlds of these runs apart
+    gc.disable()  # the objects of these runs aren't collected
     for seed in WARM_UP_SEEDS:
         scenario.simulate(seed)
     gc.freeze()
@@ -129,7 +129,7 @@ def _warm() -> Any:
 
 
 def _run(scenario: Any, seed: int, writing: int, prepare: Callable[[], None]) -> None:
-    """In the child."""
+    """Makes a run in the child process, and writes its result to `writing`."""
     signal.setitimer(signal.ITIMER_PROF, RUN_CPU_SECONDS_MAX)  # ends the process
     try:
         try:
@@ -145,7 +145,7 @@ def _run(scenario: Any, seed: int, writing: int, prepare: Callable[[], None]) ->
 
 
 def main() -> int:
-    """The swarm's exit code: 1 where a seed failed or something never happened."""
+    """Returns the swarm's exit code: 1 if a seed failed or a kind of event never happened."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -199,7 +199,7 @@ def main() -> int:
 
 
 def planting(name: str) -> Callable[[], None]:
-    """What plants the bug of that name, or nothing."""
+    """A function that plants the bug of this name; with an empty name it does nothing."""
 
     def prepare() -> None:
         if name:
@@ -211,7 +211,7 @@ def planting(name: str) -> Callable[[], None]:
 
 
 def never_seen(counts: Counter[str]) -> list[str]:
-    """What a swarm should have met and didn't."""
+    """The kinds of events and faults that a swarm should have seen and didn't."""
     from .faults import KINDS
 
     return [name for name in (*SEEN, *(f"fault: {kind}" for kind in KINDS)) if not counts[name]]
@@ -220,4 +220,4 @@ def never_seen(counts: Counter[str]) -> list[str]:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the first runs' worlds aren't to be taken apart
+    os._exit(code)  # without destroying the objects of the first runs

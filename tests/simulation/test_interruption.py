@@ -1,4 +1,4 @@
-"""A swarm that ends before its last seed says how many runs it has counted, and which of them failed."""
+"""A swarm that ends before its last seed prints how many runs it has counted, and which of them failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.simulation import catches
 from tests.simulation_operator import catches as operator_catches
 
-# Swarms, each with a planted bug, what else is said to it, and the table of seeds that catch its bugs.
+# Swarms, each with a planted bug, further arguments, and the table of the seeds that catch its bugs.
 SWARMS = {
     "tests.simulation.swarm": ("acknowledged before the isr has it", ["--jobs", "1"], catches.TABLE),
     "tests.simulation_operator.swarm": ("a recovery deletes topics", [], operator_catches.TABLE),
@@ -56,7 +56,7 @@ def test_a_swarm_that_is_interrupted_says_what_it_has_counted(swarm: str, number
 
 @pytest.mark.parametrize("swarm", SWARMS)
 def test_a_swarm_whose_time_is_over_says_what_it_has_counted(swarm: str) -> None:
-    # Where the machine is busy all of the time may go by before the first run.
+    # On a busy machine all of the time may pass before the first run.
     done = subprocess.run(
         command(swarm, "--seconds", "12"),
         capture_output=True,

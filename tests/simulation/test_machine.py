@@ -1,4 +1,4 @@
-"""The simulated machine does to programs what real ones do."""
+"""The simulated machine behaves towards programs as real machines do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The observer finds what it is there to find, told by hand what the store says and brokers hold."""
+"""The observer finds violations in states of the store and of brokers that the tests make by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPIC_ID = UUID(int=7)
 
 
 class World:
-    """As much of one as the observer looks at: brokers 1 and 2, and replicas of one partition."""
+    """The parts of a world that the observer checks: brokers 1 and 2, and replicas of one partition."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -34,7 +34,7 @@ class World:
         pass
 
     def runs(self, broker: int, incarnation: str, end: int, *, high_watermark: int = 0, epoch: int = 0) -> None:
-        """A process is there, with a replica."""
+        """Adds a process with a replica."""
         log = SimpleNamespace(log_start_offset=end, log_end_offset=end, recovery_point=0, directory="/data/t-0")
         replica = SimpleNamespace(
             topic_id=TOPIC_ID, index=0, log=log, high_watermark=high_watermark, leader_epoch=epoch
@@ -48,17 +48,17 @@ class World:
         self.nodes[broker].broker = SimpleNamespace(_registration=registration, partitions=Replicas([replica]))
 
     def ends(self, broker: int) -> None:
-        """The process is no more."""
+        """Ends the process."""
         self.observer._process_left(self.nodes[broker])  # type: ignore[arg-type]
         self.nodes[broker].broker = None
 
     def registers(self, broker: int, incarnation: str) -> int:
-        """A registration; its epoch."""
+        """Registers a broker. Returns the registration's epoch."""
         value = model.Broker(broker, 0, {}, state=BrokerState.RUNNING, incarnation=incarnation)
         return self._write(keys.broker(broker), value.encode())
 
     def has_state(self, **fields: Any) -> None:
-        """A partition's state is written."""
+        """Writes the partition's state."""
         state = model.Partition(TOPIC_ID, 0, (1, 2), **fields)
         self._write(keys.partition(TOPIC_ID, 0), state.encode())
 
@@ -71,8 +71,8 @@ class World:
 
 
 def joined(end: int, successors_end: int | None = None) -> list[str]:
-    """Broker 2, whose log ends there, joins the ISR of 1, which has committed 10; perhaps when its process has gone and
-    another is there, not registered yet."""
+    """The violations when broker 2, whose log ends at `end`, joins the ISR of broker 1, which has committed 10 records.
+    With `successors_end` broker 2's process is replaced before by another one that isn't registered yet."""
     world = World()
     leader, follower = world.registers(1, "a"), world.registers(2, "b")
     world.runs(1, "a", 12, high_watermark=10)
@@ -96,7 +96,7 @@ def test_what_counts_is_the_log_of_the_process_that_is_registered() -> None:
 
 
 def succeeded(topic: str, **fields: Any) -> World:
-    """Broker 2 leads when 1, alone in the ISR, has died."""
+    """Broker 2 is elected after broker 1, the only in-sync replica, has died."""
     world = World()
     world.observer._topics[TOPIC_ID] = topic
     first, second = world.registers(1, "a"), world.registers(2, "b")

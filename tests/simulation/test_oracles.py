@@ -1,4 +1,4 @@
-"""Each oracle finds what it is there to find, in histories written by hand, and nothing in a good one."""
+"""Each oracle finds its violation in histories written by hand, and none in a good history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OUT_OF_ORDER = "out_of_order_sequence_number"
 
 
 def send(values: list[str], offset: int | None = None, phase: str = "ok", **fields: Any) -> list[Event]:
-    """A request to send and its end; idempotent and with acks=all unless said otherwise."""
+    """A request to send and its end; by default idempotent and with acks=all."""
     known = {"process": "p", "partition": P, "values": values, "acks": -1, "idempotent": True, **fields}
     begun = {"op": "send", "phase": "invoke", **known}
     if phase == "invoke":
@@ -29,7 +29,7 @@ def poll(position: int, *records: tuple[int, str], **fields: Any) -> list[Event]
 
 
 def final(*records: tuple[int, str], start: int = 0, **fields: Any) -> list[Event]:
-    """What is there at the end."""
+    """The content of the partition at the end."""
     return [{"op": "final", "phase": "ok", "partition": P, "start": start, "records": list(records), **fields}]
 
 
@@ -45,7 +45,7 @@ def leads(broker: int) -> list[Event]:
 
 
 def committed(offset: int, number: int = 1, by: int = -1) -> list[Event]:
-    """A group's offset is asked for, and told."""
+    """A request for a group's offset, and its answer."""
     known = {"group": "g", "partition": P, "id": number}
     return [
         {"op": "committed", "phase": "invoke", **known},
@@ -54,7 +54,7 @@ def committed(offset: int, number: int = 1, by: int = -1) -> list[Event]:
 
 
 def permitted(offset: int) -> list[Event]:
-    """All of the ISR lost what lies from there on."""
+    """All in-sync replicas lost the records from `offset` on."""
     return [{"op": "permitted", "phase": "ok", "partition": P, "offset": offset}]
 
 
@@ -73,7 +73,7 @@ def sync(member: str, token: str, *partitions: int) -> list[Event]:
 
 
 def forgotten(sequence: int, sent_behind: int, error: str = OUT_OF_ORDER) -> list[Event]:
-    """A broker doesn't go on where an idempotent producer does."""
+    """A broker refuses the next sequence number of an idempotent producer."""
     told = {"value": "a", "error": error, "sequence": sequence, "sent_behind": sent_behind}
     return [{"op": "forgotten", "phase": "fail", "process": "p", "partition": P, **told}]
 
@@ -89,7 +89,7 @@ GOOD = [
     *committed(2),
     *commits(1, "invoke", number=1),
     *commits(2, "invoke", "ok", number=2),
-    *commits(1, "ok", number=1),  # it was under way already
+    *commits(1, "ok", number=1),  # the request was already in flight
     *sync("m0", "x", 0),
     *sync("m1", "x", 1),
     *final((0, "a"), (1, "b"), (2, "c")),
@@ -198,7 +198,7 @@ def test_of_compacted_batches_only_the_last_may_be_known() -> None:
 
 
 def unclean(broker: int, *held: tuple[int, str]) -> list[Event]:
-    """A replica is elected that may lack something."""
+    """The election of a replica that may lack records."""
     return [{"op": "unclean", "phase": "ok", "partition": P, "broker": broker, "held": list(held)}]
 
 
@@ -233,7 +233,8 @@ def test_a_deposed_leader_alone_may_acknowledge_what_an_unclean_election_has_los
 
 
 def keyed(value: str, offset: int | None = None, phase: str = "ok", *, gone: bool | None = None) -> list[Event]:
-    """A record of a compacted topic, whose key is its first letter; a tombstone where `gone` says whether it may go."""
+    """A record of a compacted topic, whose key is its first letter. With `gone` it is a tombstone; `gone` says whether
+    compaction may remove it."""
     return send(
         [value], offset, phase, keys=[value[0]], tombstones=[] if gone is None else [value], tombstones_go=bool(gone)
     )

@@ -1,4 +1,4 @@
-"""The swarm in its short form, that a seed is a run, and that planted bugs are caught.
+"""Tests of the swarm: a short run finds no bug, the same seed gives the same run, and planted bugs are caught.
 
 `make swarm SEEDS=0-9999` runs the long form; `catches.py` has the table of planted bugs and the seeds that catch them.
 """
@@ -14,7 +14,7 @@ from tests.simulation.catches import TABLE
 from tests.simulation.fixed_hashes import run
 from tests.simulation.planted import BUGS
 
-SEEDS = "0-99"  # so few that what they find is a regression, and not a new bug; those are for `make swarm`
+SEEDS = "0-99"  # few seeds: a failure is a regression; new bugs are for `make swarm`
 
 
 def program(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:

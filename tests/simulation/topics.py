@@ -1,6 +1,6 @@
 """The topics of a run, by name; `recreation.py` has one more, and groups have theirs."""
 
-TOPIC = "t"  # of several partitions
+TOPIC = "t"  # has several partitions
 KEYED = "keyed"  # compacted, written with keys
-LOADED = "loaded"  # of two replicas, written without a pause while a follower comes back
-UNCLEAN = "unclean"  # whose unclean elections are allowed
+LOADED = "loaded"  # has two replicas, and is written without a pause while a follower comes back
+UNCLEAN = "unclean"  # allows unclean elections

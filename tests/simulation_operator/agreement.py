@@ -1,5 +1,5 @@
-"""Whether a Cluster has come to rest as its spec says, and whether its status tells the truth. Worked out from the spec
-by other means than the operator's.
+"""Checks whether a Cluster has converged to its spec, and whether its status is true. The expected state is computed
+from the spec by other code than the operator's.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tests.simulation_operator.person import DYNAMIC, NAME, STATIC, Person
 
 
 class Agreement:
-    """Compares a world with what people want of it."""
+    """Compares a world with the spec of its Cluster."""
 
     def __init__(self, server: ApiServer, brokers: Brokers, person: Person) -> None:
         self._server = server
         self._brokers = brokers
         self._person = person
-        self._ports: dict[tuple[str, str], int] = {}  # the Cluster's uid, a Service → the node port that it had first
+        self._ports: dict[tuple[str, str], int] = {}  # (the Cluster's uid, a Service) → the Service's first node port
 
     def ids(self) -> dict[int, str]:
-        """The brokers that are wanted, and their pods."""
+        """The ids of the wanted brokers, and the names of their pods."""
         brokers = self._person.spec["brokers"]
         pools = brokers.get("pools") or [{"name": "broker", "firstId": 0, "replicas": brokers["replicas"]}]
         return {
@@ -36,16 +36,16 @@ class Agreement:
         }
 
     def volumes(self) -> dict[int, str]:
-        """The sizes of the volumes that each broker is to have, by their ids."""
+        """The sizes of each broker's wanted volumes, by the volumes' ids."""
         storage = self._person.spec["brokers"]["storage"]
         return {each.get("id", 0): each["size"] for each in storage.get("volumes", [storage])}
 
     def differences(self) -> list[str]:
-        """What isn't as it is to be; nothing where all has come to rest."""
+        """A sentence for each difference from the spec; empty once the Cluster has converged."""
         return [*self._pods(), *self._volumes(), *self._objects(), *self._overrides(), *self._topics(), *self._status()]
 
     def served(self) -> frozenset[str]:
-        """The brokers' pods that serve and are this Cluster's, or were let go for a StatefulSet that is made anew."""
+        """The brokers' ready pods that are this Cluster's, or were orphaned because their StatefulSet is recreated."""
         ours = {
             item["metadata"]["uid"]
             for item in self._server.all("StatefulSet")
@@ -59,7 +59,7 @@ class Agreement:
         )
 
     def status_lies(self, served: frozenset[str]) -> Iterator[str]:
-        """What a status that was written just now says, and isn't so. `served`: the pods that did before."""
+        """The false statements in a status that was written just now. `served`: the pods that served before it."""
         cluster = self._person.cluster
         assert cluster is not None
         status = cluster.get("status") or {}
@@ -80,15 +80,15 @@ class Agreement:
             yield "Rolling isn't False though the Cluster is paused"
 
     def budget_lies(self) -> Iterator[str]:
-        """The budget for evictions, after a reconcile that nothing disturbed but an object that is refused."""
+        """Wrong allowances of the budget for evictions, after a reconcile without faults except refused objects."""
         budget = self._server.get_now("PodDisruptionBudget", f"{NAME}-brokers")
         followed = self._server.get_now("ConfigMap", f"{NAME}-followed")
         if budget is None or followed is None or self._person.spec.get("paused"):
             return
         if followed["metadata"].get("ownerReferences", [{}])[0].get("uid") != self._person.uid:
-            return  # a Cluster that never had a spec that could be followed
+            return  # the Cluster has never had a valid spec
         if budget["metadata"].get("ownerReferences", [{"uid": self._person.uid}])[0].get("uid") != self._person.uid:
-            return  # of the Cluster before, with which it goes, as do the pods that it is about
+            return  # the former Cluster's budget, which is deleted with it and with the pods that it selects
         allowed = budget["spec"]["maxUnavailable"]
         if allowed and (blocking := self._brokers.blocking & self._brokers.running().keys()):
             yield f"the budget allows {allowed} eviction though broker {sorted(blocking)} says no"
@@ -126,7 +126,7 @@ class Agreement:
                 yield f"pod {name} asks for a restart"
 
     def _volumes(self) -> Iterator[str]:
-        """Each broker has the volumes that it is to have, as large as that, and places replicas on all of them."""
+        """Differences of volumes: each broker has its wanted volumes, large enough, and places replicas on all."""
         wanted = self.volumes()
         for broker, name in self.ids().items():
             pod = self._server.get_now("Pod", name)
@@ -161,7 +161,7 @@ class Agreement:
             if item["metadata"]["name"].startswith(f"{NAME}-etcd"):
                 continue
             given, wanted = templates(item), self.volumes()
-            # One that was made for larger volumes keeps them: the Cluster before may have grown them.
+            # A StatefulSet may give larger volumes than wanted: the former Cluster may have grown them.
             if given and (given.keys() != wanted.keys() or any(_gi(given[each]) < _gi(wanted[each]) for each in given)):
                 yield f"StatefulSet {item['metadata']['name']} gives the volumes {given}, not {wanted}"
         if self._brokers.drained():
@@ -171,7 +171,8 @@ class Agreement:
             yield "the dynamic settings aren't in force"
 
     def _overrides(self) -> Iterator[str]:
-        """Each broker has what the spec says of it, and nothing else but its addresses; and the status says so."""
+        """Differences of brokers' own settings: each broker has those of the spec and its addresses, and no others; and
+        the status says so."""
         overrides = {each["broker"]: each["config"] for each in self._person.spec.get("configOverrides", ())}
         config = self._server.get_now("ConfigMap", f"{NAME}-config")
         files = config["data"] if config is not None else {}
@@ -205,7 +206,7 @@ class Agreement:
             uids.add(uid)
             told = condition(item.get("status"), "Ready")
             if told.get("reason") == "NotSupported":
-                continue  # fewer partitions than a topic has that was kept
+                continue  # the Topic asks for fewer partitions than a kept topic has
             topic = self._brokers.topics.get(name)
             owner = read_mark(topic.owner) if topic is not None else None
             if topic is None or owner is None or (owner.uid, owner.cluster_uid) != (uid, self._person.uid):

@@ -1,7 +1,7 @@
-"""The brokers and etcd as the operator meets them: what they keep, what they say, and what they do when asked.
+"""The brokers and etcd as the operator sees them: their state, their reports, and their reactions to requests.
 
-Topics lie on the brokers' volumes: the one state that nothing gives back. Replicas move in a step of the scenario's,
-a broker that has started catches up in some, and what a broker says about its stop follows from who is in sync.
+Topics are on the brokers' volumes: the only state that can't be restored. A move of replicas takes one step of the
+scenario, a started broker catches up within a few steps, and a broker's report about its stop follows from the ISRs.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from tests.simulation_operator.directories import Directories
 from tests.simulation_operator.kubernetes import ApiServer
 from tests.unit.operator.test_scale import _asked
 
-REPLICATION_FACTOR = 2  # of topics that don't say
+REPLICATION_FACTOR = 2  # the default
 INTERNAL = "__consumer_offsets"
 CATCH_UP_STEPS = 4
 Refusals = dict[str, KafkaError | None]
 
 
 class Brokers:
-    """All brokers of one Cluster, by what stands on their volumes."""
+    """All brokers of one Cluster, and the state on their volumes."""
 
     def __init__(self, server: ApiServer, cluster: str) -> None:
         self.topics: dict[str, KafkaTopic] = {}
         self.settings: dict[str, str] = {}
         self.own: dict[int, dict[str, str]] = {}
         self.started_with: dict[int, str] = {}  # broker → the checksum of the files that it read
-        self.blocking: set[int] = set()  # brokers that say no, whatever else
+        self.blocking: set[int] = set()  # brokers that always refuse to be stopped
         self.directories = Directories(self.topics_now, self._serving, self.own)
         self._server = server
         self._cluster = cluster
@@ -53,10 +53,10 @@ class Brokers:
         self._ids = 0
         self._revision = 0
 
-    # ---- who is there
+    # ---- state
 
     def running(self) -> dict[int, str]:
-        """The brokers that serve, and their pods."""
+        """The ids of the brokers that serve, and the names of their pods."""
         pods = self._server.made("broker")
         return {int(name.rpartition("-")[2]): name for name in sorted(pods) if self._server.serves(name)}
 
@@ -65,23 +65,23 @@ class Brokers:
         return {broker: pods[name] for broker, name in self.running().items()}
 
     def topics_now(self) -> list[KafkaTopic]:
-        """All that there are."""
+        """All topics."""
         return list(self.topics.values())
 
     def started(self, broker: int) -> None:
-        """It has read its files and registered, and has to catch up."""
+        """Notes that a broker has read its files and registered, and has to catch up."""
         self.directories.started(broker)
         self._behind[broker] = CATCH_UP_STEPS
         self.started_with[broker] = self.files(broker)
 
     def files(self, broker: int) -> str:
-        """The checksum of what it would read now."""
+        """The checksum of the files that the broker would read now."""
         config = self._server.get_now("ConfigMap", f"{self._cluster}-config")
         data = config["data"] if config is not None else {}
         return properties_checksum(data.get("server.properties", "") + data.get(f"broker-{broker}.properties", ""))
 
     def step(self) -> None:
-        """Replicas catch up, and moves end."""
+        """One step: replicas catch up, and moves end."""
         running = self.running()
         for broker in list(self._behind):
             self._behind[broker] -= 1
@@ -100,12 +100,12 @@ class Brokers:
         self.directories.step()
 
     def now(self, *, internal: bool = True) -> KafkaCluster:
-        """What a broker would say."""
+        """The cluster's metadata, as a broker would answer."""
         in_sync = self.running().keys() - self._behind.keys()
         topics = {}
         load: dict[int, int] = {}
         for topic in self.topics.values():
-            # The last one stays in sync when it stops: here all are said to have been the last.
+            # The last in-sync replica stays in the ISR when it stops. Here all replicas count as the last one.
             partitions = {
                 index: replace(one, in_sync=(frozenset(one.original) & in_sync) or frozenset(one.original))
                 for index, one in topic.partitions.items()
@@ -118,7 +118,7 @@ class Brokers:
         return KafkaCluster({each: self.rack(each) for each in self.running()}, topics, load, dict(self.settings))
 
     def rack(self, broker: int) -> str | None:
-        """As its pod was told."""
+        """The rack in the environment of the broker's pod."""
         name = self.running()[broker]
         pod = self._server.get_now("Pod", name)
         assert pod is not None
@@ -136,12 +136,12 @@ class Brokers:
         ]
 
     def needed_beside(self, wanted: Collection[int]) -> set[int]:
-        """Brokers that alone have something, if none but those that are `wanted` are there."""
+        """The brokers with the replicas of partitions that no broker of `wanted` has."""
         partitions = (one for topic in self.topics.values() for one in topic.partitions.values())
         return {broker for one in partitions if not set(one.original) & set(wanted) for broker in one.original}
 
     def report(self, broker: int, stopping: frozenset[int] = frozenset()) -> Report:
-        """The pages of a broker that answers; asked about itself, or about all that are `stopping`."""
+        """A broker's pages, about its own stop or about that of all brokers in `stopping`."""
         risks: dict[str, tuple[str, ...]] = {}
         self._revision += 1
         missing, unled = [], []
@@ -175,8 +175,8 @@ class Brokers:
         )
 
     def lost_by(self, stopping: Set[int], *, alone: bool = False) -> tuple[str, ...]:
-        """The partitions that nobody leads any more where all these brokers stop at once: those of several replicas, or
-        those of one."""
+        """The partitions that lose their leader if all these brokers stop at once: those with several replicas, or,
+        with `alone`, those with one."""
         serving = self.running().keys() - self._behind.keys()
         return tuple(
             f"{topic.name}-{index}"
@@ -185,7 +185,7 @@ class Brokers:
             if (len(one.replicas) == 1) is alone and (last := one.in_sync & serving) and last <= stopping
         )
 
-    # ---- what is asked of them
+    # ---- requests
 
     def create(self, step: Create) -> KafkaError | None:
         if step.topic in self.topics:
@@ -235,7 +235,7 @@ class Brokers:
         self.topics[name] = KafkaTopic(name, UUID(int=self._ids), made, overrides)
 
     def _partition(self, index: int, factor: int) -> KafkaPartition:
-        """Its replicas, on as many racks as can be."""
+        """A new partition, with its replicas on as many racks as possible."""
         takers = self.now().takers
         first = sorted(takers)[index % len(takers) :] + sorted(takers)[: index % len(takers)]
         used: Counter[str | None] = Counter()
@@ -246,19 +246,19 @@ class Brokers:
         return KafkaPartition(tuple(replicas), frozenset(replicas))
 
     def drained(self) -> set[int]:
-        """The brokers that are to lead nothing."""
+        """The drained brokers, which are not to lead partitions."""
         return {int(part) for part in self.settings.get(DRAINED, "").split(",") if part}
 
 
 class EtcdMembers:
-    """etcd's own list: formed once a majority of its pods is there, and kept on its volumes."""
+    """etcd's list of its members. It can be read while a majority of the pods is ready."""
 
     def __init__(self, server: ApiServer, cluster: str) -> None:
         self._server = server
         self._cluster = cluster
 
     def members(self) -> Sequence[Member] | None:
-        """None where no majority answers."""
+        """The members; None if no majority is ready."""
         if not self._server.etcd_serves(self._cluster):
             return None
         named = sorted(self._server.pods("etcd"))
@@ -267,7 +267,7 @@ class EtcdMembers:
 
 
 def altered(settings: dict[str, str], given: Mapping[str, str], reset: Iterable[str]) -> None:
-    """Sets some, and takes some back."""
+    """Applies settings and resets to `settings`."""
     settings.update(given)
     for name in reset:
         settings.pop(name, None)

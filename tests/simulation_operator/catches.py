@@ -37,7 +37,7 @@ TABLE = CatchTable(Path(__file__).with_name("caught.txt"), "0-999", first_caught
 
 
 def main() -> int:
-    """1 where a bug isn't caught."""
+    """Returns the exit code: 1 if a bug isn't caught, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bug", action="append", default=[], help="only this one; more than once for some")
     parser.add_argument("--replay", action="store_true", help="run the recorded seeds")

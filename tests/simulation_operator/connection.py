@@ -1,8 +1,8 @@
-"""What one operator process reaches the world by, and all that goes wrong on the way.
+"""The connections of one operator process to the world, and their faults.
 
-A request is refused, is done and its answer lost, is done twice, or is answered late, when the world has gone on; and
-the process may die before or after any write. A process that is dead writes nothing any more. What the process was told
-last is kept: an invariant is about what it could know.
+A request may be refused, carried out with a lost answer, carried out twice, or answered late, when the world has gone
+on. The process may die before or after any write, and a dead process writes no more. The answers that the process got
+last are passed to the invariants, which are about what it could know.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tests.simulation_operator.kubernetes import ApiServer
 T = TypeVar("T")
 REFUSED = (403, 409, 422, 429, 500, 503)
 LATE_STEPS = 3
-CHANGES_ARE_RARE = 5.0  # of the brokers, beside requests to Kubernetes: so much likelier are their troubles
+CHANGES_ARE_RARE = 5.0  # changes of brokers are rarer than requests to Kubernetes, so their faults are likelier
 
 
 class Died(BaseException):
-    """The operator's process ended here: nothing of it catches this."""
+    """The operator's process died. It's a BaseException, so that none of the operator's code catches it."""
 
 
 @dataclass
 class Chances:
-    """How likely each trouble is, of each request; all zero: nothing goes wrong."""
+    """The probability of each fault, for each request; by default all are 0."""
 
     refused: float = 0.0
-    lost: float = 0.0  # done, and nobody knows
+    lost: float = 0.0  # done, but the answer is lost
     twice: float = 0.0
     late: float = 0.0
     death: float = 0.0
@@ -53,7 +53,7 @@ class Chances:
 
 
 class Connection:
-    """Of one process. It has the methods of `Kube`."""
+    """The connections of one process. It has the methods of `Kube`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Connection:
         world_goes_on: Callable[[], None],
     ) -> None:
         self.dead = False
-        self.troubled = 0  # requests that went wrong, and moments at which the world went on meanwhile
+        self.troubled = 0  # faults of requests, and steps of the world between requests
         self.writes = 0
         self._random = random
         self._server = server
@@ -186,10 +186,10 @@ class Connection:
         return []
 
     async def close(self) -> None:
-        """Nothing is left open."""
+        """Does nothing: there is no connection to close."""
 
     async def kafka(self, does: Callable[[], T], what: str = "") -> T:
-        """A request by Kafka's protocol; `what` it changes, where it changes something."""
+        """A request by Kafka's protocol. `what` names the change; empty for a request that only reads."""
         self._alive()
         self._move_on()
         if not self.brokers.running():
@@ -210,21 +210,21 @@ class Connection:
         return done
 
     def refuses_topic(self) -> bool:
-        """Whether the brokers refuse a change of this topic for now."""
+        """Whether the brokers refuse a topic's change now."""
         if self._happens("silent", CHANGES_ARE_RARE):
             self._note("kafka: a topic's change refused")
             return True
         return False
 
     def deletes_topic(self, step: Delete) -> None:
-        """Before a topic is deleted."""
+        """Checks the invariants before a topic is deleted."""
         self._invariants.deletes_topic(self.brokers.topics.get(step.topic), step)
 
     def marks_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Before a topic is given settings."""
+        """Checks the invariants before a topic gets settings."""
         self._invariants.marks_topic(name, settings)
 
-    # ---- what goes wrong
+    # ---- faults
 
     async def _read(self, kind: str, does: Callable[[], Awaitable[T]]) -> T:
         self._alive()
@@ -300,14 +300,14 @@ class Connection:
 
 
 class Admin:
-    """As `KafkaAdmin`, of one process and one Cluster."""
+    """In place of `KafkaAdmin`, for one process and one Cluster."""
 
     def __init__(self, connection: Connection, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self._to = connection
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Does nothing: there is no connection to close."""
 
     async def cluster_id(self) -> str:
         return await self._to.kafka(lambda: "4L6g3nShT-eMCtK--X86sw")
@@ -340,7 +340,7 @@ class Admin:
         await self._to.kafka(lambda: self._to.brokers.directories.move(broker, moves), "directories")
 
     def _only_one(self) -> int:
-        """The broker whose pod has the address that was asked."""
+        """The broker whose pod has the bootstrap address."""
         for broker, pod in self._to.brokers.running().items():
             if self.bootstrap.startswith(f"ip-{pod}:"):
                 return broker

@@ -1,8 +1,8 @@
-"""What lies on which volume of a broker, as the broker itself places and moves it.
+"""The replicas on each volume of a broker, placed and moved as a broker does it.
 
-A replica comes to the log directory that has the fewest, if it gets new ones. It goes to another one when its broker is
-asked, by a copy that is there in a step of the scenario's; a copy that isn't whole when the broker stops is begun again
-by nobody.
+A new replica goes to the log directory with the fewest replicas, among those that get new ones. On request a broker
+copies a replica to another log directory, which takes one step of the scenario. If the broker stops before the copy is
+complete, the copy is dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Replica = tuple[UUID, int]
 
 
 class Directories:
-    """Those of all brokers of one Cluster."""
+    """The log directories of all brokers of one Cluster."""
 
     def __init__(
         self,
@@ -30,25 +30,25 @@ class Directories:
         pods: Callable[[], Mapping[int, Object]],
         own: Mapping[int, Mapping[str, str]],
     ) -> None:
-        """`pods`: of the brokers that serve; `own`: their own dynamic settings."""
+        """`pods`: the pods of the brokers that serve; `own`: the brokers' own dynamic settings."""
         self._topics = topics
         self._pods = pods
         self._own = own
-        self._lies: dict[int, dict[_Replica, int]] = {}  # broker → on which of its volumes
+        self._lies: dict[int, dict[_Replica, int]] = {}  # broker → replica → volume
         self._arriving: dict[int, dict[_Replica, int]] = {}
 
     def step(self) -> None:
-        """Copies become whole, and replicas that are new, or gone, are noticed."""
+        """One step: copies are completed, new replicas are placed, and deleted ones removed."""
         for broker, pod in self._pods().items():
             self._lies.setdefault(broker, {}).update(self._arriving.pop(broker, {}))
             self._place(broker, pod)
 
     def started(self, broker: int) -> None:
-        """Another process of it has its volumes."""
+        """Notes a new process of a broker: incomplete copies are dropped."""
         self._arriving.pop(broker, None)
 
     def left_out(self, broker: int, pod: Object) -> list[str]:
-        """What lies on volumes that a pod of the broker hasn't, with their ids."""
+        """The broker's replicas on volumes that its pod lacks, as `topic-index on volume id`."""
         has = volumes(pod)
         named = self._replicas(broker)
         lies = self._lies.get(broker, {})
@@ -59,7 +59,7 @@ class Directories:
         )
 
     def describe(self, broker: int) -> list[LogDirectory]:
-        """As the broker does."""
+        """The broker's answer to DescribeLogDirs."""
         pod = self._pods()[broker]
         self._place(broker, pod)
         cordoned = self._cordoned(broker)
@@ -75,7 +75,7 @@ class Directories:
         ]
 
     def move(self, broker: int, moves: Mapping[str, Sequence[PartitionName]]) -> None:
-        """The broker begins to. Raises KafkaError."""
+        """Begins to copy replicas to other log directories. Raises KafkaError."""
         pod = self._pods()[broker]
         self._place(broker, pod)
         has = {log_directory(volume): volume for volume in volumes(pod)}
@@ -121,13 +121,13 @@ class Directories:
 
 
 def volumes(pod: Object) -> set[int]:
-    """The ids of those that a broker's pod has."""
+    """The ids of the volumes that a broker's pod has."""
     claims = (each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if _is_claim(each))
     return {int(claim.removesuffix(f"-{pod['metadata']['name']}").rpartition("-")[2]) for claim in claims}
 
 
 def templates(stateful_set: Object) -> dict[int, str]:
-    """The sizes of the volumes that a StatefulSet of brokers gives its pods, by their ids."""
+    """The sizes of the volumes in a StatefulSet's volumeClaimTemplates, by the volumes' ids."""
     return {
         int(each["metadata"]["name"].rpartition("-")[2]): each["spec"]["resources"]["requests"]["storage"]
         for each in stateful_set["spec"].get("volumeClaimTemplates") or ()

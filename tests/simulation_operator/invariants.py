@@ -1,22 +1,24 @@
-"""What must hold at every write of an operator, whatever goes wrong: by the world as it is, and what it was told.
+"""Invariants of every write of an operator, whatever faults there are. They depend on the present world, and on the
+answers that the operator got.
 
-1. A topic is deleted only if somebody deleted its Topic under the Cluster that there is now, and wanted that; nor where
-   its Topic was made again to retain it, or under an older operator, which gave the new Topic the topic. So none is
-   marked as a Topic's under the Cluster that there is now unless that Topic was there beside it.
-2. No volume goes: no spec here lets volumes go with their Cluster.
-3. The operator takes a pod that serves only while each pod that it took before is back, unless that goes for good, and
-   a broker's pod only on the word of the brokers; pods that no StatefulSet of the Cluster made are none of its
-   business. Of brokers of one rack it takes as many as the Cluster says, if the last of them was asked what all of
-   them at once would break. Whatever they say, no partition of several replicas loses the last one that is in sync
+1. A topic is deleted only if a user deleted its Topic under the present Cluster, with the policy Delete. It isn't
+   deleted if the Topic was created again with the policy Retain, or under an older operator, which gave the topic to
+   the new Topic. So a topic is marked as a Topic's under the present Cluster only if that Topic existed beside the
+   Cluster.
+2. No volume is deleted: no spec here lets volumes be deleted with their Cluster.
+3. The operator deletes a serving pod only if each pod that it deleted before is back, or is gone for good. It deletes a
+   broker's pod only if the broker's report allows that. It never deletes a pod that no StatefulSet of the Cluster
+   created. Of brokers in one rack, as many may be away at once as the Cluster says, if the last one's report is about
+   all of them. Whatever the reports say, no partition with several replicas loses its last in-sync replica
    (`min.insync.replicas` is 1 here).
-4. A broker is taken away only when nothing is left on it; a StatefulSet that is made anew keeps its pods.
-5. A broker's Service isn't gone before the broker.
-6. The budget for evictions allows one only where the last reports do.
+4. A broker is removed only when it has no replica left. A StatefulSet that is recreated keeps its pods.
+5. A broker's Service isn't deleted before the broker's pod.
+6. The budget for evictions allows one only if the last reports do.
 7. Nothing is changed in a Cluster that was read as paused.
-8. No broker is started without a volume on which it has replicas; and no pod is taken before one of its StatefulSet
-   with a smaller number that lacks a volume: Kubernetes makes none behind that one. So where one behind it is missing,
-   a pod that lacks a volume is taken whatever its broker says of availability.
-9. That a pod has other resources is told once its container has them.
+8. No broker is started without a volume on which it has replicas. No pod is deleted while a pod of the same StatefulSet
+   with a smaller number lacks a volume: Kubernetes creates no pod after that one. If a later pod is missing, a pod that
+   lacks a volume is deleted whatever its broker reports about availability.
+9. The event that a pod was resized is sent only once its container has the new resources.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ from tests.simulation_operator.brokers import Brokers
 from tests.simulation_operator.directories import templates, volumes
 from tests.simulation_operator.kubernetes import ApiServer
 
-AWAITED_S = 280.0  # a pod that isn't back after so long isn't waited for any more
+AWAITED_S = 280.0  # the operator waits no longer than this for a pod to be back
 
 
 class Wishes:
-    """What people did that permits something."""
+    """Actions of people that permit deletions of topics, or forbid them."""
 
     def __init__(self) -> None:
-        self.deleted: dict[str, str] = {}  # uids of Topics that somebody deleted → of the Cluster that there was then
+        self.deleted: dict[str, str] = {}  # uid of a Topic that a user deleted → uid of the Cluster at that time
         self.retained: set[str] = set()  # uids of Topics whose topics are to stay
-        self.given: set[str] = set()  # uids of Topics that an older operator let have the topic of their name
-        self.beside: set[tuple[str, str]] = set()  # uids of Topics and of Clusters that were there at the same time
+        self.given: set[str] = set()  # uids of Topics to which an older operator gave the topic of their name
+        self.beside: set[tuple[str, str]] = set()  # (Topic's uid, Cluster's uid) that existed at the same time
 
 
 class Invariants:
-    """Collects what was wrong, each as a sentence."""
+    """Collects the violations, each as a sentence."""
 
     def __init__(self, server: ApiServer, brokers: Brokers, wishes: Wishes, counts: Counter[str]) -> None:
         self.wrong: list[str] = []
@@ -56,39 +58,39 @@ class Invariants:
         self._brokers = brokers
         self._wishes = wishes
         self._taken: dict[str, tuple[str, float]] = {}  # pod → uid and time at which the operator deleted it
-        self._racks: dict[str, str | None] = {}  # of those that are brokers
-        self._together: Mapping[int, Report] = {}  # what brokers said that were asked about several
+        self._racks: dict[str, str | None] = {}  # broker's pod → rack
+        self._together: Mapping[int, Report] = {}  # the last reports about the stop of several brokers
         self._reports: Mapping[int, Report] = {}
         self._paused = False
         server.claim_deleted = self._volume_went
 
     def new_process(self) -> None:
-        """What the one before was told, this one wasn't."""
+        """Forgets the answers that the former process got."""
         self._reports, self._together, self._paused = {}, {}, False
 
-    # ---- what it is told
+    # ---- answers to the operator
 
     def read_cluster(self, found: Object | None) -> None:
-        """A Cluster as it was read."""
+        """The operator has read the Cluster."""
         self._paused = bool(found and (found.get("spec") or {}).get("paused"))
 
     def reported(self, reports: Mapping[int, Report]) -> None:
-        """What brokers said."""
+        """The operator has got the brokers' reports."""
         self._reports = dict(reports)
 
     def reported_together(self, reports: Mapping[int, Report]) -> None:
-        """What brokers said of the end of several."""
+        """The operator has got reports about the stop of several brokers."""
         self._together = dict(reports)
 
     def serves(self, name: str, pod: Object) -> None:
-        """A pod is ready."""
+        """A pod has become ready."""
         if name in self._server.made("broker") and (left := self._brokers.directories.left_out(_broker(name), pod)):
             self._say(f"{name} was started without {', '.join(left[:3])}")
         if name in self._taken and self._taken[name][0] != pod["metadata"]["uid"]:
             del self._taken[name]
 
     def told(self, reason: str, message: str) -> None:
-        """An Event."""
+        """The operator sends an Event."""
         if "unexpectedly" in message:
             self._say(f"{reason}: {message}")
         pod = self._server.get_now("Pod", message.split()[0]) if reason == "Resized" else None
@@ -97,10 +99,10 @@ class Invariants:
             if (has := pod["status"]["containerStatuses"][0].get("resources")) != wanted:
                 self._say(f"{reason}: {message}, but it has {has}, not {wanted}")
 
-    # ---- what it does
+    # ---- writes of the operator
 
     def applies(self, wanted: Object) -> None:
-        """Before an object is applied."""
+        """Called before an object is applied."""
         kind, name = wanted["kind"], wanted["metadata"]["name"]
         present = self._server.get_now(kind, name)
         if self._paused:
@@ -118,17 +120,17 @@ class Invariants:
                 self._say("the budget allows an eviction though no broker said anything")
 
     def patches(self, kind: str, name: str, subresource: str) -> None:
-        """Before a merge patch."""
+        """Called before a merge patch."""
         if self._paused and subresource != "status":
             self._say(f"{kind} {name} was patched though the Cluster is paused")
 
     def asks_brokers(self) -> None:
-        """Before the brokers are asked to change something."""
+        """Called before a request that changes something in the brokers."""
         if self._paused:
             self._say("the brokers were asked to change something though the Cluster is paused")
 
     def deletes(self, kind: str, name: str, propagation: str) -> None:
-        """Before an object is deleted that is there."""
+        """Called before an existing object is deleted."""
         item = self._server.get_now(kind, name)
         assert item is not None
         if self._paused:
@@ -149,7 +151,7 @@ class Invariants:
             self._volume_went(name)
 
     def deletes_topic(self, topic: KafkaTopic | None, step: Delete) -> None:
-        """Before a topic is deleted."""
+        """Called before a topic is deleted."""
         if topic is None or topic.id != step.id:
             return
         owner = read_mark(topic.owner)
@@ -168,7 +170,7 @@ class Invariants:
                 self._say(f"topic {topic.name} was deleted, which an older operator gave to its Topic")
 
     def marks_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Before a topic is given settings."""
+        """Called before a topic gets settings."""
         owner = read_mark(settings.get(OWNER, ""))
         if owner is None or not any(
             item["metadata"]["uid"] == owner.cluster_uid for item in self._server.all("Cluster")
@@ -178,17 +180,17 @@ class Invariants:
             self._say(f"topic {name} was marked as a Topic's that was never there beside this Cluster")
 
     def written(self, kind: str, name: str) -> None:
-        """After a write that changed something."""
+        """Called after a write that changed something."""
         if kind == "Cluster":
             item = self._server.get_now("Cluster", name)
             for each in (item or {}).get("status", {}).get("conditions", ()):
                 if each["reason"] == "Unexpected":
                     self._say(f"{each['type']}: {each['message']}")
 
-    # ---- each rule
+    # ---- the rules
 
     def _is_between_sets(self, name: str, item: Object) -> bool:
-        """Whether a pod is nobody's because its StatefulSet was made anew around it, and hasn't taken it yet."""
+        """Whether a pod has no owner because its StatefulSet was recreated and hasn't adopted it yet."""
         sets = {each["metadata"]["name"] for each in self._server.all("StatefulSet")}
         return not item["metadata"].get("ownerReferences") and name.rpartition("-")[0] in sets
 
@@ -216,7 +218,7 @@ class Invariants:
             self._taken[name] = (item["metadata"]["uid"], now)
 
     def _lacking_before(self, name: str) -> str:
-        """A pod of the same StatefulSet that Kubernetes comes by first, and that lacks a volume."""
+        """A pod of the same StatefulSet with a smaller number that lacks a volume; empty if there is none."""
         of, _, number = name.rpartition("-")
         stateful_set = self._server.get_now("StatefulSet", of)
         if stateful_set is None or _component(stateful_set) != "broker":
@@ -227,7 +229,7 @@ class Invariants:
         return next((each for each, pod in pods if pod is not None and not given <= volumes(pod)), "")
 
     def _missing_behind(self, name: str) -> set[str]:
-        """The pods that Kubernetes doesn't make before this one has all its volumes."""
+        """The missing pods that Kubernetes doesn't create before this one has all its volumes."""
         of, _, number = name.rpartition("-")
         pod, stateful_set = self._server.get_now("Pod", name), self._server.get_now("StatefulSet", of)
         if pod is None or stateful_set is None or _component(stateful_set) != "broker":
@@ -238,7 +240,8 @@ class Invariants:
         return {each for each in behind if self._server.get_now("Pod", each) is None}
 
     def _takes_broker(self, name: str, others: list[str], *, needed: bool) -> None:
-        """`others` aren't back yet; it is `needed` so that pods that are missing are made."""
+        """Checks the deletion of a broker's pod. `others` aren't back yet. With `needed`, missing pods can be created
+        only after the deletion."""
         broker = _broker(name)
         report = self._reports.get(broker)
         if report is None:
@@ -266,7 +269,7 @@ class Invariants:
         return max(said, default=1)
 
     def _wanted(self) -> set[str]:
-        """The pods that are to be back; brokers that are drained to go for good aren't waited for."""
+        """The pods that have to come back: all but those of brokers that are drained to be removed."""
         leaving = {broker for item in self._server.all("Cluster") for broker in _draining(item)}
         return {
             f"{item['metadata']['name']}-{number}"

@@ -1,8 +1,8 @@
-"""The API server that an operator is tried against: the objects, and Kubernetes' own controllers, one small step each.
+"""The API server of the operator's simulation: the objects, and Kubernetes' own controllers, in small steps.
 
-It is the in-memory world of the unit tests, and adds what takes time there: StatefulSets take note of a change later,
-pods end and start in stages, volumes are claimed, node ports are handed out, and what has lost its owner is collected.
-Each controller does its step when the scenario says so, be it between two requests of one reconcile.
+It extends the in-memory world of the unit tests by things that take time in Kubernetes: StatefulSets notice a change
+later, pods end and start in stages, volumes are claimed, node ports are assigned, and objects without an owner are
+collected. Each controller makes its step when the scenario says so, also between two requests of one reconcile.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class ApiServer(World):
         self.now = now
         self.claim_deleted: Callable[[str], None] = lambda name: None
         self.pod_serves: Callable[[str, Object], None] = lambda name, pod: None
-        self.no_rights = False  # of the operator
+        self.no_rights = False  # whether the operator's requests are forbidden
         self._random = random
-        self._made: set[str] = set()  # uids of pods that a StatefulSet made
+        self._made: set[str] = set()  # uids of the pods that a StatefulSet created
         self._next_port = FIRST_NODE_PORT
         self.define_topics()
 
-    # ---- what is asked for, beyond the world of the unit tests
+    # ---- requests that the world of the unit tests doesn't have
 
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
         key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
@@ -72,10 +72,10 @@ class ApiServer(World):
         await self.list(kind, namespace)
         return True
 
-    # ---- what people do
+    # ---- actions of people
 
     def make(self, kind: str, name: str, spec: Object, **meta: Any) -> Object:
-        """Somebody creates an object."""
+        """A user creates an object."""
         item: Object = {
             "apiVersion": "ottla.dev/v1alpha1",
             "kind": kind,
@@ -86,7 +86,7 @@ class ApiServer(World):
         return item
 
     def remove(self, kind: str, name: str, *, orphan: bool = False) -> Object | None:
-        """Somebody deletes an object; what it owned is collected, or is nobody's."""
+        """A user deletes an object. The objects that it owned are collected, or with `orphan` lose their owner."""
         key = (kind, NAMESPACE, name)
         item = self.objects.get(key)
         if item is not None:
@@ -96,12 +96,12 @@ class ApiServer(World):
         return item
 
     def define_topics(self) -> None:
-        """The definition of the Topic kind is there."""
+        """Creates the definition of the Topic kind."""
         meta = {"name": DEFINITION, "creationTimestamp": timestamp(self.now)}
         self.create({"kind": "CustomResourceDefinition", "metadata": meta})
 
     def undefine_topics(self) -> list[Object]:
-        """The definition goes, and all Topics with it."""
+        """Deletes the definition of the Topic kind, and with it all Topics. Returns these Topics."""
         del self.objects["CustomResourceDefinition", "", DEFINITION]
         gone = self.all("Topic")
         for item in gone:
@@ -109,7 +109,7 @@ class ApiServer(World):
         return gone
 
     def topics_now(self) -> dict[Key, Object]:
-        """All Topics, and what Kubernetes remembers of them: a part of a backup of its etcd."""
+        """All Topics, and the ConfigMaps by which the operator remembers them: a part of a backup of Kubernetes."""
         return {
             key: copied(item)
             for key, item in self.objects.items()
@@ -117,12 +117,12 @@ class ApiServer(World):
         }
 
     def restore_topics(self, backup: dict[Key, Object]) -> None:
-        """These are as they were in a backup."""
+        """Restores Topics and their ConfigMaps from a backup."""
         for key in self.topics_now():
             del self.objects[key]
         self.objects |= {key: copied(item) for key, item in backup.items()}
 
-    # ---- what there is
+    # ---- state
 
     @property
     def defined(self) -> bool:
@@ -130,11 +130,11 @@ class ApiServer(World):
         return ("CustomResourceDefinition", "", DEFINITION) in self.objects
 
     def get_now(self, kind: str, name: str) -> Object | None:
-        """The object itself."""
+        """The object itself, not a copy; None if there is none."""
         return self.objects.get((kind, NAMESPACE, name))
 
     def all(self, kind: str, component: str = "") -> list[Object]:
-        """All of a kind, of a component where one is named."""
+        """All objects of a kind; with `component` only those of that component."""
         return [
             item
             for (its_kind, _, _), item in sorted(self.objects.items())
@@ -143,7 +143,7 @@ class ApiServer(World):
         ]
 
     def pods(self, component: str) -> dict[str, Object]:
-        """The pods that a StatefulSet of the Cluster made."""
+        """The pods that an existing StatefulSet owns."""
         sets = {item["metadata"]["uid"] for item in self.all("StatefulSet")}
         return {
             pod["metadata"]["name"]: pod
@@ -152,13 +152,13 @@ class ApiServer(World):
         }
 
     def made(self, component: str) -> dict[str, Object]:
-        """The pods that a StatefulSet made, and be it one that isn't there any more: nothing in them ends with it."""
+        """The pods that any StatefulSet created, also one that is deleted by now: its pods may still run."""
         return {
             pod["metadata"]["name"]: pod for pod in self.all("Pod", component) if pod["metadata"]["uid"] in self._made
         }
 
     def serves(self, pod: str) -> bool:
-        """Whether that pod is ready and isn't ending."""
+        """Whether the pod is ready and isn't being deleted."""
         item = self.get_now("Pod", pod)
         return item is not None and not going(item) and holds(item.get("status"), "Ready")
 
@@ -171,7 +171,7 @@ class ApiServer(World):
     # ---- Kubernetes' controllers
 
     def step(self, chance: float = 1.0) -> None:
-        """Each controller looks at each of its objects, by that chance."""
+        """Each controller handles each of its objects, with probability `chance`."""
         self._collect()
         for item in self.all("StatefulSet"):
             if self._random.random() < chance:
@@ -181,13 +181,13 @@ class ApiServer(World):
                 self._run_pod(pod)
 
     def end(self, key: Key) -> None:
-        """It is being deleted."""
+        """Begins the deletion of an object."""
         if not going(item := self.objects[key]):
             item["metadata"]["deletionTimestamp"] = timestamp(self.now)
             self._put(key, item, spec_changed=False)
 
     def crash(self, pod: str) -> None:
-        """A pod isn't ready any more, and starts again."""
+        """A pod's container ends and starts again."""
         self._says(self.objects["Pod", NAMESPACE, pod], ready=False, since=self.now)
 
     def _collect(self) -> None:
@@ -202,7 +202,7 @@ class ApiServer(World):
                     self._volumes_follow(item)
 
     def _volumes_follow(self, item: Object) -> None:
-        """What a StatefulSet that was deleted says of its volumes."""
+        """Deletes the volumes of a deleted StatefulSet if its policy says so."""
         if item["kind"] != "StatefulSet":
             return
         if item["spec"].get("persistentVolumeClaimRetentionPolicy", {}).get("whenDeleted") == "Delete":
@@ -228,7 +228,7 @@ class ApiServer(World):
             return
         if (item.get("status") or {}).get("observedGeneration") != meta["generation"]:
             self._revise(item)
-            return  # the pods are for the next look
+            return  # the pods are handled in the next step
         first = spec.get("ordinals", {}).get("start", 0)
         wanted = [f"{name}-{ordinal}" for ordinal in range(first, first + spec["replicas"])]
         for key, pod in list(self.objects.items()):
@@ -239,7 +239,7 @@ class ApiServer(World):
                 self.end(("Pod", NAMESPACE, each))
         for each in wanted:
             if self._lacks_a_volume(item, NAMESPACE, each):
-                break  # it can't be brought in line, and those behind it aren't looked at
+                break  # Kubernetes can't give the pod its volumes, and doesn't handle the later pods
             if ("Pod", NAMESPACE, each) not in self.objects:
                 self._make_pod(item, NAMESPACE, each, item["status"]["updateRevision"])
 
@@ -261,7 +261,7 @@ class ApiServer(World):
                 self._says(pod, ready=True, since=self.now)
                 self.pod_serves(meta["name"], pod)
         elif pod["spec"]["containers"][0].get("resources", {}) != pod["status"]["containerStatuses"][0]["resources"]:
-            self._says(pod, ready=True, since=self.now)  # or the node says again why not
+            self._says(pod, ready=True, since=self.now)  # or sets again why the pod isn't resized
 
     def _says(self, pod: Object, *, ready: bool, since: datetime) -> None:
         told, container = resources_told(pod, self.node_says.get(pod["metadata"]["name"], ""))

@@ -1,6 +1,6 @@
-"""What people do to a Cluster, its Topics and what lies beside them, and what happens to pods: each by name.
+"""The actions of people on a Cluster, its Topics and other objects, and accidents of pods, each with a name.
 
-An action that makes no sense now does nothing and isn't counted.
+An action that isn't possible now does nothing and isn't counted.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ NAME = "k"
 BROKERS_MAX = 5
 TOPICS_MAX = 6
 REPLICAS_MAX = 2
-VOLUMES_MAX = 3  # of a broker
-STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings that a broker may have alone
-ENDED = 0.3  # how likely, at each action, what is named here ends
-BACKED_UP = 0.3  # how likely, at each action, Kubernetes is
+VOLUMES_MAX = 3  # per broker
+STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings that single brokers may have
+ENDED = 0.3  # at each action, the probability of each of ENDINGS
+BACKED_UP = 0.3  # at each action, the probability of a backup of Kubernetes
 ENDINGS = ("resumed", "spec put right", "rights given back", "definition of Topics applied", "Topics applied again")
 INVALID = ({"nope": 1}, {"node.id": "3"}, {"num.partitions": "many"})
 RESOURCES: tuple[Object, ...] = (
     {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
     {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1024Mi"}},
     {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},
-    {"requests": {"cpu": "1", "memory": "1024Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},  # another class
+    {"requests": {"cpu": "1", "memory": "1024Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},  # Guaranteed
 )
 NODE_SAYS = ("Infeasible", "Deferred", "InProgress")
 REFUSABLE = ("Service k-bootstrap", "ConfigMap k-client", "PodDisruptionBudget k-etcd", "NetworkPolicy k-brokers")
@@ -50,7 +50,7 @@ DRIFTS = (
 
 
 class Person:
-    """Everybody but the operator."""
+    """All people and programs except the operator."""
 
     def __init__(
         self, random: Random, server: ApiServer, brokers: Brokers, wishes: Wishes, counts: Counter[str]
@@ -62,12 +62,12 @@ class Person:
         self._counts = counts
         self._versions = 1
         self.defaults = Defaults("ottla:1", "etcd:1", "1")
-        self.image = ""  # that is good, and was asked for last
-        self.topics: dict[str, Object] = {}  # the specs of Topics that are to be there
+        self.image = ""  # the last good image that was asked for
+        self.topics: dict[str, Object] = {}  # the specs of the wanted Topics
         self.strays: set[str] = set()
         self.operator_upgraded = False
-        self.restored = False  # Kubernetes was, and no watch has noticed yet
-        self._backup: tuple[tuple[str, str], dict[Key, Object]] | None = None  # of Kubernetes: whose, and its Topics
+        self.restored = False  # whether Kubernetes was restored, and no watch has noticed that yet
+        self._backup: tuple[tuple[str, str], dict[Key, Object]] | None = None  # `_whose()` and the Topics at the backup
         self.actions: dict[str, Callable[[], bool]] = {
             "image": self.change_image,
             "image that can't be had": self.break_image,
@@ -117,7 +117,7 @@ class Person:
         }
 
     def act(self) -> None:
-        """Does one thing, and ends now and then what keeps everything from going on."""
+        """Does one random action, and sometimes ends a state that blocks others, such as a pause."""
         if self._server.defined and self._random.random() < BACKED_UP:
             self._backup = self._whose(), self._server.topics_now()
         names = [self._random.choice(sorted(self.actions))]
@@ -127,7 +127,7 @@ class Person:
                 self._counts[f"done: {name}"] += 1
 
     def heal(self) -> None:
-        """Ends everything that keeps a Cluster from coming to rest."""
+        """Ends all states that keep a Cluster from converging."""
         self.give_rights()
         self._server.refusals.clear()
         self._server.taken_ports.clear()
@@ -150,11 +150,11 @@ class Person:
 
     @property
     def uid(self) -> str:
-        """Of the Cluster; empty while there is none."""
+        """The Cluster's uid; empty while there is no Cluster."""
         return self.cluster["metadata"]["uid"] if self.cluster is not None else ""
 
     def edit(self, **changes: Any) -> None:
-        """Changes the spec; None takes out."""
+        """Changes fields of the spec; None removes a field."""
 
         def change(spec: Object) -> None:
             for name, value in changes.items():
@@ -167,7 +167,7 @@ class Person:
 
     @property
     def spec(self) -> Object:
-        """A copy of the Cluster's."""
+        """A copy of the Cluster's spec."""
         assert self.cluster is not None
         return copied(self.cluster["spec"])
 
@@ -190,7 +190,7 @@ class Person:
         return True
 
     def override(self) -> bool:
-        """Settings for a broker alone, which may not be there."""
+        """Gives settings to a single broker, which may not exist."""
         self._versions += 1
         broker = self._random.randrange(BROKERS_MAX)
         names = self._random.choice(([STATIC], [DYNAMIC], [STATIC, DYNAMIC]))
@@ -219,7 +219,7 @@ class Person:
         return True
 
     def fill_node(self) -> bool:
-        """A node has no room for more of one pod, for now."""
+        """Lets the node of one pod refuse or delay a resize."""
         if not (pods := sorted(self._server.pods("broker"))):
             return False
         self._server.node_says = {self._random.choice(pods): self._random.choice(NODE_SAYS)}
@@ -234,14 +234,14 @@ class Person:
             if any(owner["uid"] == self.uid for owner in item["metadata"].get("ownerReferences") or ())
         ]
         if len(ours) < len(pools) + 1:
-            return False  # of a Cluster that was made again nobody knows which brokers it had
+            return False  # the operator doesn't know yet which brokers a recreated Cluster had
         pool = self._random.choice(pools)
         if sum(each["replicas"] for each in pools) < 2:
-            return False  # topics with one broker are another story
+            return False  # a Cluster with a single broker isn't scaled
         others = sum(each["replicas"] for each in pools) - pool["replicas"]
         pool["replicas"] = self._random.randint(max(2 - others, 0 if others else 1), BROKERS_MAX - others)
         if "name" in pool and others >= REPLICAS_MAX and (scaled := self._counts["done: scaled"]) % 2 == 0:
-            pool["name"] = f"p{scaled}"  # another pool, with the ids of brokers that are there
+            pool["name"] = f"p{scaled}"  # another pool, with the ids of existing brokers
             self._counts["pool given another one's ids"] += 1
         self.edit(brokers=brokers)
         return True
@@ -262,7 +262,7 @@ class Person:
         return True
 
     def ask_for_restart(self, pod: str, text: str = "today") -> None:
-        """By an annotation of the pod; one that has the text of its template asks for nothing."""
+        """Asks for a restart by an annotation of the pod. The text of the pods' template has no effect."""
         self._server.pods("broker")[pod]["metadata"].setdefault("annotations", {})[RESTART] = text
 
     def restart_in_template(self) -> bool:
@@ -301,7 +301,7 @@ class Person:
         return True
 
     def add_volume(self) -> bool:
-        """A new one, or one that was taken before, and whose claims may be there still."""
+        """Adds a new volume, or one that was removed before and whose claims may still exist."""
         wanted = self._volumes()
         if len(wanted) >= VOLUMES_MAX:
             return False
@@ -318,7 +318,7 @@ class Person:
         return True
 
     def _volumes(self) -> list[Object]:
-        """Of each broker, as the spec has them."""
+        """Each broker's volumes in the spec."""
         storage = self.spec["brokers"]["storage"]
         return storage.get("volumes") or [{"id": 0, "size": storage["size"]}]
 
@@ -326,18 +326,19 @@ class Person:
         self.edit(brokers={**self.spec["brokers"], "storage": {"volumes": wanted}})
 
     def remake_cluster(self, *, topics: str, orphan: bool = False, fewer: bool = False) -> bool:
-        """Deletes the Cluster, with its Topics unless they are `kept`, and applies both again, Topics `first` or
-        `later`; with `fewer` brokers than before, of which nobody drains those that don't come back."""
+        """Deletes the Cluster, with its Topics unless `topics` is `kept`, and applies it again. With `first` the Topics
+        are applied before it, with `later` by a later action. With `fewer` it has fewer brokers than before, and the
+        missing ones aren't drained."""
         sets = {item["metadata"]["name"]: item["spec"]["replicas"] for item in self._server.all("StatefulSet")}
         brokers = self.spec["brokers"]
         pools = brokers.get("pools") or [{"name": "broker", **brokers}]
         steady = all(sets.get(f"{NAME}-{pool['name']}") == pool["replicas"] for pool in pools)
         if not steady or self._brokers.drained() or (self.cluster or {}).get("status", {}).get("draining"):
-            return False  # who deletes a Cluster while brokers leave it has to bring these brokers back
+            return False  # brokers that were being removed would have to be brought back
         spec = self.spec
         if fewer:
             if sum(pool["replicas"] for pool in _pools(spec)) <= REPLICAS_MAX or _pools(spec)[0]["replicas"] < 2:
-                return False  # topics that have more replicas than there are brokers are another story
+                return False  # no topic may have more replicas than there are brokers
             _pools(spec)[0]["replicas"] -= 1
         if topics != "kept":
             for item in self._server.all("Topic"):
@@ -352,7 +353,7 @@ class Person:
         return True
 
     def bring_back(self) -> bool:
-        """Asks again for brokers that nobody wanted any more, and that alone have something."""
+        """Asks again for removed brokers that have the only replicas of a partition."""
         if self.cluster is None:
             return False
         spec = self.spec
@@ -407,7 +408,8 @@ class Person:
         return True
 
     def remake_topic_before_an_upgrade(self) -> bool:
-        """The release before let the new Topic have the topic, and said that partitions can't be taken away."""
+        """Recreates a Topic as under the former release, which gave the topic to the new Topic and reported that
+        partitions can't be removed."""
         if self._server.no_rights or not self.remake_topic():
             return False
         made = max(self._server.all("Topic"), key=lambda item: int(item["metadata"]["resourceVersion"]))
@@ -439,11 +441,11 @@ class Person:
         return True
 
     def restore(self) -> bool:
-        """Kubernetes is as in its last backup, with the same Cluster; its Topics alone: no pod goes back in time."""
+        """Restores the Topics from the last backup, if the Cluster is still the same. Other objects stay unchanged."""
         if self._backup is None or not self._server.defined or self._backup[0] != self._whose():
             return False
         self._server.restore_topics(self._backup[1])
-        for item in self._server.all("Topic"):  # that was deleted since is wanted again
+        for item in self._server.all("Topic"):  # Topics that were deleted since are wanted again
             self.topics[item["metadata"]["name"]] = copied(item["spec"])
             self._wishes.deleted.pop(item["metadata"]["uid"], None)
         self.restored = True
@@ -467,7 +469,7 @@ class Person:
         if spec["deletionPolicy"] == "Retain":
             self._wishes.retained.add(made["metadata"]["uid"])
 
-    # ---- what lies beside, and what happens
+    # ---- other objects, and accidents
 
     def stray(self) -> bool:
         name = self._random.choice(("ghost-7", "zz-0", "k-brokers-x"))
@@ -523,6 +525,6 @@ class Person:
 
 
 def _pools(spec: Object) -> list[Object]:
-    """The parts of a Cluster's spec that say how many brokers there are."""
+    """The parts of a Cluster's spec that have a number of brokers: the pools, or `brokers` itself."""
     brokers: Object = spec["brokers"]
     return list(brokers.get("pools") or [brokers])

@@ -1,8 +1,8 @@
-"""Bugs to plant into the operator: the swarm must catch each of them, or its invariants are worth nothing.
+"""Bugs to plant into the operator: the swarm must catch each of them, or its invariants prove nothing.
 
-The first seven were in the operator once, and were seen live; the one after them was found by this swarm, and those up
-to the restarts by reading. The others are mistakes that one could make. Each is a patch of as little as possible, taken
-back afterwards.
+The first seven were in the operator once, and were seen on a real Kubernetes. The next one was found by this swarm, and
+those up to the restarts by reading the code. The others are mistakes that a developer could make. Each is the smallest
+possible patch, and is undone afterwards.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {}
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """With the bug of that name, or with none."""
+    """Plants the bug of this name for the time of the context; none if the name is empty."""
     with Patch.context() as patch:
         if name:
             BUGS[name](patch)
@@ -55,12 +55,12 @@ def planted(name: str) -> Iterator[None]:
 
 
 def bug(planting: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Registers what plants the bug of its name."""
+    """Registers the function that plants the bug of its name."""
     BUGS[planting.__name__.replace("_", " ")] = planting
     return planting
 
 
-# ---- that were there
+# ---- bugs that the operator once had
 
 
 @bug
@@ -287,7 +287,7 @@ def topics_made_after_the_backup_of_kubernetes_go(patch: Patch) -> None:
     patch.setattr(Remembered, "has", lambda self, uid: True)
 
 
-# ---- what is told, and what is remembered
+# ---- status, events, and the operator's memory
 
 
 @bug

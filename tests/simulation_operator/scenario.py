@@ -43,14 +43,14 @@ KEY = Ref(NAMESPACE, NAME)
 BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
-SEVERAL_VOLUMES = 0.4  # so many Clusters begin with more than one of each broker
+SEVERAL_VOLUMES = 0.4  # the share of Clusters that begin with several volumes per broker
 HEALED_ROUND_S = 31.0
-RESIZED = 0.4  # of the Clusters get other resources at the end, on nodes that take their time
+RESIZED = 0.4  # the share of Clusters that get other resources at the end, on nodes that delay the resize
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run came to."""
+    """The result of a run."""
 
     digest: str
     wrong: list[str]
@@ -58,7 +58,7 @@ class Verdict:
 
 
 class Process:
-    """One process of the operator: nothing of the one before is in its memory."""
+    """One process of the operator, without the memory of the former process."""
 
     def __init__(self, run: Run) -> None:
         server = run.server
@@ -80,7 +80,7 @@ class Process:
             utc=lambda: server.now,
         )
         self.access = Access(kube)
-        self.told: dict[str, Object] = {}  # Topics, as the watch told them last
+        self.told: dict[str, Object] = {}  # the Topics in the watch's last events
 
 
 class Run:
@@ -104,7 +104,7 @@ class Run:
         self.process = Process(self)
         self._acts = self.random.choice((0.2, 0.4, 0.6))
         self._moved = 0
-        self._told_of = self.person.uid  # the Cluster that there was when the watch told something last
+        self._told_of = self.person.uid  # the uid of the Cluster at the watch's last look
         self._late_rounds = 0
         self._resized_last = Random(f"resized of {seed}").random() < RESIZED
 
@@ -149,20 +149,20 @@ class Run:
             self.brokers.started(int(name.rpartition("-")[2]))
 
     def world_goes_on(self) -> None:
-        """A little of everything that isn't the operator's."""
+        """A step of time, Kubernetes' controllers and the brokers."""
         self._moved += 1
         self.server.now += timedelta(seconds=self.random.choice((0, 0, 1, 5)))
         self.server.step(0.5)
         self.brokers.step()
 
     def play(self, acts: Coroutine[Any, Any, None]) -> None:
-        """Runs them to their end, on a loop of their own, where the operator's admin clients reach this world."""
+        """Runs `acts` to their end on a loop of their own, with admin clients of the operator that reach this world."""
 
         def admin(bootstrap: str) -> Admin:
             return Admin(self.process.connection, bootstrap)
 
         async def main() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # tasks of a process that died
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # ignores tasks of a process that died
             await acts
 
         with patch.object(kafka, "KafkaAdmin", admin):
@@ -171,7 +171,7 @@ class Run:
     # ---- the three acts
 
     async def everything(self) -> None:
-        """All of the run."""
+        """The whole run."""
         for _ in range(self.random.randint(0, 4)):
             self.person.add_topic()
         await self.settle("forming", ROUNDS_MAX)
@@ -196,7 +196,7 @@ class Run:
         self.process.connection.chances = chances
 
     async def _round(self) -> None:
-        """The world goes on, the watch tells, the operator looks."""
+        """One round: the world goes on, the watch sends events, and the operator reconciles."""
         for _ in range(self.random.randint(0, 3)):
             self.world_goes_on()
         self.server.now += timedelta(seconds=self.random.choice((1, 3, 10, 30, 120)))
@@ -216,7 +216,7 @@ class Run:
             await self._rights_told()
 
     async def _looked_at(self) -> None:
-        """A reconcile of the Cluster; where nothing disturbed it, what it leaves is true."""
+        """Reconciles the Cluster. If no fault disturbed that, checks the status and the budget."""
         connection = self.process.connection
         served = self.agreement.served() if self.person.cluster is not None else frozenset()
         before = (connection.troubled, self._moved)
@@ -243,7 +243,7 @@ class Run:
         self.counts["rights looked at"] += 1
 
     async def done(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Whether it came to its end."""
+        """Runs a reconcile. Returns whether it came to its end."""
         self.counts["reconciles"] += 1
         try:
             await work
@@ -254,7 +254,7 @@ class Run:
             return False
         return True
 
-    # ---- the operator's process, and what it is told
+    # ---- the operator's process, and its watch
 
     def _take_over_if_dead(self) -> None:
         if self.process.connection.dead or (self.chances.death and self.random.random() < 0.03):
@@ -268,9 +268,9 @@ class Run:
         self.process = Process(self)
 
     def _watch(self, *, reliable: bool = False) -> None:
-        """Events of Topics: late, twice, or, when a watch ends, without the deletions.
+        """Sends the events of Topics, perhaps late, twice, or, when a watch has ended, without the deletions.
 
-        When much happens at once, as when a Cluster is made again with its Topics, they are late for some rounds.
+        After a Cluster was recreated, events may be late for some rounds.
         """
         chance = 0.0 if reliable else self.random.random()
         told, resources = self.process.told, self.process.resources
@@ -291,7 +291,7 @@ class Run:
                 resources.seen(None, item)
             self.process.told = there
             return
-        if self.person.restored:  # the watch has ended, and the next one tells of nothing that went
+        if self.person.restored:  # the watch has ended, and the next one doesn't report deletions
             self.person.restored = False
             told = {uid: item for uid, item in told.items() if uid in there}
         for uid, item in list(told.items()):
@@ -305,10 +305,10 @@ class Run:
                     resources.seen("MODIFIED", item)
         self.process.told = there
 
-    # ---- coming to rest
+    # ---- convergence
 
     async def settle(self, when: str, rounds: int) -> None:
-        """Until all is as it should be and nothing is written any more."""
+        """Runs healed rounds until the Cluster has converged and the operator writes no more."""
         quiet = 0
         left: list[str] = []
         for number in range(rounds):
@@ -336,7 +336,7 @@ class Run:
                 self.brokers.step()
 
     async def _epilogue(self) -> None:
-        """Something with an outcome of its own, done to a Cluster at rest."""
+        """One more change of a converged Cluster, with an outcome that is checked."""
         names = ["paused", "invalid", "refused", "rights", "scaled down and back"]
         if pair := self._pair_of_two_racks():
             names += ["restarted in two racks"] * 5
@@ -371,7 +371,7 @@ class Run:
             self.invariants.wrong.append("a Service that was deleted isn't made again while the spec is invalid")
 
     async def _refused(self) -> None:
-        """One object is refused for good: everything else goes on."""
+        """One object is always refused: everything else goes on."""
         request = self.random.choice(("apply Service k-bootstrap", "apply ConfigMap k-client"))
         self.server.refusals[request] = KubeError(403, request, "a webhook says no")
         self.brokers.blocking = {min(self.brokers.running())}
@@ -388,7 +388,7 @@ class Run:
         self.invariants.wrong.append(f"a roll doesn't end while {request} is refused")
 
     async def _resized(self) -> None:
-        """Brokers get more CPU, and no node gives it at once. Where it can be done in place, nobody is restarted."""
+        """Brokers get more CPU, which no node grants at once. If a resize in place is possible, no broker restarts."""
         pods = self.server.pods("broker")
         before = next(iter(pods.values()))["spec"]["containers"][0]["resources"]
         cpu = "300m" if before["requests"]["cpu"] != "300m" else "400m"
@@ -427,12 +427,12 @@ class Run:
         self.person.edit(brokers=brokers)
 
     def _pair_of_two_racks(self) -> tuple[int, ...]:
-        """Two brokers of different racks that could be away at once but for their racks, where several may be."""
+        """If several brokers may be away at once: two brokers in different racks that could be, except for the rack."""
         brokers, running = self.brokers, self.brokers.running()
         assert self.person.cluster is not None
         if self.person.spec.get("rolling", {}).get("maxUnavailable", 1) < 2:
             return ()
-        joining = sorted(running)[1:]  # the first one is the active controller, which joins nobody
+        joining = sorted(running)[1:]  # the first one is the active controller, which restarts alone
         pairs = [
             pair
             for pair in combinations(joining, 2)
@@ -441,7 +441,7 @@ class Run:
         return self.random.choice(pairs) if pairs else ()
 
     async def _restarted_in_two_racks(self, brokers: tuple[int, ...]) -> None:
-        """One pod of each: what else their StatefulSets have made runs as it is wanted."""
+        """Asks for a restart of these two brokers' pods alone."""
         pods = self.brokers.running()
         for broker in brokers:
             self.person.ask_for_restart(pods[broker])
@@ -454,7 +454,7 @@ class Run:
 
 
 def _racks(random: Random) -> Object:
-    """Of some Clusters the brokers are in racks, and several may be restarted at once."""
+    """For some Clusters: racks, and a limit of several brokers that may be restarted at once."""
     if random.random() > 0.4:
         return {}
     brokers: Object = {
@@ -479,7 +479,7 @@ def simulate(seed: int) -> Verdict:
 
 
 def main() -> int:
-    """1 where something was wrong."""
+    """Returns the exit code: 1 if there was a violation, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--planted", default="", help="with this bug planted")

@@ -16,8 +16,8 @@ from collections import Counter
 from tests.simulation.fixed_hashes import with_fixed_hashes
 from tests.simulation.interruption import Interruption
 
-ENOUGH_RUNS = 60  # for each kind of fault to happen, and everything that people do
-# What a swarm must have seen, or it has tested nothing; beside these, all that a person can do.
+ENOUGH_RUNS = 60  # so many that each kind of fault and each action must have happened
+# Events that a swarm must have seen, besides all actions of people; otherwise it has not tested them.
 SEEN = (
     "another process took over",
     "statuses compared",
@@ -60,7 +60,7 @@ SEEN = (
 
 
 def never_seen(counts: Counter[str]) -> list[str]:
-    """What a swarm should have met and didn't."""
+    """The events and actions that a swarm should have seen and didn't."""
     from tests.simulation_operator.scenario import Run
 
     done = (f"done: {name}" for name in Run(0).person.actions)
@@ -68,7 +68,7 @@ def never_seen(counts: Counter[str]) -> list[str]:
 
 
 def main() -> int:
-    """1 where a seed failed, or something never happened."""
+    """Returns the exit code: 1 if a seed failed, or an event or action never happened."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
     parser.add_argument("--part", default="0/1", help="every so many-th of them: NUMBER/OF")

@@ -1,4 +1,4 @@
-"""Where replicas lie in the world of the operator's swarm: they are placed, moved and missed as a broker does it."""
+"""The simulated brokers' log directories: replicas are placed, moved and reported missing as by a real broker."""
 
 from __future__ import annotations
 

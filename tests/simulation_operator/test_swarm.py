@@ -1,7 +1,8 @@
-"""The operator's swarm in its short form, that a seed is a run, that planted bugs are caught, and what it found.
+"""Tests of the operator's swarm: a short run finds no bug, the same seed gives the same run, planted bugs are caught.
+The last tests are for bugs that the swarm has found.
 
-`make swarm-operator SEEDS=0-9999` runs the long form. Times are bounded: on a machine that is busy fewer seeds are run,
-and fewer of the table's last bugs.
+`make swarm-operator SEEDS=0-9999` runs the long form. Times are bounded: on a busy machine fewer seeds are run, and
+fewer of the table's last bugs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 def test_each_planted_bug_was_caught() -> None:
     recorded = TABLE.recorded()
     assert BUGS.keys() == recorded.keys()
-    # An exception of the patch itself would be no catch.
+    # If the patch itself raised an exception, the bug wouldn't be caught.
     assert [name for name, catch in recorded.items() if "failed unexpectedly" in catch.why] == []
 
 
@@ -45,9 +46,10 @@ def test_planted_bugs_are_caught() -> None:
 
 
 def test_a_topic_is_kept_though_the_watch_still_tells_of_the_topic_resource_of_the_cluster_before() -> None:
-    """Cluster and Topics are deleted, and the Cluster is made again while the watch of Topics is late: the old Topics
-    were marked as seen under the new Cluster, and the topics deleted as soon as the watch told of their end."""
-    world = Run(4)  # any seed: nothing goes wrong here
+    """Cluster and Topics are deleted, and the Cluster is created again while the watch of Topics is late. The operator
+    used to mark the old Topics as seen under the new Cluster, and to delete their topics when the watch reported the
+    Topics' deletion."""
+    world = Run(4)  # any seed: this scene has no random faults
 
     async def scene() -> None:
         world.person.add_topic()
@@ -55,7 +57,7 @@ def test_a_topic_is_kept_though_the_watch_still_tells_of_the_topic_resource_of_t
         (name,) = world.person.topics
         before = world.brokers.topics[name]
         assert world.person.remake_cluster(topics="later")
-        await world.done(world.process.topics.reconcile(KEY))  # the watch hasn't told anything yet
+        await world.done(world.process.topics.reconcile(KEY))  # the watch hasn't sent an event yet
         for _ in range(10):
             await world.healed_round()
         assert world.brokers.topics[name].id == before.id
@@ -65,9 +67,9 @@ def test_a_topic_is_kept_though_the_watch_still_tells_of_the_topic_resource_of_t
 
 
 def test_a_broker_whose_statefulset_is_made_anew_has_read_its_files_when_it_starts_meanwhile() -> None:
-    """It was taken for one that doesn't say what it was started with, so nobody restarted it for other settings: seed
-    6866 found that the brokers of this world stopped serving, and started with nothing, while their pods were
-    nobody's."""
+    """A bug of the simulation, which seed 6866 found: brokers stopped serving while their pods had no owner, and
+    started without a file checksum. So the operator couldn't tell with which files the broker had started, and didn't
+    restart it for other settings."""
     world = Run(4)
 
     async def scene() -> None:
@@ -86,14 +88,15 @@ def test_a_broker_whose_statefulset_is_made_anew_has_read_its_files_when_it_star
 
 
 def test_a_budget_of_the_cluster_before_is_no_word_of_this_cluster() -> None:
-    """Kubernetes takes it away with its pods, and the operator may not touch it until then (seed 3532)."""
+    """Kubernetes deletes the former Cluster's budget with its pods, and the operator may not touch it until then (seed
+    3532)."""
     world = Run(4)
 
     async def scene() -> None:
         await world.settle("forming", ROUNDS_MAX)
         world.brokers.blocking = {min(world.brokers.running())}
         assert list(world.agreement.budget_lies()) == ["the budget allows 1 eviction though broker [0] says no"]
-        world.server.remove("ConfigMap", f"{KEY.name}-followed")  # so the next Cluster has its own at once
+        world.server.remove("ConfigMap", f"{KEY.name}-followed")  # so that the next Cluster has its own at once
         spec = world.person.spec
         world.server.remove("Cluster", KEY.name)
         world.server.make("Cluster", KEY.name, spec)

@@ -1,7 +1,7 @@
 """An operator behind the proxy of faults in a pod, in place of the one that the chart deploys.
 
-The pod is what the Deployment would make, with its rights, labels, variables and files; but the account's token lies
-where no client looks for one, and the program is `supervisor`.
+The pod is like the Deployment's, with the same rights, labels, variables and files. But the account's token is in a
+place where no client looks for it, and the program is `supervisor`.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ _CALM = "import os, signal; os.kill(1, signal.SIGUSR1)"
 
 
 class Chaos:
-    """The pod, and what it tells."""
+    """The pod, and its reports."""
 
     def __init__(self, operator: Operator) -> None:
         self._kube = operator.kube
 
     def start(self, seed: int) -> None:
-        """Returns when the pod runs."""
+        """Starts the pod, and waits until its operator has the lease."""
         deployment = self._kube.get("deployment", RELEASE)
         self._kube.apply(pod_of(deployment["spec"]["template"], seed))
         wait("the operator begins", lambda: any("holds the lease" in line for line in self._lines()), 180)
 
     def calm(self) -> None:
-        """Nothing goes wrong from now on; the operator goes on."""
+        """Ends the faults; the operator goes on."""
         self._kube.execute(POD, "python", "-c", _CALM)
         wait("the faults have ended", lambda: any(each.get("calm") for each in self.told()), 30)
 
     def stop(self) -> None:
-        """The pod is gone; what it told is lost."""
+        """Deletes the pod; its reports are lost."""
         self._kube.delete("pod", POD, "--ignore-not-found")
 
     def told(self) -> list[dict[str, Any]]:
-        """The seed, each fault and each end of a process, in the order in which they were."""
+        """The reports in order: the seed, each fault and each end of a process."""
         return [json.loads(line) for line in self._lines() if line.startswith('{"at": ')]
 
     def faults(self) -> Counter[str]:
-        """How many there were by what they are called."""
+        """The number of faults by their names."""
         return Counter(each["fault"] for each in self.told() if "fault" in each)
 
     def endings(self) -> list[str]:
-        """The last lines of processes that ended by themselves, and not as they have to."""
+        """The last lines of operator processes that ended by themselves, for unexpected reasons."""
         return [
             f"exit code {each['ended']}: {' '.join(each['last'])}"
             for each in self.told()
@@ -66,7 +66,7 @@ class Chaos:
         ]
 
     def keep_log(self, path: Path) -> Path:
-        """Writes all that the pod said; what can't be had is left out."""
+        """Writes the pod's log to a file, as far as it can be read."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(KubectlError):
             path.write_text(self._kube("logs", POD, "--timestamps"))
@@ -78,7 +78,7 @@ class Chaos:
 
 @contextmanager
 def in_its_place(operator: Operator, seed: int) -> Iterator[Chaos]:
-    """Takes the deployed operator away for as long as this lasts."""
+    """Replaces the deployed operator for the time of the context."""
     operator.scale(0)
     chaos = Chaos(operator)
     try:

@@ -1,7 +1,7 @@
-"""Which broker pods are away because somebody took them, at each moment, by a watch of the pods.
+"""Tracks by a watch which brokers' pods are away because they were deleted.
 
-A pod is away from the moment it is being deleted until another one of its name is ready. One that isn't ready without
-having been deleted wasn't taken by the operator, and isn't counted.
+A pod is away from the beginning of its deletion until another pod of its name is ready. A pod that isn't ready but
+wasn't deleted isn't counted: the operator didn't take it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ COLUMNS = (
 
 
 class Disruptions:
-    """What the watch has told so far."""
+    """The pods that are away, by the watch's events so far."""
 
     def __init__(self) -> None:
-        self.wrong: list[str] = []  # each moment at which more than one was away
+        self.wrong: list[str] = []  # a sentence for each moment at which more than one was away
         self.taken = 0
         self._away: dict[str, str] = {}  # name → the uid of the pod that was taken
         self._leaving: set[str] = set()
 
     def leaves(self, pod: str) -> None:
-        """This one goes for good."""
+        """Notes that a pod is removed for good."""
         self._leaving.add(pod)
         self._away.pop(pod, None)
 
     def told(self, line: str) -> None:
-        """An event, in the columns of COLUMNS."""
+        """Notes an event, a line with the columns of COLUMNS."""
         event, name, uid, deleted, ready = line.strip().split("|")
         if name in self._leaving:
             return
@@ -47,7 +47,7 @@ class Disruptions:
 
 
 class Watch:
-    """`kubectl get --watch` in a thread, begun again when it ends; to be used as a context."""
+    """`kubectl get --watch` in a thread, restarted when it ends. Use it as a context manager."""
 
     def __init__(self, environment: Mapping[str, str], namespace: str, selector: str) -> None:
         self.seen = Disruptions()

@@ -1,8 +1,9 @@
-"""What goes wrong with which request to Kubernetes, by a seed; nothing of it is done here.
+"""Chooses the fault of each request to Kubernetes, by a seed. The proxy carries the faults out.
 
-Requests of one process overtake each other, so a fault isn't drawn in the order in which they come: it follows from the
-seed, from what is asked, and from how often that was asked before. The same seed gives the same request the same fault,
-whatever else is under way. The namespace's name isn't part of what is asked, because each run has its own.
+Requests of one process overtake each other, so faults aren't drawn in the order of the requests. A fault follows from
+the seed, the request, and the number of equal requests before. So with the same seed the same request gets the same
+fault, whatever other requests there are. The namespace's name doesn't count as part of a request, because each run has
+its own.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ _NAMESPACE = re.compile(r"/namespaces/[^/]+/")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request; nothing, where all is as it was made."""
+    """The fault of one request; with all defaults there is none."""
 
-    refused: int = 0  # is answered with this status, and the API server never sees it
-    lost: bool = False  # is done, and 500 is the answer
-    cut: str = ""  # the connection ends "before" it is done, or "after", without an answer
-    twice: str = ""  # is done twice, and the "first" or the "second" answer is given
-    late_s: float = 0.0  # is answered so much later than it was done
-    death: str = ""  # the operator dies "before" it is done, or "after", without the answer
-    watched_s: float = 0.0  # so long a watch lasts, or
-    watched_events: int = 0  # this number of events
+    refused: int = 0  # the request is answered with this status, and isn't forwarded to the API server
+    lost: bool = False  # the request is done, and answered with 500
+    cut: str = ""  # the connection ends "before" or "after" the request is done, without an answer
+    twice: str = ""  # the request is done twice, and the "first" or the "second" answer is returned
+    late_s: float = 0.0  # the answer is delayed by this time
+    death: str = ""  # the operator dies "before" or "after" the request is done, without the answer
+    watched_s: float = 0.0  # a watch ends after this time, or
+    watched_events: int = 0  # after this number of events
     ends: str = ""  # how a watch ends: in "order", "torn" in the middle of an event, with 410 "gone"
 
     @property
     def name(self) -> str:
-        """In a word or two, with what a table of faults counts; empty where nothing goes wrong."""
+        """The name under which the fault is counted; empty if there is none."""
         if self.refused:
             return f"refused: {self.refused}"
         if self.death:
@@ -61,22 +62,22 @@ KINDS = ("refused", "cut", "done, and 500", "done twice", "answered late", "watc
 
 
 def missing(counts: Iterable[str]) -> list[str]:
-    """Kinds of faults that none of these names is of."""
+    """The kinds of faults to which none of these names belongs."""
     return [kind for kind in KINDS if not any(name.startswith(kind) for name in counts)]
 
 
 @dataclass(frozen=True)
 class Chances:
-    """How likely each trouble is, of each request that it can happen to."""
+    """The probability of each fault, for each request that can have it."""
 
     refused: float = 0.03
     lost: float = 0.015
     cut: float = 0.015
     late: float = 0.03
-    too_late: float = 0.1  # of late answers
-    twice: float = 0.03  # of writes, as are deaths
+    too_late: float = 0.1  # for late answers only
+    twice: float = 0.03  # for writes only, as `death`
     death: float = 0.02
-    ends: float = 0.8  # of watches
+    ends: float = 0.8  # for watches only
 
 
 class Faults:
@@ -87,13 +88,13 @@ class Faults:
         if wrong:
             raise ValueError(f"not between 0 and 1: the chances of {', '.join(wrong)}")
         self.counts: Counter[str] = Counter()  # by name
-        self.calm = False  # nothing goes wrong any more
+        self.calm = False  # whether there are no more faults
         self._seed = seed
         self._chances = chances
         self._asked: Counter[str] = Counter()
 
     def of(self, method: str, path: str, *, watch: bool = False) -> Fault:
-        """What happens to this request; one that is asked for again is another one."""
+        """The fault of this request. A repeated request gets a fault of its own."""
         asked = f"{method} {_NAMESPACE.sub('/', path)}{' watched' if watch else ''}"
         self._asked[asked] += 1
         if self.calm:

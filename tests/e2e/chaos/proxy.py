@@ -1,7 +1,7 @@
-"""A proxy between the operator and the API server: it hands on what is asked, and does to it what `faults` says.
+"""A proxy between the operator and the API server: it forwards requests, and carries out the faults of `faults`.
 
-What the API server is told is told by the operator's own token, so it has the operator's rights and no others. A
-request that has arrived is done, also when the one who asked is gone by then; a watch ends with whoever watches.
+Requests keep the operator's own token, so they have the operator's rights and no others. A request that has arrived is
+forwarded, even if the operator is gone by then. A watch ends when the operator is gone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.e2e.chaos.faults import Fault, Faults
 REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 RETRY_AFTER_S = 1
 BODY_BYTES_MAX = 64 << 20
-LOOKED_S = 0.5  # so often a watch without events is looked at: whether its time is over, or whoever watched is gone
-# They are of one connection (RFC 9110), say how long a body is that is measured anew, or have it packed: events of a
-# watch are told apart by their lines.
+LOOKED_S = 0.5  # how often a watch without events is checked: its time may be over, or the operator gone
+# Headers that belong to one connection (RFC 9110), that have the length of a body, which is measured anew, or that
+# allow compression: the events of a watch are separated by their lines.
 NOT_HANDED_ON = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade host "
     "content-length accept-encoding date server".split()
@@ -34,7 +34,7 @@ GONE = {"code": 410, "reason": "Expired", "message": "chaos: too old resource ve
 
 
 class Proxy:
-    """Listens on the loopback interface; `die` is called when the operator has to."""
+    """Listens on the loopback interface. `die` is called when the operator has to die."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Proxy:
         tell: Callable[[str, str, str], None],
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`upstream`: the API server's URL; `tell` hears of each fault: its name, the method, the path."""
+        """`upstream`: the API server's URL. `tell` is called for each fault, with its name, the method and the path."""
         self.port = 0
         self._upstream = upstream.rstrip("/")
         self._faults = faults
@@ -55,7 +55,7 @@ class Proxy:
         self._runner: web.AppRunner | None = None
 
     async def listen(self) -> None:
-        """Begins; its `port` is known afterwards."""
+        """Begins to listen, and sets `port`."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls if self._tls is not None else True, limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
@@ -126,7 +126,8 @@ class Proxy:
     async def _events(
         self, request: web.Request, response: web.StreamResponse, content: aiohttp.StreamReader, fault: Fault
     ) -> bytes:
-        """Hands events on; returns the one that isn't told any more, or nothing where the watch ended by itself."""
+        """Forwards events. Returns the first event that the fault suppresses (a stand-in if the watch's time is over);
+        empty if the watch ended by itself."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + fault.watched_s
         events, begun = 0, b""
@@ -166,7 +167,7 @@ def _handed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def _refusal(status: int, method: str) -> web.Response:
-    """As the API server says no."""
+    """A refusal in the API server's format."""
     reason = "AlreadyExists" if (status, method) == (409, "POST") else REASONS[status]
     document = {
         "kind": "Status",
@@ -182,7 +183,7 @@ def _refusal(status: int, method: str) -> web.Response:
 
 
 def _cut(request: web.Request) -> web.Response:
-    """The connection ends here; what is returned goes nowhere."""
+    """Ends the connection. The returned answer isn't sent."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -1,6 +1,6 @@
-"""Runs the operator, which reaches Kubernetes by the proxy of faults alone, and starts it again when it ends.
+"""Runs the operator, which reaches Kubernetes only through the proxy of faults, and starts it again when it ends.
 
-As a program it runs in a pod, whose service account it has the token of; the argument is the seed. The pod's log has
+As a program it runs in a pod with the token of the pod's service account. Its argument is the seed. The pod's log has
 the operator's lines, and lines of JSON: the seed, each fault, each end of the operator's process. SIGUSR1 ends the
 faults, not the operator.
 """
@@ -24,7 +24,7 @@ from typing import Any
 from tests.e2e.chaos.faults import Chances, Faults
 from tests.e2e.chaos.proxy import Proxy
 
-ACCOUNT = Path("/var/run/chaos")  # not where clients look for an account: they would go past the proxy
+ACCOUNT = Path("/var/run/chaos")  # clients don't look here for an account; otherwise they would bypass the proxy
 KUBECONFIG = Path("/tmp/kubeconfig")
 STARTED_AGAIN_S = 0.5
 LAST_LINES = 5
@@ -33,7 +33,7 @@ LINE_BYTES_MAX = 1 << 22
 
 @dataclass(frozen=True)
 class Upstream:
-    """The API server, and who asks it."""
+    """The API server's address, and the token for it."""
 
     url: str
     token: str
@@ -41,7 +41,7 @@ class Upstream:
 
 
 class Supervisor:
-    """One operator after the other, and the proxy that all of them use."""
+    """Runs one operator process after the other, and the proxy that all of them use."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Supervisor:
         tell: Callable[..., None],
         words: tuple[str, ...] = (),
     ) -> None:
-        """The operator is told `words`, and where Kubernetes is by the file `kubeconfig`, which is made for it."""
+        """`words` are the operator's arguments. It finds the proxy by the file `kubeconfig`, which is written here."""
         self._faults = faults
         self._kubeconfig = kubeconfig
         self._token = upstream.token
@@ -76,8 +76,8 @@ class Supervisor:
             await self._proxy.close()
 
     async def _one_operator(self) -> None:
-        """From its start to its end."""
-        # Where a pod is told of Kubernetes, clients don't look at a kubeconfig.
+        """Runs one operator process to its end."""
+        # With the variables of a pod, clients would ignore the kubeconfig.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KUBERNETES_")}
         self._killed = False
         self._process = process = await asyncio.create_subprocess_exec(
@@ -95,7 +95,7 @@ class Supervisor:
         self._tell(ended=code, killed=self._killed, last=list(last))
 
     def kill(self) -> None:
-        """The operator's process is gone at once; another one is started."""
+        """Kills the operator's process; another one is started."""
         if self._process is not None and self._process.returncode is None:
             self._killed = True
             self._process.kill()
@@ -116,12 +116,12 @@ class Supervisor:
 
 
 def say(**told: Any) -> None:
-    """One line."""
+    """Prints one line of JSON."""
     print(json.dumps({"at": round(time.time(), 2), **told}), flush=True)
 
 
 def of_the_pod() -> Upstream:
-    """As the pod's service account."""
+    """The API server, with the token of the pod's service account."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     host = f"[{host}]" if ":" in host else host
     tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))

@@ -2,7 +2,7 @@
 // "check": …, "objects": […]}, and prints a JSON list with the verdict on each object. The judges are
 //   - argocd: a health.lua, run by Argo CD's Lua with the libraries that Argo CD gives it,
 //   - flux: the expressions of a healthCheckExprs entry, by Flux's own evaluator,
-//   - kstatus: what Flux and kubectl's kin make of a resource without any expression.
+//   - kstatus: the library by which Flux and similar tools judge a resource without any expression.
 package main
 
 import (
@@ -48,7 +48,7 @@ func main() {
 			evaluator, err := cel.NewStatusEvaluator(&expressions)
 			must(err)
 			found, err := evaluator.Evaluate(context.Background(), object)
-			if err != nil { // Flux goes on waiting for such a resource
+			if err != nil { // Flux keeps waiting for such a resource
 				found = &status.Result{Status: status.UnknownStatus, Message: err.Error()}
 			}
 			verdicts = append(verdicts, verdict{Status: string(found.Status), Message: found.Message})

@@ -1,6 +1,6 @@
-// oldest-kubernetes reads files with CustomResourceDefinitions and prints, one a line, what the API server of the oldest
-// Kubernetes that Ottla is for would object to: schemas that aren't structural, CEL rules that don't compile there, or that it
-// thinks too expensive (its estimates are higher than those of newer ones). It exits with 1 where there is anything.
+// oldest-kubernetes reads files with CustomResourceDefinitions and prints, one a line, the objections of the API server
+// of the oldest Kubernetes that Ottla supports: schemas that aren't structural, and CEL rules that don't compile there or
+// are estimated as too expensive (its estimates are higher than newer versions'). It exits with 1 if there are any.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// must is the one of kubernetes_tools/check: modules that pin different versions of Kubernetes can't share a package.
+// must is a copy of kubernetes_tools/check's: modules that pin different versions of Kubernetes can't share a package.
 func must(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,8 +1,12 @@
-// check reads Kubernetes manifests from standard input and prints, one a line, what an API server would object to:
-// unknown fields and wrong types of Kubernetes' own kinds and of the Prometheus operator's, definitions that aren't
-// structural or whose CEL rules don't compile or cost too much, resources that their definition (--crd FILE, repeatable)
-// refuses, CEL included (one that comes a second time is a change of the first), alerts that Prometheus couldn't load, and pods that Pod Security "restricted" wouldn't admit.
-// All of that is the code of those programs themselves. It exits with 1 where there is anything.
+// check reads Kubernetes manifests from standard input and prints, one a line, the objections of an API server:
+//   - unknown fields and wrong types, in Kubernetes' own kinds and in the Prometheus operator's,
+//   - definitions that aren't structural, or whose CEL rules don't compile or cost too much,
+//   - resources that their definition (--crd FILE, repeatable) refuses, also by CEL; a resource that comes a second time
+//     is an update of the first,
+//   - alerts that Prometheus couldn't load,
+//   - pods that Pod Security "restricted" wouldn't admit.
+//
+// The code of those programs themselves decides. check exits with 1 if there are any objections.
 package main
 
 import (
@@ -163,7 +167,7 @@ func check(document []byte) {
 		object("a document", "%v", err)
 		return
 	}
-	// This one tells whole numbers from others, as rules do.
+	// This decoder tells integers from other numbers, as CEL rules do.
 	var content map[string]any
 	must(json.Unmarshal(text, &content))
 	resource := &unstructured.Unstructured{Object: content}
@@ -184,7 +188,7 @@ func check(document []byte) {
 	checkPods(where, decoded)
 }
 
-// checkOwn is what the API server does with a resource of ours that is new, or changes.
+// checkOwn validates a new or changed resource of Ottla's as the API server does.
 func checkOwn(where string, own definition, resource *unstructured.Unstructured) {
 	now := resource.DeepCopy().Object
 	defaulting.Default(now, own.structural)
@@ -192,7 +196,7 @@ func checkOwn(where string, own definition, resource *unstructured.Unstructured)
 	for _, path := range unknown {
 		object(where, "unknown field %s", path)
 	}
-	// A nil map in an interface wouldn't be the nil that the rules of a new resource are asked with.
+	// old stays an untyped nil for a new resource: a nil map in an interface would count as an old resource.
 	var old any
 	found := field.ErrorList{}
 	if earlier, ok := before[where]; ok {
