@@ -7,6 +7,7 @@ each broker to each member of etcd.
 
 from __future__ import annotations
 
+import math
 import time
 import urllib.request
 from collections.abc import Callable, Collection, Iterator
@@ -95,8 +96,8 @@ class OttlaCluster:
         raise AssertionError("nobody is the controller")
 
     def metric(self, number: int, name: str) -> float:
-        """A broker's metric without labels; 0 if the broker doesn't answer."""
-        return sum(value for key, value in self.metrics(number).items() if key == name)
+        """A broker's metric without labels; NaN, which is like no number, if the broker doesn't answer."""
+        return self.metrics(number).get(name, math.nan)
 
     def metrics(self, number: int) -> dict[str, float]:
         """All metrics of a broker, by their name with labels; empty if the broker doesn't answer."""
