@@ -141,7 +141,7 @@ def _at_node_ports(bootstrap: int, first: int) -> dict[str, Any]:
                     "pools": [{"name": "a", "firstId": 1, "replicas": 3, "resources": OVER}],
                 }
             },
-            r"brokers\.pools: a\.resources: the request of cpu, 2, is larger than its limit, 1500m",
+            r"brokers\.pools\[a\]\.resources: the request of cpu, 2, is larger than its limit, 1500m",
         ),
         ({"controllers": {"replicas": 3, "resources": OVER}}, r"controllers\.resources: the request"),
         ({"metadata": {"etcd": {"resources": OVER}}}, r"metadata\.etcd\.resources: the request"),

@@ -17,7 +17,15 @@ def test_amounts(text: str, number: float) -> None:
     assert amount(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "lots", "1.2.3", "1Zi", "-1"])
+@pytest.mark.parametrize("tenths", range(1, 60))
+def test_two_ways_to_write_a_quantity_are_one_number(tenths: int) -> None:
+    """A request of 700m was larger than a limit of 0.7, by the rounding of floats."""
+    given = {"requests": {"cpu": f"{tenths}00m"}, "limits": {"cpu": f"{tenths // 10}.{tenths % 10}"}}
+    assert checked_resources(given, "brokers") == given
+    assert checked_resources({"requests": given["limits"], "limits": given["requests"]}, "brokers")
+
+
+@pytest.mark.parametrize("text", ["", ".", "lots", "1.2.3", "1Zi", "-1", "1e9999999"])
 def test_what_is_no_quantity(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         amount(text)

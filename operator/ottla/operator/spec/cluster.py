@@ -283,7 +283,7 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
 
     def pool(name: str, first_id: int, own: Object) -> Pool:
         storage = own.get("storage") or common
-        own_resources = checked_resources(own.get("resources") or {}, f"brokers.pools: {name}")
+        own_resources = checked_resources(own.get("resources") or {}, f"brokers.pools[{name}]")
         if not storage:
             raise SpecError(f"brokers: the pool {name} has no storage")
         return Pool(

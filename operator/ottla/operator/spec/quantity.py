@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from ottla.operator.objects import Object
 from ottla.operator.spec.spec_error import SpecError
 
-_UNITS = {
+_UNITS: dict[str, int | Decimal] = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
-    "m": 1e-3, "u": 1e-6, "n": 1e-9,
+    "m": Decimal("1e-3"), "u": Decimal("1e-6"), "n": Decimal("1e-9"),
 }  # fmt: skip
 
 
 def amount(quantity: str) -> float:
-    """A quantity of Kubernetes' as a number: of bytes, or of processors. Raises ValueError."""
-    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", quantity.strip())
+    """A quantity of Kubernetes' as a number: of bytes, or of processors. Raises ValueError.
+
+    Two ways to write a quantity give the same number: 700m and 0.7 would not if their units were floats.
+    """
+    match = re.fullmatch(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([a-zA-Z]*)", quantity.strip())
     if match is None or match[2] not in _UNITS:
         raise ValueError(f"{quantity!r} is no quantity")
-    return float(match[1]) * _UNITS[match[2]]
+    return float(Decimal(match[1]) * _UNITS[match[2]])
 
 
 def checked_resources(given: Object, where: str) -> Object:
