@@ -27,9 +27,9 @@ settings.load_profile("full")
 # whatever else it does. Not `crash`, `simulation` and `fuzz`: what goes wrong there once is a fault.
 SECOND_TRY = ("cli", "conformance", "contract", "spark")
 
-# `make test` has two lanes beside each other: these folders are one, the others are the other. In a lane, tests run in
-# order and in one process, so that a folder's servers and JVMs start once. Either lane waits for half of its time, for
-# time-outs and for programs that start, and both take about as long.
+# `make test` runs two lanes of folders beside each other: these folders, and all others. The tests of a lane run in
+# order in one process, so that a folder's servers and JVMs start once. Each lane spends half of its time waiting, for
+# time-outs and for programs to start, and both lanes take about as long.
 FIRST_LANE = {"tests/charts", "tests/cli", "tests/conformance", "tests/spark"}
 
 

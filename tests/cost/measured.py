@@ -1,4 +1,4 @@
-"""`python -m tests.cost.measured` prints the cost of each of five windows of 2 ms cost, after a thread has ended.
+"""`python -m tests.cost.measured`: after a thread has ended, prints the CPU that each of five windows of 2 ms took.
 
 It is a process of its own, because the CPU time of a process counts its children, and those of pytest may be at work.
 """

@@ -96,7 +96,7 @@ class OttlaCluster:
         raise AssertionError("nobody is the controller")
 
     def metric(self, number: int, name: str) -> float:
-        """A broker's metric without labels; NaN, which is like no number, if the broker doesn't answer."""
+        """A broker's metric without labels; NaN if the broker doesn't answer or has no such metric."""
         return self.metrics(number).get(name, math.nan)
 
     def metrics(self, number: int) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """How the C library's allocator keeps the memory that a broker frees.
 
 glibc gives a block above a threshold back to the kernel when it is freed, and cuts the free end of its heap. Memory
-that is asked for again then comes as fresh pages, each of which costs a fault and is filled with zeros: to produce
-batches of 330 kB of Zstandard took 2.7 times as much CPU. Both thresholds start low and grow only with the blocks that
-are freed, so that the cost of a request depended on which requests had come before it.
+that is asked for again then comes as fresh pages, each of which costs a fault and is filled with zeros: producing
+batches of 330 kB of Zstandard took 2.7 times as much CPU. By default both thresholds start low and grow with the blocks
+that are freed, so that the cost of a request depended on the requests before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEPT_BYTES_MAX = 8 << 20  # of free memory at the end of the heap
 
 
 def keep_freed_memory() -> bool:
-    """Sets both thresholds of this process; whether the C library has them. musl, for one, hasn't."""
+    """Sets both thresholds of this process. Returns false if the C library, such as musl, doesn't have them."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
