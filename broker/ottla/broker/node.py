@@ -17,7 +17,8 @@ from typing import Any
 from uuid import UUID
 
 from ottla.broker.advertised import ADDRESSES, advertised
-from ottla.broker.api.registry import Api, load_routes
+from ottla.broker.api.declaration import Api
+from ottla.broker.api.registry import ROUTES
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.authorizer import allow_everything
 from ottla.broker.awaited_elections import AwaitedElections
@@ -174,10 +175,9 @@ class Broker:
             FETCH_SESSION_EVICTION_SECONDS,
             machine.random,
         )
-        routes = load_routes()
-        apis = (route.api for route in routes.values() if not route.api.own_name)
+        apis = (route.api for route in ROUTES.values() if not route.api.own_name)
         self.advertised_apis: list[Api] = sorted(apis, key=lambda api: api.key)
-        self.dispatcher: Dispatcher = Dispatcher(self, routes, allow_everything)
+        self.dispatcher: Dispatcher = Dispatcher(self, ROUTES, allow_everything)
         self.server: Server = Server(
             self.dispatcher.dispatch,
             connection_limits(config),

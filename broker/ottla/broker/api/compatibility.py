@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kio.schema.index import api_key_map
 
 if TYPE_CHECKING:
-    from ottla.broker.api.registry import Api
+    from ottla.broker.api.declaration import Api
 
 LEFT_OUT: dict[str, frozenset[int]] = {
     "Transactions come later": frozenset({24, 25, 26, 27, 28, 65, 66}),

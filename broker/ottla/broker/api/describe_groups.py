@@ -6,24 +6,22 @@ A missing group is answered as Dead without an error before version 6, with GROU
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.broker.authorized_operations import NOT_ASKED, ON_GROUP
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.states import State
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(key=15, versions=(0, 6), needs=(Right(AclOperation.DESCRIBE, ResourceType.GROUP),))
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
     """Answers each group with an error code of its own."""
     answers = [_describe(broker, request, group_id) for group_id in body.groups]
     for answer in answers:
@@ -32,7 +30,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"groups": answers}
 
 
-def _describe(broker: Broker, request: Request, group_id: str) -> dict[str, Any]:
+def _describe(broker: WithGroups, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"group_id": group_id}
     try:
         group = broker.groups.group(group_id)

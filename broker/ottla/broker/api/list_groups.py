@@ -5,16 +5,14 @@ Filters by state (version 4 on) and type (version 5 on) ignore case; every group
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(
     key=16,
@@ -25,7 +23,7 @@ API = Api(
 CLASSIC = "classic"
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
     """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't loaded yet."""
     try:
         groups = broker.groups.groups()

@@ -69,7 +69,7 @@ def answer(partitions: Partitions, indexes: list[int], meanwhile: Callable[[], N
             partitions=partitions,
         )
         dispatcher = Dispatcher(
-            broker, {KEY: Route(describe_producers.API, describe_producers.handle, None)}, allow_everything
+            broker, {KEY: Route(describe_producers.API, describe_producers.handle)}, allow_everything
         )
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         assert isinstance(pending, Pending)

@@ -1,0 +1,268 @@
+"""The ports of a broker: what the handlers of APIs, the metrics and the pages may ask of it.
+
+A port is a protocol with one part of the broker, read-only wherever its users only read it. A module combines the ports
+that it uses into a protocol of its own, or takes a single port as it is:
+
+    class Parts(WithConfig, WithImage, Protocol): ...
+
+    async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]
+
+At run time `broker` is the broker itself (`node.Broker`), so a port costs no request anything. mypy checks both sides:
+a module uses only what its ports have, and the broker, which is given to dispatch and to the pages in `node.py`, has
+every port. Nothing but the start of a process imports `node`.
+
+A combination has ports as its bases, and at most one other combination: Python refuses a class whose bases name their
+own bases in contradicting orders. A broker with more ports always does where fewer are wanted, because protocols are
+compared by their members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ottla.broker.api.declaration import Api
+    from ottla.broker.applied_revisions import AppliedRevisions
+    from ottla.broker.awaited_elections import AwaitedElections
+    from ottla.broker.cold_reads import ColdReads
+    from ottla.broker.fetch_session_cache import FetchSessionCache
+    from ottla.broker.group_service import GroupService
+    from ottla.broker.inspectors import Inspectors
+    from ottla.broker.internal_topics import InternalTopics
+    from ottla.broker.isr import IsrChanges
+    from ottla.broker.log.compactor import Compactor
+    from ottla.broker.log.directories import LogDirectories
+    from ottla.broker.log.moves import Moves
+    from ottla.broker.loop_quota import LoopQuota
+    from ottla.broker.partitions import PartitionTable
+    from ottla.broker.producer_id_source import ProducerIdSource
+    from ottla.broker.replication import Replication
+    from ottla.broker.replication_throttle import ReplicationThrottle
+    from ottla.broker.topic_descriptions import EncodedTopics
+    from ottla.metadata.follower import Follower
+    from ottla.metadata.image import Image
+    from ottla.metadata.intents import Intents
+    from ottla.net.server import Server
+    from ottla.settings.config import BrokerConfig
+
+
+class WithAdvertisedApis(Protocol):
+    """The APIs that clients are told of."""
+
+    @property
+    def advertised_apis(self) -> Sequence[Api]:
+        """Kafka's APIs that this broker serves, by their keys in ascending order."""
+
+
+class WithAppliedRevisions(Protocol):
+    """The wait for the other brokers to apply a change of the metadata."""
+
+    @property
+    def applied_revisions(self) -> AppliedRevisions:
+        """The revisions that the other brokers have applied, as far as this one knows."""
+
+
+class WithAwaitedElections(Protocol):
+    """The wait for the successors of dead leaders."""
+
+    @property
+    def awaited_elections(self) -> AwaitedElections:
+        """The elections that answers about partitions wait for."""
+
+
+class WithBatchChecks(Protocol):
+    """The check of producers' batches, on the event loop or in threads."""
+
+    turns: int
+    """How many batches wait for a thread that checks them, or for other batches before them. Produce counts them."""
+
+    @property
+    def inspectors(self) -> Inspectors:
+        """The threads that check batches."""
+
+    @property
+    def loop_quota(self) -> LoopQuota:
+        """What is left for batches of the event loop's present turn."""
+
+
+class WithColdReads(Protocol):
+    """Reads of logs that wait for the disk."""
+
+    @property
+    def cold_reads(self) -> ColdReads:
+        """The reads by threads, and the look-ups that are under way."""
+
+
+class WithCompactor(Protocol):
+    """The compaction of logs."""
+
+    @property
+    def compactor(self) -> Compactor:
+        """The compactor, which checks the logs that it compacts."""
+
+
+class WithConfig(Protocol):
+    """The broker's settings."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings as they are now: another object after each change of a dynamic setting."""
+
+
+class WithEncodedTopics(Protocol):
+    """Metadata's topics in encoded form."""
+
+    @property
+    def encoded_topics(self) -> EncodedTopics:
+        """The encodings that are kept from one answer to the next."""
+
+
+class WithFailureCounts(Protocol):
+    """The counts of partitions whose part of a request was refused."""
+
+    def count_fetch_failure(self, topic: str | bytes, error: int) -> None:
+        """Counts a refused partition of a fetch."""
+
+    def count_produce_failure(self, topic: str | bytes, size_bytes: int, error: int) -> None:
+        """Counts a refused batch of a producer, of `size_bytes`."""
+
+
+class WithFetchSessions(Protocol):
+    """The incremental fetch sessions."""
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache:
+        """The sessions of consumers and of followers."""
+
+
+class WithFollower(Protocol):
+    """The follower of the metadata. It applies changes, and lets tasks wait for them."""
+
+    @property
+    def follower(self) -> Follower:
+        """The follower, which calls its listeners for each change."""
+
+
+class WithFollowersFetches(Protocol):
+    """The leaders' side of replication: what a fetch of a follower is counted in."""
+
+    replication_bytes_out: int
+    """How many bytes of batches were sent to followers. Fetch counts them."""
+
+    @property
+    def leader_throttle(self) -> ReplicationThrottle:
+        """The limit of the rate at which throttled replicas are sent to followers."""
+
+
+class WithGroups(Protocol):
+    """The groups of consumers."""
+
+    @property
+    def groups(self) -> GroupService:
+        """The coordinator of the groups."""
+
+
+class WithId(Protocol):
+    """The broker's id."""
+
+    @property
+    def id(self) -> int:
+        """Kafka's `node.id`."""
+
+
+class WithImage(Protocol):
+    """The metadata."""
+
+    @property
+    def image(self) -> Image:
+        """The metadata as this process has applied it: another object after each change."""
+
+
+class WithIntents(Protocol):
+    """The writes of administrators to the metadata."""
+
+    @property
+    def intents(self) -> Intents:
+        """Topics, settings, quotas, wished elections and reassignments, to be written."""
+
+
+class WithInternalTopics(Protocol):
+    """The creation of internal topics."""
+
+    @property
+    def internal_topics(self) -> InternalTopics:
+        """The attempts to create them."""
+
+
+class WithIsrChanges(Protocol):
+    """A leader's changes of its ISRs."""
+
+    @property
+    def isr_changes(self) -> IsrChanges:
+        """The changes, for all partitions that this broker leads."""
+
+
+class WithLogs(Protocol):
+    """The log directories."""
+
+    @property
+    def logs(self) -> LogDirectories:
+        """The directories, with the logs in them."""
+
+
+class WithMoves(Protocol):
+    """The moves of replicas between the log directories of this broker."""
+
+    @property
+    def moves(self) -> Moves:
+        """The moves that are under way."""
+
+
+class MovesReplicas(Protocol):
+    """The beginning of a replica's move to another log directory."""
+
+    def move_replica(self, topic: str, index: int, directory: str) -> None:
+        """Begins to move a replica to another log directory. Raises KafkaError where that directory or the replica
+        can't be used."""
+
+
+class WithPartitions(Protocol):
+    """The replicas that this broker holds."""
+
+    @property
+    def partitions(self) -> PartitionTable:
+        """The replicas by topic and partition."""
+
+
+class WithProducerIds(Protocol):
+    """Ids for idempotent producers."""
+
+    @property
+    def producer_ids(self) -> ProducerIdSource:
+        """The source of new ids."""
+
+
+class WithReplication(Protocol):
+    """The followers' side of replication."""
+
+    @property
+    def replication(self) -> Replication:
+        """The copying of partitions from leaders on other brokers."""
+
+
+class WithServer(Protocol):
+    """The server for Kafka's protocol."""
+
+    @property
+    def server(self) -> Server:
+        """The server, with its listeners, its connections and the memory that they hold."""
+
+
+class WithTasks(Protocol):
+    """The tasks of the broker, which end with it."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
+        """Runs a coroutine in a task, which is cancelled when the broker stops. A failure is logged."""
