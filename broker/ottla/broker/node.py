@@ -178,6 +178,9 @@ class Broker:
         apis = (route.api for route in ROUTES.values() if not route.api.own_name)
         self.advertised_apis: list[Api] = sorted(apis, key=lambda api: api.key)
         self.dispatcher: Dispatcher = Dispatcher(self, ROUTES, allow_everything)
+        self.request_counters = {
+            self.dispatcher.name_of(key): counters for key, counters in self.dispatcher.counters.items()
+        }
         self.server: Server = Server(
             self.dispatcher.dispatch,
             connection_limits(config),

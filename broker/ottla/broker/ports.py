@@ -18,7 +18,7 @@ compared by their members.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ottla.broker.applied_revisions import AppliedRevisions
     from ottla.broker.awaited_elections import AwaitedElections
     from ottla.broker.cold_reads import ColdReads
+    from ottla.broker.counters import ApiCounters, TopicCounters
+    from ottla.broker.election_counts import ElectionCounts
     from ottla.broker.fetch_session_cache import FetchSessionCache
     from ottla.broker.group_service import GroupService
     from ottla.broker.inspectors import Inspectors
@@ -36,15 +38,18 @@ if TYPE_CHECKING:
     from ottla.broker.log.compactor import Compactor
     from ottla.broker.log.directories import LogDirectories
     from ottla.broker.log.moves import Moves
+    from ottla.broker.loop_lag import LoopLag
     from ottla.broker.loop_quota import LoopQuota
     from ottla.broker.partitions import PartitionTable
     from ottla.broker.producer_id_source import ProducerIdSource
+    from ottla.broker.replicas import Replicas
     from ottla.broker.replication import Replication
     from ottla.broker.replication_throttle import ReplicationThrottle
     from ottla.broker.topic_descriptions import EncodedTopics
     from ottla.metadata.follower import Follower
     from ottla.metadata.image import Image
     from ottla.metadata.intents import Intents
+    from ottla.metadata.store import Store
     from ottla.net.server import Server
     from ottla.settings.config import BrokerConfig
 
@@ -110,6 +115,22 @@ class WithConfig(Protocol):
     @property
     def config(self) -> BrokerConfig:
         """The settings as they are now: another object after each change of a dynamic setting."""
+
+
+class WithControls(Protocol):
+    """The controller in the same process."""
+
+    @property
+    def controls(self) -> bool:
+        """Whether this process is the active controller."""
+
+
+class WithElections(Protocol):
+    """The counts of elections."""
+
+    @property
+    def elections(self) -> ElectionCounts:
+        """The elections that the metadata showed while this process was the active controller."""
 
 
 class WithEncodedTopics(Protocol):
@@ -213,6 +234,14 @@ class WithLogs(Protocol):
         """The directories, with the logs in them."""
 
 
+class WithLoopLag(Protocol):
+    """The measurement of the event loop."""
+
+    @property
+    def loop_lag(self) -> LoopLag:
+        """The loop's lag and idle time."""
+
+
 class WithMoves(Protocol):
     """The moves of replicas between the log directories of this broker."""
 
@@ -253,6 +282,38 @@ class WithReplication(Protocol):
         """The copying of partitions from leaders on other brokers."""
 
 
+class WithReadiness(Protocol):
+    """The readiness of the broker for clients."""
+
+    @property
+    def not_ready_because(self) -> str:
+        """The reason why clients can't be served, as a sentence; empty when they can."""
+
+
+class WithReplicas(Protocol):
+    """The step of the replicas with the metadata."""
+
+    @property
+    def replicas(self) -> Replicas:
+        """The broker's `Replicas`, which know the topics' settings."""
+
+
+class WithReplicationBytesOut(Protocol):
+    """The traffic to followers."""
+
+    @property
+    def replication_bytes_out(self) -> int:
+        """How many bytes of batches were sent to followers."""
+
+
+class WithRequestCounters(Protocol):
+    """The counts of requests."""
+
+    @property
+    def request_counters(self) -> Mapping[str, ApiCounters]:
+        """The counters of each served API, by Kafka's name of the API, such as ListOffsets."""
+
+
 class WithServer(Protocol):
     """The server for Kafka's protocol."""
 
@@ -261,8 +322,32 @@ class WithServer(Protocol):
         """The server, with its listeners, its connections and the memory that they hold."""
 
 
+class WithStore(Protocol):
+    """The metadata store."""
+
+    @property
+    def store(self) -> Store:
+        """The store that the broker registers in."""
+
+
+class WithStoreSilence(Protocol):
+    """The time without the metadata store."""
+
+    @property
+    def store_silence_seconds(self) -> float:
+        """For how many seconds the store hasn't confirmed the broker's registration."""
+
+
 class WithTasks(Protocol):
     """The tasks of the broker, which end with it."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
         """Runs a coroutine in a task, which is cancelled when the broker stops. A failure is logged."""
+
+
+class WithTopicCounters(Protocol):
+    """The counts of the traffic of topics."""
+
+    @property
+    def counters(self) -> Mapping[str, TopicCounters]:
+        """The counters of produced and fetched records, by topic."""

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 from unittest.mock import Mock
@@ -108,3 +109,19 @@ def test_a_handler_has_no_port_that_it_does_not_use(route: Route) -> None:
 
 def test_all_handlers_together_ask_for_all_ports() -> None:
     assert members(registry.Ports) == {name for route in ROUTES.values() for name in members(port_of(route))}
+
+
+def test_each_port_has_a_user() -> None:
+    folder = Path(ports.__file__).parent
+    used = {
+        name.id
+        for path in folder.rglob("*.py")
+        if path.name not in ("ports.py", "registry.py")
+        for name in ast.walk(ast.parse(path.read_text()))
+        if isinstance(name, ast.Name)
+    }
+    declared = {
+        name for name, port in vars(ports).items() if inspect.isclass(port) and port.__module__ == ports.__name__
+    }
+    assert declared <= used
+    assert len(declared) > 20

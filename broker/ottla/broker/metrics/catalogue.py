@@ -7,10 +7,48 @@ from typing import Any, Protocol
 
 from ottla.broker.metrics import controller, groups, process, replicas, replication, traffic
 from ottla.broker.metrics.metric import Metric
+from ottla.broker.ports import (
+    WithAppliedRevisions,
+    WithCompactor,
+    WithControls,
+    WithElections,
+    WithFetchSessions,
+    WithGroups,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithLogs,
+    WithLoopLag,
+    WithPartitions,
+    WithReplication,
+    WithReplicationBytesOut,
+    WithRequestCounters,
+    WithServer,
+    WithStoreSilence,
+    WithTopicCounters,
+)
 
 
 class Source(
-    traffic.Source, replicas.Source, replication.Source, controller.Source, groups.Source, process.Source, Protocol
+    WithAppliedRevisions,
+    WithCompactor,
+    WithControls,
+    WithElections,
+    WithFetchSessions,
+    WithGroups,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithLogs,
+    WithLoopLag,
+    WithPartitions,
+    WithReplication,
+    WithReplicationBytesOut,
+    WithRequestCounters,
+    WithServer,
+    WithStoreSilence,
+    WithTopicCounters,
+    Protocol,
 ):
     """A broker, as far as the metrics read it."""
 

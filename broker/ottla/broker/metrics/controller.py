@@ -8,30 +8,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, single
+from ottla.broker.ports import WithControls, WithElections, WithImage
 from ottla.metadata.model import BrokerState
 
 if TYPE_CHECKING:
-    from ottla.broker.election_counts import ElectionCounts
     from ottla.metadata import model
-    from ottla.metadata.image import Image
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 
 
-class Source(Protocol):
+class Source(WithControls, WithElections, WithImage, Protocol):
     """A process that may be the controller."""
-
-    @property
-    def controls(self) -> bool:
-        """Whether this process is the active controller."""
-
-    @property
-    def image(self) -> Image:
-        """The metadata as this process knows it."""
-
-    @property
-    def elections(self) -> ElectionCounts:
-        """The elections that the metadata showed while this process was the active controller."""
 
 
 def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Source], Iterator[Sample]]:

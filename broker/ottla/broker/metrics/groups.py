@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.group.states import State
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
-
-if TYPE_CHECKING:
-    from ottla.broker.group_service import GroupService
+from ottla.broker.ports import WithGroups
 
 _COORDINATOR = "kafka.server:type=group-coordinator-metrics,"
 
 
-class Source(Protocol):
-    """A broker that coordinates groups."""
-
-    @property
-    def groups(self) -> GroupService:
-        """The coordinator of its groups."""
-
-
-def _by_state(broker: Source) -> Iterator[Sample]:
+def _by_state(broker: WithGroups) -> Iterator[Sample]:
     counts = broker.groups.counts()
     for state in State:
         yield (("state", state.value),), counts.get(state, 0)
 
 
-def _partitions_by_state(broker: Source) -> Iterator[Sample]:
+def _partitions_by_state(broker: WithGroups) -> Iterator[Sample]:
     for state, count in broker.groups.partition_states().items():
         yield (("state", state),), count
 
 
-METRICS: tuple[Metric[Source], ...] = (
+METRICS: tuple[Metric[WithGroups], ...] = (
     Metric(
         "kafka_server_group_coordinator_metrics_num_partitions", GAUGE,
         "Partitions of `__consumer_offsets` led here, by state. A failed one is loaded again after a while.",

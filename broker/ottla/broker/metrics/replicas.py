@@ -9,39 +9,38 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker import damage
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, by_partition, count_of, single
+from ottla.broker.ports import (
+    WithAppliedRevisions,
+    WithCompactor,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithLogs,
+    WithPartitions,
+    WithReplication,
+    WithStoreSilence,
+)
 
 if TYPE_CHECKING:
-    from ottla.broker.applied_revisions import AppliedRevisions
-    from ottla.broker.isr import IsrChanges
     from ottla.broker.partition import Partition
-    from ottla.metadata.image import Image
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name="
 _LOG = "kafka.log:type=Log,topic=*,partition=*,name="
 
 
-class Source(damage.Source, Protocol):
+class Source(
+    WithAppliedRevisions,
+    WithCompactor,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithLogs,
+    WithPartitions,
+    WithReplication,
+    WithStoreSilence,
+    Protocol,
+):
     """A broker and its replicas."""
-
-    @property
-    def id(self) -> int:
-        """The broker's id."""
-
-    @property
-    def image(self) -> Image:
-        """The metadata as the broker knows it."""
-
-    @property
-    def isr_changes(self) -> IsrChanges:
-        """Its changes of the ISRs of partitions that it leads."""
-
-    @property
-    def applied_revisions(self) -> AppliedRevisions:
-        """The metadata revisions that other brokers have applied, as far as it knows."""
-
-    @property
-    def store_silence_seconds(self) -> float:
-        """For how many seconds the metadata store hasn't confirmed its registration."""
 
 
 def _reassigning(broker: Source) -> int:

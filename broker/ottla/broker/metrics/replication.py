@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
-
-if TYPE_CHECKING:
-    from ottla.broker.replication import Replication
+from ottla.broker.ports import WithReplication, WithReplicationBytesOut
 
 _FETCHERS = "kafka.server:type=ReplicaFetcherManager,clientId=Replica,name="
 
 
-class Source(Protocol):
+class Source(WithReplication, WithReplicationBytesOut, Protocol):
     """A broker that copies partitions from leaders on other brokers, and sends them to followers."""
-
-    @property
-    def replication(self) -> Replication:
-        """The copying from leaders on other brokers."""
-
-    @property
-    def replication_bytes_out(self) -> int:
-        """How many bytes it has sent to followers."""
 
 
 def _lags(broker: Source) -> Iterator[Sample]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Histogram, Sample, Sum, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, SUMMARY, Metric, single
+from ottla.broker.ports import WithFetchSessions, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.counters import ApiCounters, TopicCounters
-    from ottla.broker.dispatch import Dispatcher
-    from ottla.broker.fetch_session_cache import FetchSessionCache
-    from ottla.broker.loop_lag import LoopLag
-    from ottla.net.server import Server
 
 LOWEST_BUCKET = 3  # 8 µs
 HIGHEST_BUCKET = 25  # 34 s
@@ -22,28 +19,8 @@ TIMED_APIS = ("Produce", "Fetch")
 MILLISECOND = 1e-3  # in the unit of the counters, µs
 
 
-class Source(Protocol):
+class Source(WithFetchSessions, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters, Protocol):
     """A broker that serves clients."""
-
-    @property
-    def counters(self) -> Mapping[str, TopicCounters]:
-        """The counters of produced and fetched records, by topic."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher, which counts requests."""
-
-    @property
-    def server(self) -> Server:
-        """The server, which has the connections."""
-
-    @property
-    def fetch_sessions(self) -> FetchSessionCache:
-        """The incremental fetch sessions."""
-
-    @property
-    def loop_lag(self) -> LoopLag:
-        """The measurement of its event loop's lag and idle time."""
 
 
 def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Iterator[Sample]]:
@@ -56,10 +33,9 @@ def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Itera
 
 def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Callable[[Source], Iterator[Sample]]:
     def collect(broker: Source) -> Iterator[Sample]:
-        dispatcher = broker.dispatcher
-        for key, counters in dispatcher.counters.items():
+        for api, counters in broker.request_counters.items():
             if counters.requests:
-                yield (("request", dispatcher.name_of(key)),), value(counters)
+                yield (("request", api),), value(counters)
 
     return collect
 
@@ -70,10 +46,9 @@ def _by_timed_api(value: Callable[[ApiCounters], Sum]) -> Callable[[Source], Ite
 
 
 def _errors(broker: Source) -> Iterator[Sample]:
-    for key, counters in broker.dispatcher.counters.items():
+    for api, counters in broker.request_counters.items():
         for error, count in list(counters.errors.items()):
-            name = ErrorCode(error).name.upper()
-            yield (("request", broker.dispatcher.name_of(key)), ("error", name)), count
+            yield (("request", api), ("error", ErrorCode(error).name.upper())), count
 
 
 def _latency(counters: ApiCounters) -> Histogram:
