@@ -60,7 +60,7 @@ class Monitoring:
         return Response(200, b"ok\n")
 
     async def _readyz(self, request: Request) -> Response:
-        missing = self._broker.not_ready_because
+        missing = self._broker.readiness.missing
         return Response(503 if missing else 200, f"{missing or 'ready'}\n".encode())
 
 

@@ -7,13 +7,13 @@ that it uses into a protocol of its own, or takes a single port as it is:
 
     async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]
 
-At run time `broker` is the broker itself (`node.Broker`), so a port costs no request anything. mypy checks both sides:
-a module uses only what its ports have, and the broker, which is given to dispatch and to the pages in `node.py`, has
-every port. Nothing but the start of a process imports `node`.
+At run time `broker` is the broker itself (`node.Broker`), so a port adds nothing to the cost of a request. mypy checks
+both sides: a module uses only the parts that its ports have, and the broker, which `node.py` gives to dispatch and to
+the pages, has all of these parts. Nothing but the start of a process imports `node`.
 
 A combination has ports as its bases, and at most one other combination: Python refuses a class whose bases name their
-own bases in contradicting orders. A broker with more ports always does where fewer are wanted, because protocols are
-compared by their members.
+own bases in contradicting orders. A broker with many ports is accepted wherever some of them are asked for, because
+mypy compares protocols by their members.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from ottla.broker.awaited_elections import AwaitedElections
     from ottla.broker.cold_reads import ColdReads
     from ottla.broker.counters import ApiCounters, TopicCounters
+    from ottla.broker.directory_moves import DirectoryMoves
     from ottla.broker.election_counts import ElectionCounts
+    from ottla.broker.failed_requests import FailedRequests
     from ottla.broker.fetch_session_cache import FetchSessionCache
     from ottla.broker.group_service import GroupService
     from ottla.broker.inspectors import Inspectors
@@ -37,11 +39,12 @@ if TYPE_CHECKING:
     from ottla.broker.isr import IsrChanges
     from ottla.broker.log.compactor import Compactor
     from ottla.broker.log.directories import LogDirectories
-    from ottla.broker.log.moves import Moves
     from ottla.broker.loop_lag import LoopLag
     from ottla.broker.loop_quota import LoopQuota
+    from ottla.broker.membership import Membership
     from ottla.broker.partitions import PartitionTable
     from ottla.broker.producer_id_source import ProducerIdSource
+    from ottla.broker.readiness import Readiness
     from ottla.broker.replicas import Replicas
     from ottla.broker.replication import Replication
     from ottla.broker.replication_throttle import ReplicationThrottle
@@ -141,14 +144,12 @@ class WithEncodedTopics(Protocol):
         """The encodings that are kept from one answer to the next."""
 
 
-class WithFailureCounts(Protocol):
-    """The counts of partitions whose part of a request was refused."""
+class WithFailedRequests(Protocol):
+    """The counts of batches and partitions that were refused."""
 
-    def count_fetch_failure(self, topic: str | bytes, error: int) -> None:
-        """Counts a refused partition of a fetch."""
-
-    def count_produce_failure(self, topic: str | bytes, size_bytes: int, error: int) -> None:
-        """Counts a refused batch of a producer, of `size_bytes`."""
+    @property
+    def failed_requests(self) -> FailedRequests:
+        """The counts, for Produce and Fetch."""
 
 
 class WithFetchSessions(Protocol):
@@ -168,7 +169,7 @@ class WithFollower(Protocol):
 
 
 class WithFollowersFetches(Protocol):
-    """The leaders' side of replication: what a fetch of a follower is counted in."""
+    """The leaders' side of replication: what followers fetch is counted here, and limited."""
 
     replication_bytes_out: int
     """How many bytes of batches were sent to followers. Fetch counts them."""
@@ -242,20 +243,20 @@ class WithLoopLag(Protocol):
         """The loop's lag and idle time."""
 
 
+class WithMembership(Protocol):
+    """The broker's membership in its cluster."""
+
+    @property
+    def membership(self) -> Membership:
+        """The registration in the metadata store, and whether the store still confirms it."""
+
+
 class WithMoves(Protocol):
     """The moves of replicas between the log directories of this broker."""
 
     @property
-    def moves(self) -> Moves:
-        """The moves that are under way."""
-
-
-class MovesReplicas(Protocol):
-    """The beginning of a replica's move to another log directory."""
-
-    def move_replica(self, topic: str, index: int, directory: str) -> None:
-        """Begins to move a replica to another log directory. Raises KafkaError where that directory or the replica
-        can't be used."""
+    def moves(self) -> DirectoryMoves:
+        """The moves that are under way, and the beginning of others."""
 
 
 class WithPartitions(Protocol):
@@ -274,28 +275,28 @@ class WithProducerIds(Protocol):
         """The source of new ids."""
 
 
+class WithReadiness(Protocol):
+    """The readiness of the broker for clients."""
+
+    @property
+    def readiness(self) -> Readiness:
+        """Whether clients can be served, and the reason why not."""
+
+
+class WithReplicas(Protocol):
+    """The part that makes the replicas follow the metadata."""
+
+    @property
+    def replicas(self) -> Replicas:
+        """The broker's `Replicas`, which know the topics' settings."""
+
+
 class WithReplication(Protocol):
     """The followers' side of replication."""
 
     @property
     def replication(self) -> Replication:
         """The copying of partitions from leaders on other brokers."""
-
-
-class WithReadiness(Protocol):
-    """The readiness of the broker for clients."""
-
-    @property
-    def not_ready_because(self) -> str:
-        """The reason why clients can't be served, as a sentence; empty when they can."""
-
-
-class WithReplicas(Protocol):
-    """The step of the replicas with the metadata."""
-
-    @property
-    def replicas(self) -> Replicas:
-        """The broker's `Replicas`, which know the topics' settings."""
 
 
 class WithReplicationBytesOut(Protocol):
@@ -328,14 +329,6 @@ class WithStore(Protocol):
     @property
     def store(self) -> Store:
         """The store that the broker registers in."""
-
-
-class WithStoreSilence(Protocol):
-    """The time without the metadata store."""
-
-    @property
-    def store_silence_seconds(self) -> float:
-        """For how many seconds the store hasn't confirmed the broker's registration."""
 
 
 class WithTasks(Protocol):

@@ -116,7 +116,7 @@ class RestartPages:
                 missing.append(held.name)
             if self._is_offline(held):
                 offline.append(held.name)
-        because = broker.not_ready_because
+        because = broker.readiness.missing
         return _json(
             {
                 "broker": broker.id,

@@ -179,7 +179,7 @@ def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ..
         asked.append((request.api_key, request.principal, request.client_host, request.listener, rights))
         return allowed
 
-    def serve(*_: object) -> list[bytes]:
+    def serve(*_: object) -> list[Any]:
         called.append("hot")
         return [b"answer"]
 

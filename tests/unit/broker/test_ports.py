@@ -45,7 +45,7 @@ def members(port: type) -> set[str]:
     return {
         name
         for base in port.__mro__
-        if issubclass(base, Protocol)  # type: ignore[arg-type]
+        if issubclass(base, Protocol)
         for name in (*vars(base), *inspect.get_annotations(base))
         if not name.startswith("_")
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import MovesReplicas
+from ottla.broker.ports import WithMoves
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -22,7 +22,7 @@ API = Api(
 )
 
 
-async def handle(broker: MovesReplicas, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithMoves, request: Request, body: Any) -> dict[str, Any]:
     """Begins the move of each replica; answers an error code for each."""
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in body.dirs:
@@ -30,7 +30,7 @@ async def handle(broker: MovesReplicas, request: Request, body: Any) -> dict[str
             for index in topic.partitions:
                 code = ErrorCode.none
                 try:
-                    broker.move_replica(topic.name, index, directory.path)
+                    broker.moves.begin(topic.name, index, directory.path)
                 except KafkaError as error:
                     code = error.code
                 results.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})

@@ -25,7 +25,7 @@ from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartiti
 from ottla.broker.ports import (
     WithColdReads,
     WithConfig,
-    WithFailureCounts,
+    WithFailedRequests,
     WithFetchSessions,
     WithFollowersFetches,
     WithId,
@@ -62,7 +62,7 @@ COLD_WAIT_MS = 500  # at least, for a disk: a client that doesn't wait would ask
 class Parts(
     WithColdReads,
     WithConfig,
-    WithFailureCounts,
+    WithFailedRequests,
     WithFetchSessions,
     WithFollowersFetches,
     WithId,
@@ -226,7 +226,7 @@ class _Fetch:
                     readable = self._read_cold(partition, offset, partition.high_watermark, limit, prepared, read)
         except KafkaError as error:
             self.failed = True
-            self._broker.count_fetch_failure(asked.topic, error.code)
+            self._broker.failed_requests.count_fetch(asked.topic, error.code)
             return asked, PartitionAnswer(index, error.code), None
         ranges, size, high_watermark, last_stable_offset, log_start, cut = readable
         if cut:

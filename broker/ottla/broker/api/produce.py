@@ -16,7 +16,7 @@ from ottla.broker.api.declaration import Api
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
-from ottla.broker.ports import WithBatchChecks, WithFailureCounts, WithImage, WithPartitions, WithTasks
+from ottla.broker.ports import WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks
 from ottla.broker.request import Request
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
 from ottla.net.connection import POSTPONED
@@ -56,7 +56,7 @@ Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and its answer, by list and place
 
 
-class Parts(WithBatchChecks, WithFailureCounts, WithImage, WithPartitions, WithTasks, Protocol): ...
+class Parts(WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, Protocol): ...
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
@@ -159,7 +159,7 @@ class _Produce:
     def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> PartitionAnswer:
         """The answer for a batch that wasn't written."""
         self.failed = True
-        self._broker.count_produce_failure(topic, size_bytes, error.code)
+        self._broker.failed_requests.count_produce(topic, size_bytes, error.code)
         return PartitionAnswer(index, error.code, message=error.message or None, record_errors=error.record_errors)
 
     def takes_turns(self, frame: Memory) -> bool:

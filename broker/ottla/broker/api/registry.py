@@ -67,7 +67,6 @@ from ottla.broker.api import (
 )
 from ottla.broker.api.declaration import Api, Response
 from ottla.broker.ports import (
-    MovesReplicas,
     WithAdvertisedApis,
     WithAppliedRevisions,
     WithAwaitedElections,
@@ -76,7 +75,7 @@ from ottla.broker.ports import (
     WithCompactor,
     WithConfig,
     WithEncodedTopics,
-    WithFailureCounts,
+    WithFailedRequests,
     WithFetchSessions,
     WithFollower,
     WithFollowersFetches,
@@ -103,7 +102,6 @@ if TYPE_CHECKING:
 
 
 class Ports(
-    MovesReplicas,
     WithAdvertisedApis,
     WithAppliedRevisions,
     WithAwaitedElections,
@@ -112,7 +110,7 @@ class Ports(
     WithCompactor,
     WithConfig,
     WithEncodedTopics,
-    WithFailureCounts,
+    WithFailedRequests,
     WithFetchSessions,
     WithFollower,
     WithFollowersFetches,

@@ -19,12 +19,12 @@ from ottla.broker.ports import (
     WithIsrChanges,
     WithLogs,
     WithLoopLag,
+    WithMembership,
     WithPartitions,
     WithReplication,
     WithReplicationBytesOut,
     WithRequestCounters,
     WithServer,
-    WithStoreSilence,
     WithTopicCounters,
 )
 
@@ -41,12 +41,12 @@ class Source(
     WithIsrChanges,
     WithLogs,
     WithLoopLag,
+    WithMembership,
     WithPartitions,
     WithReplication,
     WithReplicationBytesOut,
     WithRequestCounters,
     WithServer,
-    WithStoreSilence,
     WithTopicCounters,
     Protocol,
 ):

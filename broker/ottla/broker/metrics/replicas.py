@@ -16,9 +16,9 @@ from ottla.broker.ports import (
     WithImage,
     WithIsrChanges,
     WithLogs,
+    WithMembership,
     WithPartitions,
     WithReplication,
-    WithStoreSilence,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Source(
     WithLogs,
     WithPartitions,
     WithReplication,
-    WithStoreSilence,
+    WithMembership,
     Protocol,
 ):
     """A broker and its replicas."""
@@ -231,7 +231,7 @@ METRICS: tuple[Metric[Source], ...] = (
         "ottla_metadata_store_silence_seconds", GAUGE,
         "Seconds since the metadata store last confirmed the registration. Beyond the session changes wait: topics, "
         "settings, elections.",
-        single(lambda broker: broker.store_silence_seconds),
+        single(lambda broker: broker.membership.silence_seconds),
     ),
 )  # fmt: skip
 """The metrics of replicas and logs."""

@@ -19,7 +19,8 @@ import pytest
 
 from ottla.broker.api import delete_records, fetch, produce
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.counters import TopicCounters
+from ottla.broker.counters import ApiCounters, TopicCounters
+from ottla.broker.failed_requests import FailedRequests
 from ottla.broker.fetch_session_cache import FetchSessionCache
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.loop_quota import LoopQuota
@@ -99,10 +100,9 @@ class Stage:
             turns=0,
             config=SimpleNamespace(fetch_bytes_max=1 << 20),
             spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
-            count_produce_failure=lambda topic, size, error: None,
             replication_bytes_out=0,
             leader_throttle=SimpleNamespace(pause_seconds=lambda partition, size, behind, now: 0.0),
-            count_fetch_failure=lambda topic, error: None,
+            failed_requests=FailedRequests(ApiCounters(), ApiCounters(), lambda topic: None),
         )
 
     def recompress_to(self, codec: Codec) -> None:
