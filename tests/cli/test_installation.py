@@ -15,8 +15,7 @@ from typing import cast
 import pytest
 
 from bench.__main__ import main as benchmarks
-from ottla.broker.metrics.catalogue import METRICS
-from ottla.broker.node import Broker
+from ottla.broker.metrics.catalogue import METRICS, Source
 from ottla.protocol import record_walk
 from tests.peers.tools import ROOT, locked, need, need_native_walk
 
@@ -159,7 +158,7 @@ def test_a_broker_without_the_native_walk_says_so_in_its_log(tmp_path: Path) -> 
 def test_the_metric_says_which_walk_is_in_use(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_walk, "NATIVE", native)
     (metric,) = [metric for metric in METRICS if metric.name == "ottla_native_record_walk"]
-    assert list(metric.collect(cast(Broker, None))) == [((), int(native))]
+    assert list(metric.collect(cast(Source, None))) == [((), int(native))]
 
 
 def test_benchmarks_refuse_the_twin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
