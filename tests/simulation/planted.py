@@ -423,7 +423,7 @@ def producer_snapshots_keep_one_batch() -> None:
             shortened.batches = entry.batches[-1:]
             return shortened
 
-        return lambda entries: original({producer_id: short(entry) for producer_id, entry in entries.items()})
+        return lambda producers: original((producer_id, short(entry)) for producer_id, entry in producers)
 
     for module in (producers, pending_snapshot):
         _replace(module, "snapshot_pieces", pieces)

@@ -23,9 +23,10 @@ from functools import partial
 from itertools import chain
 from uuid import UUID, uuid4
 
-from . import names
+from ottla.storage import names
+from ottla.storage.checkpoints import Offsets
+
 from .bad_logs import BadLogs
-from .checkpoints import Offsets, read_properties, write_clean_marker
 from .closing import close_all
 from .config import LogConfig
 from .creation import NewLog, create, create_all
@@ -35,6 +36,7 @@ from .directory_services import DirectoryServices
 from .disk import NO_ROOM, OUT_OF_RESOURCES, Disk, RealDisk
 from .flush_counters import FlushCounters
 from .home import UNKNOWN_EPOCH, ForeignDirectory, Home, common_epoch, emptiest
+from .identity import read_properties, write_clean_marker
 from .log import Log
 from .offset_files import OffsetFile, OffsetFiles
 from .owner import Owner

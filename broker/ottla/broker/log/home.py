@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
-from . import names
-from .checkpoints import Offsets, encode_uuid, read_properties, take_clean_marker, write_properties
+from ottla.storage import names
+from ottla.storage.checkpoints import Offsets
+from ottla.storage.identity import encode_uuid
+
 from .directory_services import DirectoryServices
+from .identity import read_properties, take_clean_marker, write_properties
 
 UNKNOWN_EPOCH = -1
 _VERSION = "1"  # of meta.properties; the earlier version is of Kafka with ZooKeeper, and has no node id

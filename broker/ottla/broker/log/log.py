@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ottla.protocol.batches import CONTROL, BatchHeader
 from ottla.protocol.received import Buffer
+from ottla.storage import names
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET
 
-from . import names
-from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .config import LogConfig
 from .directory_services import DirectoryServices
 from .disk import all_or_unusable
 from .epochs import LeaderEpochs

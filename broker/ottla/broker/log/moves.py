@@ -18,7 +18,8 @@ import logging
 from collections.abc import Callable
 from uuid import uuid4
 
-from . import names
+from ottla.storage import names
+
 from .directories import LogDirectories, LogKey
 from .future import FutureLog, TargetFailed
 from .log import Log

@@ -22,10 +22,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
+from ottla.storage import names
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
 
 from . import epochs as leader_epochs
-from . import names
-from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .config import LogConfig
 from .cuts import Cut
 from .directory_services import DirectoryServices
 from .disk import Disk, Entry, unless_full
@@ -257,7 +258,7 @@ class _Opening:
         index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
         if not segment.size:
             return not len(segment.offsets)
-        if index is None or times is None or index.size % 8 or times.size % 12:
+        if index is None or times is None or index.size % OFFSET_ENTRY.size or times.size % TIME_ENTRY.size:
             return False
         if not index.size:
             return segment.size <= 2 * self.config.index_interval_bytes or not self._has_several_batches(segment)

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, records
 from ottla.protocol.received import Buffer
+from ottla.storage import names
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET, TimestampOffset
 
-from . import names
-from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .config import LogConfig
 from .disk import Disk, File
-from .index import OffsetIndex, TimeIndex, TimestampOffset
+from .index import OffsetIndex, TimeIndex
 
 UNKNOWN = -1
 _OPEN_FILES_MAX = 4096

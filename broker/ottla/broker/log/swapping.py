@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import names
+from ottla.storage import names
+
 from .disk import Disk, all_or_unusable
 
 
