@@ -379,6 +379,17 @@ class Segment:
             position += at
         return None
 
+    def read_end(self, start: int, max_bytes: int, minimum_one: bool, wait: bool) -> int:
+        """The position where a read of `max_bytes` from the batch at position `start` ends: inside a batch, unless that
+        is the first one. With `minimum_one`, the first batch is whole whatever its size. `wait` is as in
+        `position_of`."""
+        header = self.header_at(start, wait)
+        if header is None:
+            return start
+        if header.size <= max_bytes:
+            return start + max_bytes
+        return start + header.size if minimum_one else start
+
     def read_ahead(self, offset: int, limit_offset: int, size: int) -> None:
         """Brings into memory the bytes that are read to find `offset` and `limit_offset`, and from `offset` on `size`
         bytes, or a whole batch where that is more. For a thread: the event loop may change the segment meanwhile, and

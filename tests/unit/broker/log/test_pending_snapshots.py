@@ -237,7 +237,7 @@ def test_a_move_while_a_snapshot_is_written_leaves_it_behind(tmp_path: Path) -> 
     assert written - set(log.snapshots)
     there = tmp_path / "elsewhere" / bench.path.name
     shutil.copytree(bench.path, there, ignore=shutil.ignore_patterns("*.snapshot"))
-    log.moved(log._services, str(there), log.recovery_point)
+    log.moved(log.services, str(there), log.recovery_point)
     assert not written & set(log.snapshots)
     log.flushed(flush)
     produce(log, 1, 60)
