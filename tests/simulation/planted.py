@@ -19,7 +19,7 @@ from ottla.broker.candidates import Candidates
 from ottla.broker.coordination.runtime import Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.offsets import Offsets
-from ottla.broker.log import compaction, compactor, pending_snapshot, producers, recovery, shortening
+from ottla.broker.log import compaction, compactor, pending_snapshot, producers, segment_recovery, shortening
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.epochs import LeaderEpochs
 from ottla.broker.log.flushing import PendingFlush
@@ -385,7 +385,7 @@ def a_failed_start_is_marked_as_a_clean_stop() -> None:
 
 @bug
 def recovery_believes_every_batch() -> None:
-    recovery.crc_valid = lambda *args: True  # type: ignore[attr-defined]
+    segment_recovery.crc_valid = lambda *args: True  # type: ignore[attr-defined]
 
 
 @bug

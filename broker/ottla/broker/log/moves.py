@@ -20,8 +20,9 @@ from uuid import uuid4
 
 from ottla.storage import names
 
-from .directories import LogDirectories, LogKey
+from .directories import LogDirectories
 from .future import FutureLog, TargetFailed
+from .held_logs import LogKey
 from .log import Log
 from .offset_files import OffsetFile
 
