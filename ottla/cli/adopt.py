@@ -213,13 +213,13 @@ async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic])
 
 
 def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
-    from ottla.broker.log.dump import DumpedProducer, dump
+    from ottla.storage.names import PRODUCER_SNAPSHOT
+    from ottla.storage.producer_snapshot import read_snapshot
 
     greatest = 0
     for partition in (partition for topic in topics for partition in topic.partitions.values()):
-        for snapshot in Path(partition.directory).glob("*.snapshot"):
-            known = [entry.producer_id for entry in dump(str(snapshot)) if isinstance(entry, DumpedProducer)]
-            greatest = max(greatest, *known, 0)
+        for snapshot in Path(partition.directory).glob(f"*{PRODUCER_SNAPSHOT}"):
+            greatest = max(greatest, *(entry.producer_id for entry in read_snapshot(snapshot.read_bytes())), 0)
     return greatest
 
 
@@ -269,18 +269,19 @@ async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, set
 
 
 def _last_epoch(partition: AdoptablePartition | None) -> int:
-    from ottla.broker.log.dump import DumpedEpoch, dump
-    from ottla.broker.log.names import LEADER_EPOCHS
+    from ottla.storage.checkpoints import parse_epochs
+    from ottla.storage.names import LEADER_EPOCHS
 
     if partition is None:
         return 0
+    path = Path(partition.directory, LEADER_EPOCHS)
     try:
-        entries = list(dump(f"{partition.directory}/{LEADER_EPOCHS}"))
+        entries = parse_epochs(path.read_bytes())
     except FileNotFoundError:
         return 0
     except ValueError as error:
-        raise CommandError(f"{partition.directory}/{LEADER_EPOCHS}: {error}") from error
-    return max((entry.epoch for entry in entries if isinstance(entry, DumpedEpoch)), default=0)
+        raise CommandError(f"{path}: {error}") from error
+    return max((entry.epoch for entry in entries), default=0)
 
 
 def _kafka_id(topic: AdoptableTopic) -> str:

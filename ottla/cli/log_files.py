@@ -35,7 +35,7 @@ def dump(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show only so many entries.")] = None,
 ) -> None:
     """Show what a file of a log holds. With --json one object a line."""
-    from ottla.broker.log import dump as files
+    from ottla.cli import log_dump as files
 
     with _readable(file):
         for entry in islice(files.dump(str(file), deep=records), limit):
@@ -63,7 +63,7 @@ def verify(
     ],
 ) -> None:
     """Find batches that no consumer gets past, and what else is wrong. Exit code 1: something is."""
-    from ottla.broker.log.verification import verify as look
+    from ottla.cli.log_verification import verify as look
 
     faults: list[dict[str, Any]] = []
     for path in paths:
@@ -114,7 +114,7 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
 
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
-    from ottla.broker.log.dump import UnknownFile
+    from ottla.cli.log_dump import UnknownFile
     from ottla.protocol.errors import KafkaError
 
     if not file.exists():

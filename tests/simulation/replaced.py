@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.lineage_file import read_known_of
-from ottla.broker.log.names import parse_partition_name
 from ottla.metadata import keys
 from ottla.metadata.lineage import WORDS_PER_ROW
 from ottla.metadata.model import Cluster, LineageRow, Partition, TopicIntent
 from ottla.metadata.store import Entry
+from ottla.storage.names import parse_partition_name
 
 from .store import StoreState
 

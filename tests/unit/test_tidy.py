@@ -21,6 +21,7 @@ SOURCE_ROOTS = (ROOT, ROOT / "broker", ROOT / "controller", ROOT / "operator")
 # What the design marks as pure, by prefix of the module's name. Other modules may say of themselves that they are.
 MUST_BE_PURE = (
     "ottla.protocol.",
+    "ottla.storage.",
     "ottla.metadata.model",
     "ottla.metadata.image",
     "ottla.metadata.keys",

@@ -11,9 +11,9 @@ import pytest
 from ottla.broker.lineage_file import keep_known, read_known
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
-from ottla.broker.log.names import LINEAGE
 from ottla.metadata.lineage import Known
 from ottla.metadata.own_store import OwnStore
+from ottla.storage.names import LINEAGE
 from tests.unit.broker.log.workbench import ALONE
 from tests.unit.metadata.faulty import FaultyStore
 

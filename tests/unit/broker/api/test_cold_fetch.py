@@ -67,7 +67,7 @@ class ColdStage(Stage):
         for segment in self.cold_log.segments:
             segment.write_out()
             segment.let_go()
-        self.cold_log._boundaries.clear()
+        self.cold_log.segments.boundaries.clear()
         self.disk.grow_cold()
         gc.collect()
 
@@ -440,7 +440,7 @@ def test_a_file_system_that_keeps_nothing_is_read_all_the_same(play: Any) -> Non
     async def body(stage: ColdStage) -> None:
         stage.disk.warm = Forgetting()
         for offset in (0, 77, 199):
-            stage.cold_log._boundaries.clear()
+            stage.cold_log.segments.boundaries.clear()
             assert sizes_and_errors(await answered(stage.fetch_of(asked(0, offset), max_wait=20_000)))[0][0] > 0
         stage.disk.held = 0  # here somebody has to wait
 
@@ -606,7 +606,7 @@ def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
 
     async def body(stage: ColdStage) -> None:
         log, errors, loop = stage.cold_log, list[OSError](), asyncio.get_running_loop()
-        log._services.failed = lambda log, error: errors.append(error)
+        log.services.failed = lambda log, error: errors.append(error)
 
         async def retain() -> None:
             log.delete_records_before(150)

@@ -17,12 +17,13 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.log.checkpoints import encode_uuid, parse_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Entry, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
+from ottla.storage.checkpoints import parse_offsets
+from ottla.storage.identity import encode_uuid
 from tests.unit.broker.log.workbench import ALONE, contents, crash, fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)

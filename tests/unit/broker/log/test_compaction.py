@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from ottla.broker.log import compaction
 from ottla.broker.log import compactor as compactor_module
 from ottla.broker.log.compaction import (
-    AbortedTransaction,
     Cleaning,
     SegmentSizes,
     Throttle,
@@ -37,6 +36,7 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, read_header, records
 from ottla.protocol.codecs import Codec
+from ottla.storage.indexes import AbortedTransaction
 from tests.unit.broker.log.workbench import ALONE, Workbench
 from tests.unit.examples import examples
 
@@ -311,7 +311,7 @@ def test_aborted_records_go_and_hide_nothing() -> None:
         base_sequence=0,
         transactional=True,
     )
-    cleaning = Cleaning(0, HORIZON, aborted=[AbortedTransaction(2, 5, 6)])
+    cleaning = Cleaning(0, HORIZON, aborted=[AbortedTransaction(2, 5, 6, 7)])
     for batch in (committed, aborted):
         note_keys(cleaning, batch, read_header(batch))
     cleaning.end_offset = 50

@@ -11,19 +11,18 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ottla.broker.log.checkpoints import decode_uuid, encode_uuid, parse_offsets, read_topic_id, render_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.creation import NewLog
 from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.home import ForeignDirectory
+from ottla.broker.log.identity import read_topic_id
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
+from ottla.storage.checkpoints import parse_offsets
 from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill, open_directories
 
 TOPIC_ID = UUID(int=77)
@@ -323,21 +322,6 @@ def test_records_without_a_topic_id_are_never_hidden_by_an_empty_log(tmp_path: P
     asyncio.run(logs.create_ahead([NewLog("orders", 0, topic_id, LogConfig())]))
     assert (directory / "00000000000000000000.log").read_bytes() == b"records"
     assert logs.logs == {}
-
-
-@given(st.dictionaries(st.tuples(st.from_regex(r"[a-z._-]{1,9}", fullmatch=True), st.integers(0, 99)), st.integers(0)))
-def test_offset_checkpoints(offsets: dict[tuple[str, int], int]) -> None:
-    text = render_offsets((topic, index, offset) for (topic, index), offset in offsets.items())
-    assert parse_offsets(text) == offsets
-
-
-@given(st.uuids())
-def test_uuids_are_kafkas_text(value: UUID) -> None:
-    assert decode_uuid(encode_uuid(value)) == value
-
-
-def test_a_known_uuid() -> None:
-    assert encode_uuid(decode_uuid("gvvQSa46Q0eXORI28z83Yw")) == "gvvQSa46Q0eXORI28z83Yw"
 
 
 def test_logs_created_ahead_are_found_and_spread_over_the_directories(tmp_path: Path) -> None:

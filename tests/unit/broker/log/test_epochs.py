@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.log.disk import RealDisk
-from ottla.broker.log.epochs import EpochEnd, EpochEntry, LeaderEpochs, load, parse, render
+from ottla.broker.log.epochs import EpochEnd, LeaderEpochs, load
+from ottla.storage.checkpoints import EpochEntry, parse_epochs
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
 
@@ -50,7 +50,7 @@ def test_truncation(tmp_path: Path) -> None:
 def test_both_columns_always_ascend(assignments: list[tuple[int, int]]) -> None:
     class Nowhere(RealDisk):
         def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
-            assert parse(data) == known.entries
+            assert parse_epochs(data) == known.entries
 
     known = LeaderEpochs(Nowhere(), "")
     for epoch, offset in assignments:
@@ -60,18 +60,6 @@ def test_both_columns_always_ascend(assignments: list[tuple[int, int]]) -> None:
     for earlier, later in zip(known.entries, known.entries[1:], strict=False):
         assert earlier.epoch < later.epoch
         assert earlier.start_offset < later.start_offset
-
-
-def test_the_file_is_kafkas() -> None:
-    assert render([EpochEntry(0, 0), EpochEntry(3, 17)]) == b"0\n2\n0 0\n3 17\n"
-    assert parse(b"0\n1\n0 0\n") == [(0, 0)]
-    whole = render([EpochEntry(3, 0), EpochEntry(5, 123)])
-    for size in range(len(whole)):  # as a loss of power leaves it
-        with pytest.raises(ValueError, match=r".*"):
-            parse(whole[:size])
-    for damaged in (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\nx\n"):
-        with pytest.raises(ValueError, match=r".*"):
-            parse(damaged)
 
 
 def test_an_epoch_that_begins_is_written_with_the_next_sync(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.log.disk import RealDisk
-from ottla.broker.log.index import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset, _SparseIndex
+from ottla.broker.log.index import OffsetIndex, TimeIndex, _SparseIndex
+from ottla.storage.indexes import OffsetPosition, TimestampOffset
 from tests.unit.examples import examples
 
 BASE = 10_000

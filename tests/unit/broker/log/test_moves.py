@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.log.checkpoints import render_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
@@ -21,6 +20,7 @@ from ottla.broker.log.future import FutureLog, Pass
 from ottla.broker.log.log import Log
 from ottla.broker.log.moves import Moves
 from ottla.protocol.received import Buffer
+from ottla.storage.checkpoints import render_offsets
 from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill
 
 TOPIC_ID = UUID(int=77)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.log import pending_snapshot
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
-from ottla.broker.log.producers import Producers, read_snapshot
+from ottla.broker.log.producers import Producers
 from ottla.protocol.batches import BatchHeader
+from ottla.storage.producer_snapshot import read_snapshot, snapshot_pieces
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
 SMALL = LogConfig(segment_bytes=4096, index_interval_bytes=256, file_delete_delay_ms=0)
@@ -37,7 +37,7 @@ def snapshot_files(bench: Workbench) -> list[int]:
 def known(bench: Workbench, offset: int) -> dict[int, int]:
     """The last sequence of each producer in a snapshot file."""
     data = (bench.path / f"{offset:020d}.snapshot").read_bytes()
-    return {producer_id: entry.last_sequence for producer_id, entry in read_snapshot(data)}
+    return {entry.producer_id: entry.last_sequence for entry in read_snapshot(data)}
 
 
 class GatedDisk(RealDisk):
@@ -237,7 +237,7 @@ def test_a_move_while_a_snapshot_is_written_leaves_it_behind(tmp_path: Path) -> 
     assert written - set(log.snapshots)
     there = tmp_path / "elsewhere" / bench.path.name
     shutil.copytree(bench.path, there, ignore=shutil.ignore_patterns("*.snapshot"))
-    log.moved(log._services, str(there), log.recovery_point)
+    log.moved(log.services, str(there), log.recovery_point)
     assert not written & set(log.snapshots)
     log.flushed(flush)
     produce(log, 1, 60)
@@ -319,7 +319,7 @@ def test_pieces_are_small() -> None:
     for producer in range(1_000):
         for sequence in range(6):
             producers.update(header(producer, sequence), sequence, 1000)
-    pieces = list(pending_snapshot.snapshot_pieces(producers.freeze()))
+    pieces = list(snapshot_pieces(producers.freeze().items()))
     assert [piece.producer_count for piece in pieces] == [100] * 10
     assert max(len(piece.entries) + len(piece.earlier) for piece in pieces) < 25_000
     restored = Producers()

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.log.producers import Duplicate, FrozenProducers, Producers, read_snapshot
+from ottla.broker.log.producers import Duplicate, FrozenProducers, Producers
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.storage.producer_snapshot import read_snapshot
 
 
 def header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7, attributes: int = 0) -> BatchHeader:
@@ -82,19 +83,6 @@ def test_snapshots_keep_the_last_batches() -> None:
     assert refused(restored, header(4)) == ErrorCode.out_of_order_sequence_number
     assert restored.first_unstable_offset() == 10
     assert restored.snapshot() == producers.snapshot()
-
-
-def test_a_damaged_snapshot_is_refused() -> None:
-    producers = Producers()
-    note(producers, header(0), 0)
-    data = producers.snapshot()
-    for position in range(len(data)):
-        damaged = bytearray(data)
-        damaged[position] ^= 1
-        with pytest.raises(ValueError, match="snapshot"):
-            list(read_snapshot(bytes(damaged)))
-        with pytest.raises(ValueError, match="snapshot"):
-            list(read_snapshot(data[:position]))
 
 
 def test_idle_producers_expire_unless_a_transaction_is_open() -> None:

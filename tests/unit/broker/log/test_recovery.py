@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.log import recovery
+from ottla.broker.log import segment_recovery
 from ottla.broker.log.config import LogConfig
 from ottla.protocol.batches import BatchHeader, assign, iterate_headers, read_header
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
@@ -295,7 +295,7 @@ def test_planted_bug_a_recovery_without_crc(tmp_path: Path, monkeypatch: pytest.
     content[100] ^= 1
     (bench.path / name).write_bytes(content)
     expected = [header.base_offset for header in valid_prefix(bench)]
-    monkeypatch.setattr(recovery, "crc_valid", lambda *_: True)
+    monkeypatch.setattr(segment_recovery, "crc_valid", lambda *_: True)
     bench.open(clean=False)
     assert offsets(bench) != expected
 

@@ -104,8 +104,7 @@ def open_directories(
 
 def crash(logs: LogDirectories) -> None:
     """The process that has these log directories ends without a word: another one may open them."""
-    for home in logs._homes.values():
-        home.lock = None
+    logs._homes.release()
 
 
 def batch_of(
