@@ -23,6 +23,7 @@ MUST_BE_PURE = (
     "ottla.protocol.",
     "ottla.metadata.model",
     "ottla.metadata.image",
+    "ottla.metadata.identities",
     "ottla.metadata.keys",
     "ottla.metadata.store",
     "ottla.metadata.elections",
