@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from . import keys
-from .keys import uuid_from_text, uuid_text
+from .identities import BY_NAME, BY_NUMBER, BY_PARTITION, BY_TOPIC_ID, uuid_from_text, uuid_text
 from .store import Entry
 
 FORMAT_FIRST = 1  # every version of Ottla reads this format
@@ -212,7 +211,7 @@ class Broker(_Value):
         pop = document.pop
         endpoints = [Endpoint(*parts) for parts in pop("endpoints")]
         return cls(
-            id=keys.broker_id(entry.key),
+            id=BY_NUMBER.of(entry.key),
             epoch=entry.create_revision,
             endpoints={endpoint.listener: endpoint for endpoint in endpoints},
             rack=pop("rack", None),
@@ -270,7 +269,7 @@ class TopicIntent(_Value):
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         topic_id = uuid_from_text(document.pop("id"))
         assignments = tuple(tuple(replicas) for replicas in document.pop("assignments"))
-        name = keys.topic_name(entry.key)
+        name = BY_NAME.of(entry.key)
         return cls(name, topic_id, assignments, entry.mod_revision, format=version, unknown=document)
 
 
@@ -307,7 +306,7 @@ class Tombstone(_Value):
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         name, pending = document.pop("name"), tuple(document.pop("pending"))
-        return cls(keys.topic_id(entry.key), name, pending, entry.mod_revision, format=version, unknown=document)
+        return cls(BY_TOPIC_ID.of(entry.key), name, pending, entry.mod_revision, format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +383,7 @@ class Partition(_Value):
 
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
-        topic_id, index = keys.partition_id(entry.key)
+        topic_id, index = BY_PARTITION.of(entry.key)
         pop = document.pop
         return cls(
             topic_id,
