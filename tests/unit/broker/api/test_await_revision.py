@@ -1,4 +1,4 @@
-"""What a broker tells another one about the revision that it has applied, and which answers wait for that."""
+"""A broker tells other brokers the revision that it has applied; and the answers that wait for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENTS, BROKERS = "CLIENTS", "BROKERS"
 
 
 class Stage:
-    """A broker at revision 10 whose follower is moved by hand, and a connection of another broker's."""
+    """A broker at revision 10, whose follower the test moves, and a connection of another broker."""
 
     def __init__(self, listener: str = BROKERS) -> None:
         self.follower = Follower(None)  # type: ignore[arg-type]  # it is never started
@@ -95,12 +95,12 @@ def test_a_client_gets_no_answer() -> None:
 
 
 def test_no_client_is_told_of_it() -> None:
-    """ApiVersions and the page about compatibility leave out what has a name of its own."""
+    """ApiVersions and the page on compatibility leave out APIs with a name of our own."""
     assert load_routes()[AWAIT_REVISION].api.own_name == load_routes()[AWAIT_REVISION].api.name == "await_revision"
 
 
 def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it() -> None:
-    """Metadata creates topics, and waits for itself: it mustn't where it has created none."""
+    """Metadata creates topics and waits by its own code, because it mustn't wait if it has created none."""
     writes = ("intents.", "config_resources")
     modules = {name: import_module(f"ottla.broker.api.{name}") for name in MODULES}
     writing = {
