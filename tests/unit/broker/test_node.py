@@ -1,4 +1,4 @@
-"""A broker's stop, with its parts replaced."""
+"""A broker's stop, with its parts replaced by mocks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stop(broker: node.Broker) -> None:
 def test_a_stop_closes_the_logs_although_the_store_takes_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk under the metadata file: each try has an unknown outcome, and there is always another try."""
+    """As with a full disk under the metadata file: each try has an unknown outcome, and is followed by another try."""
 
     async def tries_for_ever(state: object) -> None:
         await asyncio.Event().wait()
@@ -56,7 +56,7 @@ def test_a_stop_closes_the_logs_although_the_store_takes_nothing(
 
 
 def image_of(*partitions: tuple[int, tuple[int, ...]], restored: bool = False) -> Any:
-    """Partitions as (leader, ISR); brokers 0 and 1 run."""
+    """Partitions as (leader, ISR); brokers 0 and 1 are running."""
     states = {
         index: SimpleNamespace(leader=leader, isr=isr, restored=restored)
         for index, (leader, isr) in enumerate(partitions)
@@ -82,10 +82,10 @@ def test_who_hands_leaderships_over_answers_for_a_while_longer(monkeypatch: pyte
     ("state", "waits"),
     [
         ((0, (0, 1)), True),  # another one can lead
-        ((1, (1, 0)), True),  # its leader would wait for this broker's fetches
+        ((1, (1, 0)), True),  # the partition's leader would wait for this broker's fetches
         ((1, (1,)), False),
-        ((0, (0,)), False),  # nobody has it all
-        ((0, (0, 2)), False),  # nobody who runs
+        ((0, (0,)), False),  # no other broker has all records
+        ((0, (0, 2)), False),  # no running broker has all records
     ],
 )
 def test_a_stop_waits_for_what_others_can_do_without_it(state: tuple[int, tuple[int, ...]], waits: bool) -> None:
@@ -95,11 +95,11 @@ def test_a_stop_waits_for_what_others_can_do_without_it(state: tuple[int, tuple[
     stop(broker)
     (find, _), _ = broker.follower.wait.call_args
     assert (find(image) is None) == waits
-    assert find(image_of(state, restored=True)), "nobody takes it out of an ISR that only a backup has"
+    assert find(image_of(state, restored=True)), "nobody removes it from an ISR that comes from a backup"
 
 
 def broker_in(folder: Path) -> node.Broker:
-    """A broker that wasn't started. On the event loop."""
+    """A broker that wasn't started; to be called on the event loop."""
     return node.Broker(BrokerConfig.from_sources(f"node.id=0\nlog.dirs={folder}"), Mock())
 
 
@@ -113,7 +113,7 @@ def test_a_broker_without_a_log_directory_left_ends(tmp_path: Path) -> None:
 
 
 def test_a_deletion_is_confirmed_only_by_who_has_the_node_id(tmp_path: Path) -> None:
-    """A second process of a node id confirmed deletions for the first one before it was refused."""
+    """Earlier, a second process with the same node id confirmed deletions for the first one before it was refused."""
 
     async def scene() -> None:
         broker = broker_in(tmp_path)
