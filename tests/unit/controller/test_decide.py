@@ -272,8 +272,10 @@ def grow_isrs(world: World) -> None:
 
 
 def test_the_changed_parts_are_enough_to_decide_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each event, the narrow scope of `scope_of` gives the same proposals as the whole scope without `_settled`, the
-    check that skips partitions at a glance."""
+    """After each event, the narrow scope of `scope_of` gives the same proposals as the whole scope without `_settled`.
+
+    `_settled` is the check that skips partitions at a glance.
+    """
     at_a_glance = decide_module._settled
     pick = Random(5)
     world = World()
