@@ -73,7 +73,7 @@ def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> Non
 
 @every_codec
 def test_every_cut_is_noticed(codec: Codec) -> None:
-    """A cut payload is refused. Only a cut between two blocks of Snappy isn't noticed before the walk counts records."""
+    """A cut payload is refused. Only a cut between two blocks of Snappy is noticed later: the walk counts records."""
     payload = compress(codec, MIXED[: 200 << 10])
     for end in itertools.chain(range(16, 200), range(len(payload) - 200, len(payload))):
         try:
