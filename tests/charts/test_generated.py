@@ -136,7 +136,7 @@ def test_the_operator_may_do_what_it_does() -> None:
     done |= {("delete", KINDS[kind].plural) for kind in PRUNED} | {("list", KINDS[kind].plural) for kind in OWNED}
     assert ("patch", "pods") in done
     assert done <= allowed
-    # Of the resources without a namespace the operator may do only what it does.
+    # For resources without a namespace, the operator has no rights but the ones that it uses.
     wide = {"nodes", "namespaces", "customresourcedefinitions"}
     assert {right for right in allowed if right[1] in wide} == {right for right in done if right[1] in wide}
 

@@ -68,8 +68,7 @@ def test_every_plan_is_sound(cluster: Any) -> None:
 
 
 def fewest_moves(assignments: Any, brokers: list[int]) -> int:
-    """The replicas that must leave the overfull brokers, or those that must come to the underfull ones, whichever are
-    more."""
+    """How many replicas must leave overfull brokers, or how many must come to underfull ones, whichever is more."""
     load = Counter(dict.fromkeys(brokers, 0))
     load.update(broker for replicas in assignments.values() for broker in replicas)
     average = sum(load.values()) / len(brokers)

@@ -95,7 +95,7 @@ def test_a_stop_waits_for_what_others_can_do_without_it(state: tuple[int, tuple[
     stop(broker)
     (find, _), _ = broker.follower.wait.call_args
     assert (find(image) is None) == waits
-    assert find(image_of(state, restored=True)), "nobody removes it from an ISR that comes from a backup"
+    assert find(image_of(state, restored=True)), "no broker is removed from an ISR of a backup"
 
 
 def broker_in(folder: Path) -> node.Broker:
