@@ -142,8 +142,8 @@ def test_what_can_change_while_a_broker_runs_is_told_to_it_alone_and_restarts_no
 
 
 def test_what_somebody_else_gave_to_a_broker_is_taken_back() -> None:
-    """As with settings of all brokers, except the settings that the operator sets itself, and the ones that Kafka's tools
-    set during copies."""
+    """As with settings of all brokers, except the ones that the operator sets itself or that Kafka's tools set during
+    copies."""
     scene = running(configOverrides=[override(0, log_retention_ms="5")])
     kept = {
         "leader.replication.throttled.rate": "1000",
