@@ -1,4 +1,5 @@
-"""`ottla metadata backup`, `restore` and `go-without`: what they print, and what they refuse in one line."""
+"""`ottla metadata backup`, `restore` and `go-without`: what they print, and the requests that they refuse in one
+line."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def run(environment: Environment, *arguments: str) -> Result:
 
 @pytest.fixture
 def backup(tmp_path: Path, environment: Environment) -> str:
-    """Of a store with brokers 1 and 2."""
+    """A backup of a store with brokers 1 and 2."""
     fill(tmp_path / "store", "abc", 1, 2)
     made = run(environment, "backup", str(tmp_path / "backup"), "--store", str(tmp_path / "store"))
     assert made.code == 0, made.stderr

@@ -1,4 +1,4 @@
-"""Frames that end too early, requests without the right, and handlers that answer now, later or never."""
+"""Frames that end too early, requests without the rights, and handlers that answer at once, later or never."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_frame_that_ends_in_its_header_is_malformed(key: int, after: bytes, ta
 
 
 class Client:
-    """Stands in for a connection: keeps what it is sent, and why it is closed."""
+    """Stands in for a connection, and notes why it is closed."""
 
     def __init__(self) -> None:
         self.listener = SimpleNamespace(name="PLAINTEXT")
@@ -45,7 +45,7 @@ class Client:
         self.closed: list[str] = []
 
     def answered(self) -> None:
-        """`parts` of the request are there."""
+        """The request's `parts` exist: does nothing."""
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
@@ -139,7 +139,7 @@ def test_a_client_whose_request_fails_at_once_is_cut_off() -> None:
 
 
 def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
-    """Not before, although the handler is through."""
+    """The answer waits for that although the handler has ended."""
     topics = {"topic_names": ["t"], "timeout": 1000}
     frame = bytearray(struct.pack(">hhih", DELETE_TOPICS.key, 3, 7, 2) + b"me" + write_request(20, 3, topics))
     client: Any = Client()
@@ -170,8 +170,8 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
 
 
 def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ...]], list[str], list[str]]:
-    """What the authoriser is asked about a request with an empty body; what handlers are called; why the client is cut
-    off."""
+    """For a request with an empty body: the authoriser's arguments, the called handlers, and the reasons why the
+    connection is closed."""
     asked: list[tuple[Any, ...]] = []
     called: list[str] = []
 

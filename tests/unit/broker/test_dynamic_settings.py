@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.dynamic_settings import DynamicSettings
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Changed
-from ottla.metadata.keys import ConfigResource
 from ottla.settings.config import BrokerConfig
 
 MINE, ALL, TOPIC = ConfigResource("broker", "1"), ConfigResource("broker", ""), ConfigResource("topic", "t")

@@ -1,4 +1,4 @@
-"""Batches that are stored already and that no consumer gets past: found, named, and where to go on."""
+"""Finds stored batches that no consumer gets past, names them, and says at which offset to go on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ STRUCTURAL = ("invalid_record", "unknown_server_error")
 
 
 def stored(folder: Path, *batches: bytes) -> tuple[Path, list[int]]:
-    """A partition that holds those between sound ones, as a leader that doesn't look appends them; their offsets."""
+    """A partition with these batches between sound ones, as a leader that doesn't check them appends them; and their
+    offsets."""
     bench = Workbench(folder, config=LogConfig(segment_bytes=1 << 30))
     log = bench.log()
     fill(log, 5)
@@ -76,7 +77,7 @@ def cases_of_now() -> list[Case]:
 
 
 def wrong_inside(case: Case) -> bool:
-    """Whether it is the records that are wrong: of the header a broker has always looked at what moves offsets."""
+    """Whether the records are wrong. Of the header, brokers have always checked the fields that move offsets."""
     if len(case.batch) < HEADER_SIZE:
         return False
     header = read_header(case.batch)
@@ -111,7 +112,8 @@ def test_each_bad_batch_is_found_and_says_where_to_go_on(tmp_path: Path, codec: 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
 def test_what_is_taken_today_has_no_fault(tmp_path: Path, codec: Codec) -> None:
     taken = [case.batch for case in cases_of_now() if case.codec == codec and case.wanted.error == "none"]
-    batches = [batch[: read_header(batch).size] for batch in taken]  # what follows one isn't appended
+    # without the bytes behind a batch, which aren't appended
+    batches = [batch[: read_header(batch).size] for batch in taken]
     folder, _ = stored(tmp_path / "t-0", *batches)
     assert [fault for fault in verify(str(folder)) if fault.path.endswith(".log")] == []
 

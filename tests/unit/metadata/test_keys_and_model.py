@@ -1,4 +1,4 @@
-"""Keys can be read back, and values survive those who don't know all of them."""
+"""Keys can be read back, and a version that doesn't know some fields of a value keeps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker tells another one about the revision that it has applied, and which answers wait for that."""
+"""A broker tells other brokers the revision that it has applied; and the answers that wait for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENTS, BROKERS = "CLIENTS", "BROKERS"
 
 
 class Stage:
-    """A broker at revision 10 whose follower is moved by hand, and a connection of another broker's."""
+    """A broker at revision 10, whose follower the test moves, and a connection of another broker."""
 
     def __init__(self, listener: str = BROKERS) -> None:
         self.follower = Follower(None)  # type: ignore[arg-type]  # it is never started
@@ -99,7 +99,7 @@ def test_no_client_is_told_of_it() -> None:
 
 
 def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it() -> None:
-    """Metadata creates topics, and waits for itself: it mustn't where it has created none."""
+    """Metadata creates topics and waits by its own code, because it mustn't wait if it has created none."""
     writes = ("intents.", "config_resources")
     modules = {name: module for name, module in vars(registry).items() if inspect.ismodule(module)}
     assert len(modules) == len(ROUTES)

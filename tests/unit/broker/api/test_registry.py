@@ -1,4 +1,4 @@
-"""Which rights the APIs need: no API without them, and those that Apache Kafka asks for."""
+"""The rights that each API needs: every API names some, and they are those that Apache Kafka asks for."""
 
 from typing import Any
 

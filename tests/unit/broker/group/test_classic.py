@@ -1,4 +1,4 @@
-"""The classic group as Kafka behaves: each test is a scene from GroupMetadataManager's rules."""
+"""The classic group protocol as in Kafka: each test plays one of GroupMetadataManager's rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = (("range", b"r"), ("roundrobin", b"rr"))
 
 
 class Scene:
-    """A shard with one group, a clock, and the answers that came. Stores succeed unless `failing` says otherwise."""
+    """A shard with one group, a clock, and the answers so far. Stores succeed unless `failing` has another error."""
 
     def __init__(self, **limits: int) -> None:
         self.shard = GroupShard(Limits(**{"group_initial_rebalance_delay_ms": 0, **limits}))
@@ -102,7 +102,7 @@ class Scene:
         return ErrorCode(self.answers[ticket]["error_code"])
 
     def stable(self, *names: str, **more: Any) -> int:
-        """Brings dynamic members of these names into a stable group; the generation."""
+        """Makes dynamic members of these names join a stable group; returns the generation."""
         for name in names:
             self.join(new_id=name, **more)
         self.pass_time(0)
@@ -173,9 +173,9 @@ def test_a_rebalance_waits_for_handed_out_ids() -> None:
     scene = Scene()
     scene.stable("a")
     scene.join(new_id="b", requires_known_id=True)
-    rejoined = scene.join("a")  # the leader
+    rejoined = scene.join("a")  # a is the leader
     assert rejoined not in scene.answers
-    scene.pass_time(10_000)  # b's id lapses
+    scene.pass_time(10_000)  # b's handed-out id expires
     assert scene.code(rejoined) is ErrorCode.none
 
 
@@ -195,7 +195,7 @@ def test_unknown_ids_and_groups() -> None:
     assert scene.heartbeat("ghost", 1) is ErrorCode.unknown_member_id
 
 
-# --- the initial delay ---
+# --- the initial rebalance delay ---
 
 
 def test_the_first_rebalance_waits_for_more_members() -> None:
@@ -215,7 +215,7 @@ def test_each_newcomer_extends_it_up_to_the_rebalance_time_out() -> None:
         if first in scene.answers:
             break
         scene.join(new_id=f"b{index}", rebalance_timeout_ms=7_000)
-    assert scene.now_ms - 1_000 == 7_000  # 3 s, then 3 s more, then the one that is left
+    assert scene.now_ms - 1_000 == 7_000  # 3 s, then 3 s more, then the 1 s that is left
     assert len(scene.answers[first]["members"]) == 5
 
 
@@ -262,7 +262,7 @@ def test_who_does_not_rejoin_in_time_is_out() -> None:
     rejoined = scene.join("a")
     for _ in range(6):
         scene.pass_time(9_000)
-        scene.heartbeat("b", 1)  # alive, but it doesn't join
+        scene.heartbeat("b", 1)  # b is alive, but doesn't join
     scene.pass_time(6_000)
     assert scene.code(rejoined) is ErrorCode.none
     assert "b" not in scene.group.roster
@@ -306,7 +306,7 @@ def test_no_sync_in_time_puts_members_out() -> None:
     scene.pass_time(0)
     waiting = scene.sync("b", 1)
     for _ in range(7):
-        scene.heartbeat("a", 1)  # the leader is alive but brings no assignment
+        scene.heartbeat("a", 1)  # the leader is alive, but sends no assignment
         scene.pass_time(9_000)
     assert "a" not in scene.group.roster
     assert scene.code(waiting) is ErrorCode.rebalance_in_progress
@@ -484,7 +484,7 @@ def test_a_static_leader_comes_back(skips: bool) -> None:
     back = scene.answers[scene.join(new_id="a2", instance_id="i", skips_assignment=skips)]
     assert back["skip_assignment"] is skips
     assert len(back["members"]) == (2 if skips else 0)
-    assert back["leader"] == ("a2" if skips else "a")  # an old client must not think that it leads
+    assert back["leader"] == ("a2" if skips else "a")  # an old client must not take itself for the leader
     assert scene.group.roster.leader == "a2"
 
 
@@ -697,7 +697,7 @@ def test_a_group_whose_creation_is_not_stored_never_was() -> None:
         ("a", 0, ErrorCode.illegal_generation),
         ("a", -1, ErrorCode.illegal_generation),
         ("ghost", 1, ErrorCode.unknown_member_id),
-        ("", -1, ErrorCode.unknown_member_id),  # administrators only while the group is empty
+        ("", -1, ErrorCode.unknown_member_id),  # allowed to administrators only while the group is empty
     ],
 )
 def test_who_may_commit_in_a_stable_group(member: str, generation: int, expected: ErrorCode) -> None:
@@ -757,7 +757,7 @@ def test_unloading_answers_everyone() -> None:
     assert scene.answers[waiting] == {"error_code": ErrorCode.not_coordinator, "member_id": "a"}
 
 
-# --- the tables ---
+# --- the tables of transitions ---
 
 
 def test_the_ring_is_closed() -> None:

@@ -1,10 +1,10 @@
-"""Random lives of one group, against a dumb model of what its members were told.
+"""Random histories of one group, against a simple model of the answers that its clients got.
 
-The model only writes down what each client heard. Held against it after every step:
+The model only notes each answer. These rules are checked after every step:
 
-1. Each generation has one leader, one protocol and one set of members, whoever asks; generations never go back.
-2. Whoever is given an assignment of a generation is given what that generation's leader brought for it.
-3. Nobody waits forever: every parked request has a deadline, and long after the last step all are answered.
+1. Each generation has one leader, one protocol and one set of members in all answers; generations never go back.
+2. An assignment of a generation is the one that this generation's leader sent for the member.
+3. No request waits forever: every parked request has a deadline, and long after the last step all are answered.
 4. A replay of the last stored record gives the group that was stored.
 """
 
@@ -48,7 +48,7 @@ SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
 
 class Client:
-    """What one client was told."""
+    """What one client knows from its answers."""
 
     def __init__(self, instance_id: str | None) -> None:
         self.instance_id = instance_id
@@ -60,7 +60,7 @@ class Client:
 
 
 class Waiting(NamedTuple):
-    """A request without an answer, and who its client was when it was sent."""
+    """A request without an answer, and its client's identity when it was sent."""
 
     kind: str
     client: Client
@@ -85,7 +85,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.stored: Store | None = None
         self.stored_generations: set[int] = set()
         self.generation = 0
-        # the model: what is true of each generation, as first told
+        # the model: the leader and the protocol of each generation, by the first answer
         self.leaders: dict[int, str | None] = {}
         self.protocols: dict[int, str | None] = {}
         self.renamed: dict[str, str] = {}  # a static member's old id → its next
@@ -135,7 +135,7 @@ class GroupMachine(RuleBasedStateMachine):
     def told_generation(self, generation: int, answer: Mapping[str, Any]) -> None:
         assert generation >= 1
         leader = self.leaders.setdefault(generation, answer["leader"])
-        # the same leader, or the same static member under its newer id
+        # the same leader, or the same static member under a newer id
         while leader != answer["leader"]:
             assert leader in self.renamed, "two leaders in one generation"
             leader = self.renamed[leader]
@@ -147,9 +147,9 @@ class GroupMachine(RuleBasedStateMachine):
         generation, member_id = waiting.generation, waiting.member_id
         plans = self.plans.get(generation, [])
         names = {member_id} | {old for old in self.renamed if self.latest(old) == self.latest(member_id)}
-        assert generation in self.stored_generations, "an assignment that was not stored"
+        assert generation in self.stored_generations, "the assignment was not stored"
         given = [plan[name] for plan in plans for name in names if name in plan]
-        assert answer["assignment"] in [*given, b""], "an assignment that this generation's leader didn't bring"
+        assert answer["assignment"] in [*given, b""], "this generation's leader didn't send the assignment"
         if given and all(names & plan.keys() for plan in plans):
             assert answer["assignment"] in given
 
@@ -168,7 +168,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 3))
     def everybody_does_what_they_should(self, rounds: int) -> None:
-        """Random steps alone seldom get a whole group to agree."""
+        """All clients act as the protocol asks: random steps alone seldom bring a whole group into one generation."""
         for _ in range(rounds):
             for client in self.known:
                 state = self.shard.heartbeat("g", client.member_id, client.generation, client.instance_id, self.now)
@@ -231,13 +231,13 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(client=clients)
     def restart(self, client: Client) -> None:
-        """The process starts anew: a static member forgets its id but not its static id."""
+        """The client's process restarts: it forgets its member id, but a static member keeps its static id."""
         client.member_id, client.generation, client.leads = "", -1, False
         client.lives += 1
 
     @rule(target=clients, client=clients)
     def twin(self, client: Client) -> Any:
-        """A second process with the same static id."""
+        """A second process with the same static id, if the client has one."""
         return Client(client.instance_id) if client.instance_id else multiple()
 
     @rule(ok=st.sampled_from([True, True, True, False]))
@@ -273,7 +273,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         group = self.shard.groups.get("g")
         if group is None:
-            self.generation = 0  # never stored, so never relied upon
+            self.generation = 0  # this group was never stored, so no client relies on it
             self.leaders.clear()
             self.protocols.clear()
             self.plans.clear()
@@ -302,7 +302,7 @@ class GroupMachine(RuleBasedStateMachine):
             if group is None
             else {ticket for member in group.roster for ticket in (member.join_ticket, member.sync_ticket) if ticket}
         )
-        assert set(self.tickets) == set(parked), "somebody waits whom the group has forgotten"
+        assert set(self.tickets) == set(parked), "the group has forgotten a waiting request"
         stores = any(holder is group for holder, _ in self.held)
         assert not parked or stores or (group is not None and group.wake_ms != NEVER_MS)
 
@@ -315,7 +315,7 @@ class GroupMachine(RuleBasedStateMachine):
             if not self.tickets:
                 break
             self.time_passes(NEW_MEMBER_JOIN_TIMEOUT_MS)
-        assert not self.tickets, "somebody waits forever"
+        assert not self.tickets, "a request waits forever"
         group = self.shard.groups.get("g")
         if self.stored is not None and isinstance(self.stored.meaning, Assigned):
             restored = ClassicGroup.restored("g", self.limits, self.stored.value)
@@ -327,7 +327,7 @@ class GroupMachine(RuleBasedStateMachine):
                     assert restored.roster.members[member.member_id].assignment == member.assignment
 
 
-# --- the oracles are shown to see ---
+# --- proofs that the checks above notice faults ---
 
 
 def _forgets_who_it_drops(self: ClassicGroup, member_id: str, effects: Effects) -> None:

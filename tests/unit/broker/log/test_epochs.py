@@ -36,7 +36,7 @@ def test_truncation(tmp_path: Path) -> None:
     known.truncate_from_start(25)
     assert known.entries == [(4, 25)]
     on_disk = load(RealDisk(), str(tmp_path))
-    assert on_disk.entries == [(2, 10), (4, 20)], "nobody waits for a file when the log's start moves"
+    assert on_disk.entries == [(2, 10), (4, 20)], "a new log start doesn't wait for a file to be written"
     on_disk.truncate_from_start(25)
     assert on_disk.entries == [(4, 25)]
     known.assign(5, 40)
@@ -66,7 +66,7 @@ def test_an_epoch_that_begins_is_written_with_the_next_sync(tmp_path: Path) -> N
     log = Workbench(tmp_path).log()
     append(log, batch_of([b"x"]), epoch=3)
     log.epochs.assign(5, log.log_end_offset)
-    assert not (tmp_path / "leader-epoch-checkpoint").exists(), "who leads thousands anew can't wait for as many"
+    assert not (tmp_path / "leader-epoch-checkpoint").exists(), "a new leader of thousands can't wait for each file"
     assert Workbench(tmp_path).log(clean=False).epochs.entries == [(3, 0)]
     append(log, batch_of([b"x"]), epoch=5)
     log.flush()

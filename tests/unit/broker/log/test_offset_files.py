@@ -1,4 +1,4 @@
-"""A checkpoint's line about a log that is gone says nothing about one that was made since under the same name."""
+"""A checkpoint's line about a deleted log isn't taken for the line of a newer log with the same name."""
 
 from __future__ import annotations
 
