@@ -87,7 +87,7 @@ def test_a_stream_into_a_topic(spark: SparkSession, bootstrap: str, topics: Topi
         ("'a' AS value", {}, "no topic to write to"),
         ("1 AS value", {"topic": "{topic}"}, "column 'value' is int: it must be string or binary; cast it"),
         ("'a' AS value", {"topic": "no-such-topic"}, "topic 'no-such-topic' does not exist"),
-        ("'a' AS value, 9 AS partition", {"topic": "{topic}"}, "has partitions 0 to 0, and a row asks for another partition"),
+        ("'a' AS value, 9 AS partition", {"topic": "{topic}"}, "has partitions 0 to 0, and a row asks for another"),
         ("'a' AS value, CAST(NULL AS STRING) AS topic", {}, "a row has no topic"),
         ("'a' AS value", {"topic": "{topic}", "kafka.acks": "some"}, "kafka.acks is 'some'"),
     ],
