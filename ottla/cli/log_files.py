@@ -62,7 +62,7 @@ def verify(
         typer.Argument(metavar="FILE|DIR…", help=".log files, partitions' directories, or whole log directories."),
     ],
 ) -> None:
-    """Find batches that no consumer gets past, and what else is wrong. Exit code 1: something is."""
+    """Find batches that no consumer gets past, and other faults of logs. Exit code 1: there is a fault."""
     from ottla.cli.log_verification import verify as look
 
     faults: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
         return
     yield ""
     yield "If another replica is in order (look at its files, too), move this one away and back (`ottla reassign`)."
-    yield "Otherwise consumers go on behind what they can't read, and lose it:"
+    yield "Otherwise let consumers go on behind the damaged records, which are lost to them:"
     for stretch in stretches:
         where = f"{stretch['topic'] or 'TOPIC'}:{max(stretch['partition'], 0) if stretch['topic'] else 'PARTITION'}"
         go_on = stretch["next_offset"]

@@ -53,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ottla broker", description="Serves a log directory to Kafka's clients.")
     parser.add_argument("--config", metavar="FILE", help="a server.properties file with Kafka's property names")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, over the file's")
-    parser.add_argument("--until-stdin-ends", action="store_true", help="stop when whoever holds standard input ends")
+    parser.add_argument(
+        "--until-stdin-ends", action="store_true", help="stop when the process at the other end of standard input ends"
+    )
     options = parser.parse_args(arguments)
     try:
         config = _configuration(options.config, options.set)

@@ -72,7 +72,7 @@ def test_a_store_that_holds_something_is_refused(tmp_path: Path, environment: En
     for cluster_id, brokers, words in (
         ("abc", (1,), "broker 1 runs on the metadata store: stop it first"),
         ("other", (), "the backup is of cluster abc, the store holds cluster other"),
-        ("abc", (), "isn't empty: it holds 4 keys. --replace drops what is there"),
+        ("abc", (), "isn't empty: it holds 4 keys. --replace drops its content"),
     ):
         path = tmp_path / f"{cluster_id}-{len(brokers)}"
         fill(path, cluster_id, *brokers)

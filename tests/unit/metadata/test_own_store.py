@@ -64,7 +64,6 @@ async def own_store(folder: Path, known: Known | None = None) -> AsyncIterator[t
 
 
 async def word(store: Store, text: str) -> None:
-    """As a controller adds one."""
     """Adds a lineage word, as a controller does."""
     found = (await store.read(keys.lineage.prefix)).entries
     rows = {keys.lineage.of(entry.key): LineageRow.decode(entry) for entry in found}

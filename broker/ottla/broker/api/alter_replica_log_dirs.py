@@ -15,9 +15,9 @@ API = Api(
     versions=(1, 2),
     needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=(
-        "A replica that isn't here yet can't be given a directory in advance; Kafka remembers the wish.",
-        "A cordoned directory gets no replicas, but a broker whose directories are all cordoned still takes those that"
-        " are placed on it; Kafka places none there.",
+        "A directory can't be chosen for a replica that the broker doesn't have yet; Kafka remembers the choice.",
+        "A cordoned directory gets no replicas, but a broker whose directories are all cordoned still takes "
+        "replicas that are placed on it; Kafka places none there.",
     ),
 )
 

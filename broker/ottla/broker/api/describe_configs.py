@@ -51,10 +51,10 @@ API = Api(
         Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
     ),
     gaps=(
-        f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, or to one broker, "
-        "which every broker tells of every other; for "
-        f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, for `{own.DAMAGED}` alone what it has "
-        f"met that can't be read, and for `{own.LOAD}` alone what the broker has worked since its start; as JSON.",
+        "Beyond Kafka: a request for one of these names alone is answered with JSON. "
+        f"`{own.OVERRIDES}` are the settings that were given to a topic, or to one broker (every broker answers for "
+        f"every other). `{own.RECOVERED}` is what the recovery of logs cut off at the broker's start, `{own.DAMAGED}` "
+        f"the damage that the broker has met in its logs, `{own.LOAD}` the work of the broker since its start.",
     ),
 )
 

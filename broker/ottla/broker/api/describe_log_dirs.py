@@ -23,7 +23,7 @@ API = Api(
     key=35,
     versions=(1, 5),
     needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),),
-    gaps=("Beyond Kafka, where a full directory is a failed one: it has 0 usable bytes until it has room again.",),
+    gaps=("A full directory has 0 usable bytes until it has room again; to Kafka it is a failed directory.",),
 )
 
 

@@ -52,7 +52,7 @@ API = Api(
     key=1,
     versions=(4, 18),
     needs=(Right(AclOperation.READ, ResourceType.TOPIC), Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)),
-    gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
+    gaps=("READ_COMMITTED readers see the high watermark as last stable offset until Ottla has transactions.",),
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers

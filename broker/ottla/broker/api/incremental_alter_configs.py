@@ -21,7 +21,7 @@ API = Api(
         Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
         Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
     ),
-    gaps=("A broker setting that nobody knows is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
+    gaps=("An unknown broker setting is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
     changes_metadata=True,
 )
 

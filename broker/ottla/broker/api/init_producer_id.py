@@ -22,7 +22,7 @@ API = Api(
         Right(AclOperation.WRITE, ResourceType.TOPIC),
     ),
     gaps=(
-        "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until transactions are there.",
+        "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until Ottla has transactions.",
     ),
 )
 NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}

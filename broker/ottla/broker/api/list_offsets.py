@@ -27,7 +27,7 @@ API = Api(
     key=2,
     versions=(1, 11),
     needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),),
-    gaps=("Remote storage isn't there: −5 and −6 answer offset −1.",),
+    gaps=("There is no remote storage: the timestamps −5 and −6 are answered with offset −1.",),
 )
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}

@@ -44,8 +44,8 @@ API = Api(
     served=(3, 13),
     gaps=(
         "Versions 0 to 2 are advertised and refused, as Kafka does (KAFKA-18659).",
-        "Transactional batches are refused with INVALID_TXN_STATE (48) until transactions are there.",
-        "Of what is inside a batch a little more is refused than by Kafka (see below).",
+        "Transactional batches are refused with INVALID_TXN_STATE (48) until Ottla has transactions.",
+        "Some batches that Kafka accepts are refused (see below).",
     ),
 )
 ALL = -1

@@ -17,7 +17,7 @@ API = Api(
     key=64,
     versions=(0, 0),
     needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
-    gaps=("A broker that runs registers anew at once; one that doesn't has no registration to delete.",),
+    gaps=("A running broker registers anew at once; a broker that doesn't run has no registration to delete.",),
     changes_metadata=True,
 )
 

@@ -45,7 +45,7 @@ def _brokers(registered: Callable[[BrokerState], bool]) -> Callable[[Source], It
 METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_controller_kafkacontroller_activecontrollercount", GAUGE,
-        "1 where the controller's lease is held, else 0.",
+        "1 if this process holds the controller's lease, else 0.",
         single(lambda broker: int(broker.controls)), _CONTROLLER + "ActiveControllerCount",
     ),
     Metric(
@@ -55,7 +55,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_controller_kafkacontroller_preferredreplicaimbalancecount", GAUGE,
-        "Partitions of the cluster led by another than their first replica; reported by the controller, 0 elsewhere.",
+        "Partitions of the cluster led by another replica than their first; reported by the controller, "
+        "0 elsewhere.",
         _by_state(lambda state: state.leader != state.replicas[0]), _CONTROLLER + "PreferredReplicaImbalanceCount",
     ),
     Metric(

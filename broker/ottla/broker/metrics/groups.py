@@ -26,7 +26,7 @@ def _partitions_by_state(broker: WithGroups) -> Iterator[Sample]:
 METRICS: tuple[Metric[WithGroups], ...] = (
     Metric(
         "kafka_server_group_coordinator_metrics_num_partitions", GAUGE,
-        "Partitions of `__consumer_offsets` led here, by state. A failed one is loaded again after a while.",
+        "Partitions of `__consumer_offsets` led here, by state. A failed partition is loaded again after a while.",
         _partitions_by_state, _COORDINATOR + "name=num-partitions,state=*", ("state",),
     ),
     Metric(
@@ -35,7 +35,8 @@ METRICS: tuple[Metric[WithGroups], ...] = (
         _by_state, _COORDINATOR + "state=*,name=classic-group-count", ("state",),
     ),
     Metric(
-        "kafka_coordinator_group_groupmetadatamanager_numoffsets", GAUGE, "Committed offsets held here.",
+        "kafka_coordinator_group_groupmetadatamanager_numoffsets", GAUGE,
+        "Committed offsets of the groups coordinated here.",
         single(lambda broker: broker.groups.offset_count),
         "kafka.coordinator.group:type=GroupMetadataManager,name=NumOffsets",
     ),
@@ -63,7 +64,7 @@ METRICS: tuple[Metric[WithGroups], ...] = (
     ),
     Metric(
         "ottla_group_coordinator_errors_total", COUNTER,
-        "Errors of the coordinator that nobody foresaw: faults of Ottla's. Each stands in the log.",
+        "Unforeseen errors of the coordinator, which are faults of Ottla. Each stands in the log.",
         single(lambda broker: broker.groups.counters.errors),
     ),
 )  # fmt: skip

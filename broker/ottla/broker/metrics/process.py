@@ -70,13 +70,16 @@ METRICS: tuple[Metric[Source], ...] = (
         "How late a timer of the event loop fires, ten times a second.", _lag,
     ),
     Metric(
-        "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest of these since the start.",
+        "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest lag of the event loop since the start.",
         single(lambda broker: broker.loop_lag.longest_seconds),
     ),
-    Metric("ottla_broker_info", GAUGE, "Always 1; the labels say what runs.", _build, "", ("version", "broker")),
+    Metric(
+        "ottla_broker_info", GAUGE, "Always 1; the labels say which version and which broker run.",
+        _build, "", ("version", "broker"),
+    ),
     Metric(
         "ottla_native_record_walk", GAUGE,
-        "1 where the native walk checks producers' records, 0 where its slow twin in Python does.",
+        "1 if the native walk checks producers' records, 0 if its slow twin in Python does.",
         single(lambda _: int(record_walk.NATIVE)),
     ),
     Metric("process_cpu_seconds_total", COUNTER, "CPU used, with children that have ended.", single(_cpu_seconds)),

@@ -24,7 +24,7 @@ def _lags(broker: Source) -> Iterator[Sample]:
 METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_replicafetchermanager_maxlag", GAUGE,
-        "Records that the replica here that is furthest behind its leader lacks of what is committed.",
+        "Committed records that the replica here lacks which is furthest behind its leader.",
         single(lambda broker: broker.replication.max_lag), _FETCHERS + "MaxLag",
     ),
     Metric(
@@ -34,12 +34,12 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_replicafetchermanager_failedpartitionscount", GAUGE,
-        "Replicas here that aren't copied from their leaders any more, because of an error that nobody foresaw.",
+        "Replicas here that aren't copied from their leaders any more, because of an unforeseen error.",
         single(lambda broker: broker.replication.failed_count), _FETCHERS + "FailedPartitionsCount",
     ),
     Metric(
         "kafka_server_fetcherlagmetrics_consumerlag", GAUGE,
-        "Committed records that a replica here lacks, as far as its leader has told.",
+        "Committed records that a replica here lacks, by the high watermark that its leader has told.",
         _lags, "kafka.server:type=FetcherLagMetrics,clientId=*,topic=*,partition=*,name=ConsumerLag",
         ("topic", "partition"),
     ),

@@ -121,13 +121,14 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_network_requestmetrics_localtimems", SUMMARY,
-        "The part of it, in ms, that was not spent waiting; of Produce and Fetch.",
+        "Part of the total time of Produce and Fetch, in ms, that was not spent waiting.",
         _by_timed_api(lambda api: Sum(api.answers, (api.latency_microseconds - api.waited_microseconds) * MILLISECOND)),
         _REQUEST + "LocalTimeMs", ("request",),
     ),
     Metric(
         "kafka_network_requestmetrics_remotetimems", SUMMARY,
-        "The part of it, in ms, spent waiting: for replicas, the disk, or more to read; of Produce and Fetch.",
+        "Part of the total time of Produce and Fetch, in ms, that was spent waiting: for replicas, the disk, or "
+        "more to read.",
         _by_timed_api(lambda api: Sum(api.answers, api.waited_microseconds * MILLISECOND)),
         _REQUEST + "RemoteTimeMs", ("request",),
     ),
@@ -149,7 +150,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE,
-        "The same, under the name that alerts look for.",
+        "The idle part of the event loop (NetworkProcessorAvgIdlePercent), under the name that alerts look for.",
         single(lambda broker: broker.loop_lag.idle_ratio),
         "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
     ),
@@ -164,7 +165,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_connections_closed_for_others_total", COUNTER,
-        "Clients' connections closed because max.connections was reached and another broker connected, or was lowered.",
+        "Clients' connections closed because another broker connected at the bound max.connections, or because "
+        "that bound was lowered.",
         single(lambda broker: broker.server.connections_closed_for_others),
     ),
     Metric(
@@ -173,13 +175,14 @@ METRICS: tuple[Metric[Source], ...] = (
         single(lambda broker: broker.server.memory.used_bytes),
     ),
     Metric(
-        "ottla_buffered_memory_limit_bytes", GAUGE, "How much of it there may be (ottla.buffered.memory.bytes.max).",
+        "ottla_buffered_memory_limit_bytes", GAUGE,
+        "Bound of the buffered memory (ottla.buffered.memory.bytes.max).",
         single(lambda broker: broker.server.memory.limit_bytes),
         "kafka.network:type=SocketServer,name=MemoryPoolAvailable",
     ),
     Metric(
         "ottla_buffered_memory_waiting_connections", GAUGE,
-        "Connections that are not read because that memory is used up.",
+        "Connections that are not read because the buffered memory is used up.",
         single(lambda broker: broker.server.memory.waiting),
     ),
     Metric(
@@ -189,7 +192,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", COUNTER,
-        "Fetch sessions given up for others.", single(lambda broker: broker.fetch_sessions.evictions),
+        "Fetch sessions that were dropped in favour of others.", single(lambda broker: broker.fetch_sessions.evictions),
         "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
     ),
 )  # fmt: skip
