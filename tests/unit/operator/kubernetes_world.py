@@ -11,6 +11,7 @@ import json
 import marshal
 from collections.abc import Callable
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from ottla.operator.kube import KubeError
@@ -76,13 +77,14 @@ class World:
         self._may("list", kind)
         self._asked(f"list {kind}")
         wanted = dict(part.split("=") for part in labels.split(",") if part)
-        return [
-            copied(item)
-            for (its_kind, its_namespace, _), item in sorted(self.objects.items())
-            if its_kind == kind
-            and namespace in ("", its_namespace)
+        found = [
+            (key, item)
+            for key, item in self.objects.items()
+            if key[0] == kind
+            and namespace in ("", key[1])
             and wanted.items() <= (item["metadata"].get("labels") or {}).items()
         ]
+        return [copied(item) for _, item in sorted(found, key=itemgetter(0))]
 
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
         key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
