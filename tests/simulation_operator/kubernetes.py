@@ -139,8 +139,7 @@ class ApiServer(World):
         found = [
             (key, item)
             for key, item in self.objects.items()
-            if key[0] == kind
-            and (not component or (item["metadata"].get("labels") or {}).get(COMPONENT) == component)
+            if key[0] == kind and (not component or (item["metadata"].get("labels") or {}).get(COMPONENT) == component)
         ]
         return [item for _, item in sorted(found, key=itemgetter(0))]
 
