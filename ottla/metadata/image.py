@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from . import keys
-from .identities import ConfigResource, QuotaEntity
-from .keys import Kind, kind_of
+from .keys import ConfigResource, Kind, QuotaEntity, broker_id, config_resource, feature_name, kind_of, partition_id
+
+from .keys import lineage_row, quota_entity, report_part, topic_id, topic_name  # isort: skip
 from .model import (
     Broker,
     Cluster,
@@ -40,7 +40,7 @@ from .model import (
 )
 from .naming import metric_name
 from .persistent import PersistentMap
-from .store import Change, Revision, Snapshot
+from .store import Change, Entry, Revision, Snapshot
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
@@ -124,13 +124,13 @@ class Image:
 
     def apply(self, revision: Revision) -> tuple[Image, Changed]:
         """(the next image, what differs from this one). Keys of unknown kinds are ignored. Raises UnsupportedFormat."""
-        by_kind: dict[Kind[..., Any, Any] | None, list[Change]] = {}
+        by_kind: dict[Kind, list[Change]] = {}
         for change in revision.changes:
             by_kind.setdefault(kind_of(change.key), []).append(change)
         fields: dict[str, Any] = {"revision": revision.revision}
         changed: dict[str, Any] = {}
         for kind, changes in by_kind.items():
-            if kind is not None and (step := _STEPS.get(kind)):
+            if step := _STEPS.get(kind):
                 step(self, changes, fields, changed)
         touched = _touched_topics(fields, changed)
         if touched:
@@ -175,12 +175,22 @@ def difference(old: Image, new: Image) -> Changed:
     }
     topics = _differing(old.topics_by_id, new.topics_by_id) | {topic for topic, _ in partitions}
     topics |= _differing(old.intents_by_id, new.intents_by_id) | _differing(old.ready, new.ready)
-    changed: dict[str, Any] = {"partitions": frozenset(partitions), "topics": frozenset(topics)}
-    for kind in keys.KINDS.values():
-        if kind.field in Changed.__slots__ and kind is not keys.partition:
-            before, after = getattr(old, kind.field), getattr(new, kind.field)
-            changed[kind.field] = before != after if kind.single else frozenset(_differing(before, after))
-    return Changed(**changed)
+    return Changed(
+        cluster=old.cluster != new.cluster,
+        controller=old.controller != new.controller,
+        producer_ids=old.producer_ids != new.producer_ids,
+        brokers=frozenset(_differing(old.brokers, new.brokers)),
+        topics=frozenset(topics),
+        partitions=frozenset(partitions),
+        tombstones=frozenset(_differing(old.tombstones, new.tombstones)),
+        configs=frozenset(_differing(old.configs, new.configs)),
+        quotas=frozenset(_differing(old.quotas, new.quotas)),
+        features=frozenset(_differing(old.features, new.features)),
+        elections=frozenset(_differing(old.elections, new.elections)),
+        reassignments=frozenset(_differing(old.reassignments, new.reassignments)),
+        reports=frozenset(_differing(old.reports, new.reports)),
+        lineage=frozenset(_differing(old.lineage, new.lineage)),
+    )
 
 
 def _differing(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> set[Any]:
@@ -193,9 +203,8 @@ def _differing(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> set[Any]:
 _Step = Callable[[Image, list[Change], dict[str, Any], dict[str, Any]], None]
 
 
-def _single(kind: Kind[..., Any, Any]) -> _Step:
+def _single(name: str, decode: Callable[[Entry], Any]) -> _Step:
     """The step for a kind of which there is only one key."""
-    name, decode = kind.field, kind.value.decode
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
         entry = changes[-1].entry
@@ -205,12 +214,11 @@ def _single(kind: Kind[..., Any, Any]) -> _Step:
     return step
 
 
-def _mapped(kind: Kind[..., Any, Any]) -> _Step:
-    """The step for a kind whose identities are the keys of a mapping of the image."""
-    name = kind.field
+def _mapped(name: str, key_of: Callable[[str], Any], decode: Callable[[Entry], Any]) -> _Step:
+    """The step for a kind whose keys become the keys of the image's mapping `name`."""
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
-        puts, removes = _sorted_out(changes, kind)
+        puts, removes = _sorted_out(changes, key_of, decode)
         before = getattr(image, name)
         if isinstance(before, PersistentMap):
             fields[name] = before.changed(puts, removes)
@@ -222,7 +230,7 @@ def _mapped(kind: Kind[..., Any, Any]) -> _Step:
 
 
 def _apply_intents(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
-    puts, removes = _sorted_out(changes, keys.topic)
+    puts, removes = _sorted_out(changes, topic_name, TopicIntent.decode)
     replaced = [image.intents[name].id for name in (*puts, *removes) if name in image.intents]
     fields["intents"] = image.intents.changed(puts, removes)
     by_id = {intent.id: intent for intent in puts.values()}
@@ -246,7 +254,7 @@ def _update_metric_names(image: Image, puts: Iterable[str], removes: Iterable[st
 def _apply_partitions(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
     by_topic: dict[UUID, tuple[dict[int, Partition], list[int]]] = {}
     for key, entry in changes:
-        topic, index = keys.partition.of(key)
+        topic, index = partition_id(key)
         puts, removes = by_topic.setdefault(topic, ({}, []))
         if entry is None:
             removes.append(index)
@@ -267,15 +275,16 @@ def _apply_partitions(image: Image, changes: list[Change], fields: dict[str, Any
     )
 
 
-def _sorted_out(changes: Iterable[Change], kind: Kind[..., Any, Any]) -> tuple[dict[Any, Any], list[Any]]:
-    identity_of, decode = kind.of, kind.value.decode
+def _sorted_out(
+    changes: Iterable[Change], key_of: Callable[[str], Any], decode: Callable[[Entry], Any]
+) -> tuple[dict[Any, Any], list[Any]]:
     puts: dict[Any, Any] = {}
     removes: list[Any] = []
     for key, entry in changes:
         if entry is None:
-            removes.append(identity_of(key))
+            removes.append(key_of(key))
         else:
-            puts[identity_of(key)] = decode(entry)
+            puts[key_of(key)] = decode(entry)
     return puts, removes
 
 
@@ -327,8 +336,20 @@ def _visible(
     return Topic(intent.name, intent.id, PersistentMap({index: states[index] for index in range(count)}))
 
 
-_STEPS: Mapping[Kind[..., Any, Any], _Step] = {
-    **{kind: (_single if kind.single else _mapped)(kind) for kind in keys.KINDS.values() if kind.field},
-    keys.topic: _apply_intents,
-    keys.partition: _apply_partitions,
+_STEPS: Mapping[Kind, _Step] = {
+    Kind.CLUSTER: _single("cluster", Cluster.decode),
+    Kind.CONTROLLER: _single("controller", ControllerHolder.decode),
+    Kind.PRODUCER_IDS: _single("producer_ids", ProducerIds.decode),
+    Kind.BROKER: _mapped("brokers", broker_id, Broker.decode),
+    Kind.TOPIC: _apply_intents,
+    Kind.TOMBSTONE: _mapped("tombstones", topic_id, Tombstone.decode),
+    Kind.CONFIG: _mapped("configs", config_resource, Config.decode),
+    Kind.QUOTA: _mapped("quotas", quota_entity, Quota.decode),
+    Kind.FEATURE: _mapped("features", feature_name, Feature.decode),
+    Kind.ELECTION: _mapped("elections", partition_id, Election.decode),
+    Kind.REASSIGNMENT: _mapped("reassignments", partition_id, Reassignment.decode),
+    Kind.REPORT: _mapped("reports", report_part, Report.decode),
+    Kind.PARTITION: _apply_partitions,
+    Kind.LINEAGE: _mapped("lineage", lineage_row, LineageRow.decode),
+    Kind.READY: _mapped("ready", topic_id, Ready.decode),
 }

@@ -1,100 +1,230 @@
-"""The kinds of keys in the metadata store, one row for each. Pure.
+"""The layout of keys in the metadata store, written down only here. Pure.
 
-A row is called with an identity and gives the key: `keys.partition(topic_id, 3)` is `partitions/<topic id>/3`. A row
-says all that differs between kinds: who writes them (`Role`), the name in the key, how the thing is named behind it
-(`identities.py`), the value (`model.py`), the field of the image, and whether a restore takes it from a backup. The
-image, the difference of two images and backups follow from the rows.
+| key | kind | value (`model.py`) |
+|---|---|---|
+| `cluster` | intent | Cluster: the cluster's id |
+| `topics/<name>` | intent | TopicIntent: the topic's id, and each partition's first replicas |
+| `tombstones/<topic id>` | intent | Tombstone: a deleted topic, and the brokers that have yet to remove its data |
+| `configs/<type>/<name>` | intent | Config: dynamic settings of a topic, broker, group or client-metrics subscription |
+| `quotas/<entity>` | intent | Quota: the limits of a user, client id or address |
+| `features/<name>` | intent | Feature: a finalised level |
+| `elections/<topic id>/<index>` | intent | Election: a leader election that was asked for |
+| `reassignments/<topic id>/<index>` | intent | Reassignment: the replicas that were asked for, or the end of a move |
+| `producer-ids` | intent | ProducerIds: the first id that no broker has been given |
+| `lineage/<row>` | state | LineageRow: random words by which a process recognises its store (`lineage.py`) |
+| `lineage-word/<word>` | state | nothing: one key, named after the newest word, for transactions' guards |
+| `partitions/<topic id>/<index>` | state | Partition |
+| `ready/<topic id>` | state | Ready: how many of the topic's partitions clients may see |
+| `brokers/<id>` | ephemeral | Broker |
+| `reports/<broker id>/<part>` | ephemeral | Report: the ends of a broker's logs, after a restore from a backup |
+| `controller` | ephemeral | ControllerHolder |
 
-Keys of later versions of Ottla are of no kind here, are ignored by the image, and are kept by backups.
+Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names in which any character is allowed
+are percent-encoded. The default entity has no name, and is written as `<default>`, which no encoded name can be.
 """
 
 from __future__ import annotations
 
+import base64
 import enum
-from typing import Any, Generic, ParamSpec, TypeVar
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+from uuid import UUID
 
-from . import model
-from .identities import (
-    BY_ENTITY,
-    BY_NAME,
-    BY_NUMBER,
-    BY_PART,
-    BY_PARTITION,
-    BY_RESOURCE,
-    BY_ROW,
-    BY_TOPIC_ID,
-    SINGLE,
-    Identity,
-)
+CLUSTER = "cluster"
+CONTROLLER = "controller"
+PRODUCER_IDS = "producer-ids"
+BROKERS = "brokers/"
+TOPICS = "topics/"
+TOMBSTONES = "tombstones/"
+CONFIGS = "configs/"
+QUOTAS = "quotas/"
+FEATURES = "features/"
+ELECTIONS = "elections/"
+REASSIGNMENTS = "reassignments/"
+PARTITIONS = "partitions/"
+READY = "ready/"
+REPORTS = "reports/"
+LINEAGE = "lineage/"
+LINEAGE_WORD = "lineage-word/"
 
-P = ParamSpec("P")
-I = TypeVar("I")  # noqa: E741 (an identity)
-V = TypeVar("V")
+_DEFAULT = "<default>"
 
-
-class Role(enum.Enum):
-    """The writers of a kind, and for how long its keys exist."""
-
-    INTENT = "intent"  # the broker that took an administrator's request
-    STATE = "state"  # the controller; a partition's leader, too
-    EPHEMERAL = "ephemeral"  # the process that the key is about, under its lease
+QuotaEntity = tuple[tuple[str, str | None], ...]  # sorted (entity type, name); name None = the default entity
 
 
-class Kind(Generic[P, I, V]):
-    """A kind of keys, called with an identity for its key.
+class Kind(enum.Enum):
+    """The kinds of keys, by the first part of a key."""
 
-    `prefix` is the beginning of all its keys, with the slash; of a kind with a single key it is the key. `of` reads the
-    identity from a key. `value` is the class of the values, `bytes` where they are taken as they are. `field` is the
-    image's field, empty for a kind that the image leaves out. A kind that isn't `restored` is left out when a backup is
-    restored; ephemeral keys aren't in backups at all.
+    CLUSTER = "cluster"
+    CONTROLLER = "controller"
+    PRODUCER_IDS = "producer-ids"
+    BROKER = "brokers"
+    TOPIC = "topics"
+    TOMBSTONE = "tombstones"
+    CONFIG = "configs"
+    QUOTA = "quotas"
+    FEATURE = "features"
+    ELECTION = "elections"
+    REASSIGNMENT = "reassignments"
+    PARTITION = "partitions"
+    READY = "ready"
+    REPORT = "reports"
+    LINEAGE = "lineage"
+    LINEAGE_WORD = "lineage-word"
+    UNKNOWN = ""
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class ConfigResource(NamedTuple):
+    """A resource that has dynamic settings.
+
+    `type` is "topic", "broker", "group" or "client-metrics". `name` "" is the default resource of the type.
     """
 
-    __slots__ = ("_text", "field", "name", "of", "prefix", "restored", "role", "single", "value")
-
-    def __init__(
-        self, role: Role, name: str, identity: Identity[P, I], value: type[V], field: str = "", *, restored: bool = True
-    ) -> None:
-        self.role = role
-        self.name = name
-        self.single = identity is SINGLE
-        self.prefix = name if self.single else f"{name}/"
-        self._text = identity.text
-        self.of = identity.of
-        self.value = value
-        self.field = field
-        self.restored = restored
-
-    def __repr__(self) -> str:
-        return self.prefix
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The key of an identity."""
-        return self.prefix + self._text(*args, **kwargs)
+    type: str
+    name: str
 
 
-_INTENT, _STATE, _EPHEMERAL = Role
-
-cluster = Kind(_INTENT, "cluster", SINGLE, model.Cluster, "cluster")
-topic = Kind(_INTENT, "topics", BY_NAME, model.TopicIntent, "intents")
-tombstone = Kind(_INTENT, "tombstones", BY_TOPIC_ID, model.Tombstone, "tombstones")
-config = Kind(_INTENT, "configs", BY_RESOURCE, model.Config, "configs")
-quota = Kind(_INTENT, "quotas", BY_ENTITY, model.Quota, "quotas")
-feature = Kind(_INTENT, "features", BY_NAME, model.Feature, "features")
-election = Kind(_INTENT, "elections", BY_PARTITION, model.Election, "elections", restored=False)
-reassignment = Kind(_INTENT, "reassignments", BY_PARTITION, model.Reassignment, "reassignments", restored=False)
-producer_ids = Kind(_INTENT, "producer-ids", SINGLE, model.ProducerIds, "producer_ids")
-lineage = Kind(_STATE, "lineage", BY_ROW, model.LineageRow, "lineage", restored=False)
-lineage_word = Kind(_STATE, "lineage-word", BY_NAME, bytes, restored=False)
-partition = Kind(_STATE, "partitions", BY_PARTITION, model.Partition, "partitions")
-ready = Kind(_STATE, "ready", BY_TOPIC_ID, model.Ready, "ready")
-broker = Kind(_EPHEMERAL, "brokers", BY_NUMBER, model.Broker, "brokers")
-report = Kind(_EPHEMERAL, "reports", BY_PART, model.Report, "reports")
-controller = Kind(_EPHEMERAL, "controller", SINGLE, model.ControllerHolder, "controller")
-
-KINDS: dict[str, Kind[..., Any, Any]] = {kind.name: kind for kind in globals().values() if isinstance(kind, Kind)}
-"""All kinds, by the name at the beginning of their keys."""
+def uuid_text(value: UUID) -> str:
+    """A UUID as Kafka prints it."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 
-def kind_of(key: str) -> Kind[..., Any, Any] | None:
-    """The key's kind; None for keys of later versions of Ottla."""
-    return KINDS.get(key.partition("/")[0])
+@lru_cache(maxsize=65536)
+def uuid_from_text(text: str) -> UUID:
+    """The UUID that Kafka prints as `text`. Raises ValueError."""
+    raw = base64.urlsafe_b64decode(text + "==")
+    if len(raw) != 16:
+        raise ValueError(f"not a Kafka UUID: {text!r}")
+    return UUID(bytes=raw)
+
+
+def broker(broker_id: int) -> str:
+    """Key of a broker's registration."""
+    return f"{BROKERS}{broker_id}"
+
+
+def topic(name: str) -> str:
+    """Key of a topic's intent."""
+    return TOPICS + name
+
+
+def tombstone(topic_id: UUID) -> str:
+    """Key of a deleted topic's tombstone."""
+    return TOMBSTONES + uuid_text(topic_id)
+
+
+def ready(topic_id: UUID) -> str:
+    """Key of a topic's ready mark."""
+    return READY + uuid_text(topic_id)
+
+
+def partition(topic_id: UUID, index: int) -> str:
+    """Key of a partition's state."""
+    return f"{PARTITIONS}{uuid_text(topic_id)}/{index}"
+
+
+def election(topic_id: UUID, index: int) -> str:
+    """Key of an election that was asked for."""
+    return f"{ELECTIONS}{uuid_text(topic_id)}/{index}"
+
+
+def reassignment(topic_id: UUID, index: int) -> str:
+    """Key of a reassignment that was asked for."""
+    return f"{REASSIGNMENTS}{uuid_text(topic_id)}/{index}"
+
+
+def report(broker_id: int, part: int) -> str:
+    """Key of one part of a broker's report of its logs' ends."""
+    return f"{REPORTS}{broker_id}/{part}"
+
+
+def lineage(row: int) -> str:
+    """Key of a row of lineage words."""
+    return f"{LINEAGE}{row:08d}"
+
+
+def lineage_word(word: str) -> str:
+    """Key that exists while `word` is the lineage's newest word."""
+    return LINEAGE_WORD + word
+
+
+def config(resource: ConfigResource) -> str:
+    """Key of a resource's dynamic settings."""
+    return f"{CONFIGS}{resource.type}/{_encoded(resource.name or None)}"
+
+
+def feature(name: str) -> str:
+    """Key of a finalised feature."""
+    return FEATURES + name
+
+
+def quota(entity: QuotaEntity) -> str:
+    """Key of an entity's quotas."""
+    return QUOTAS + ",".join(f"{kind}={_encoded(name)}" for kind, name in sorted(entity))
+
+
+def kind_of(key: str) -> Kind:
+    """The key's kind; UNKNOWN for keys of later versions of Ottla."""
+    return _KINDS.get(key.partition("/")[0], Kind.UNKNOWN)
+
+
+def broker_id(key: str) -> int:
+    """The id in a registration's key."""
+    return int(key[len(BROKERS) :])
+
+
+def topic_name(key: str) -> str:
+    """The name in a topic's key."""
+    return key[len(TOPICS) :]
+
+
+def topic_id(key: str) -> UUID:
+    """The topic id in the key of a tombstone or ready mark."""
+    return uuid_from_text(key.partition("/")[2])
+
+
+def partition_id(key: str) -> tuple[UUID, int]:
+    """(topic id, index) in the key of a partition, election or reassignment."""
+    _, topic_text, index = key.split("/")
+    return uuid_from_text(topic_text), int(index)
+
+
+def report_part(key: str) -> tuple[int, int]:
+    """(broker id, part) in the key of a report."""
+    _, broker_text, part = key.split("/")
+    return int(broker_text), int(part)
+
+
+def lineage_row(key: str) -> int:
+    """The row in the key of lineage words."""
+    return int(key[len(LINEAGE) :])
+
+
+def config_resource(key: str) -> ConfigResource:
+    """The resource in the key of dynamic settings."""
+    _, kind, name = key.split("/", 2)
+    return ConfigResource(kind, _decoded(name) or "")
+
+
+def feature_name(key: str) -> str:
+    """The name in a feature's key."""
+    return key[len(FEATURES) :]
+
+
+def quota_entity(key: str) -> QuotaEntity:
+    """The entity in the key of quotas."""
+    pairs = (part.partition("=") for part in key[len(QUOTAS) :].split(","))
+    return tuple(sorted((kind, _decoded(name)) for kind, _, name in pairs))
+
+
+def _encoded(name: str | None) -> str:
+    return _DEFAULT if name is None else quote(name, safe="")
+
+
+def _decoded(text: str) -> str | None:
+    return None if text == _DEFAULT else unquote(text)

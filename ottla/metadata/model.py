@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from .identities import BY_NAME, BY_NUMBER, BY_PARTITION, BY_TOPIC_ID, uuid_from_text, uuid_text
+from . import keys
+from .keys import uuid_from_text, uuid_text
 from .store import Entry
 
 FORMAT_FIRST = 1  # every version of Ottla reads this format
@@ -211,7 +212,7 @@ class Broker(_Value):
         pop = document.pop
         endpoints = [Endpoint(*parts) for parts in pop("endpoints")]
         return cls(
-            id=BY_NUMBER.of(entry.key),
+            id=keys.broker_id(entry.key),
             epoch=entry.create_revision,
             endpoints={endpoint.listener: endpoint for endpoint in endpoints},
             rack=pop("rack", None),
@@ -269,7 +270,7 @@ class TopicIntent(_Value):
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         topic_id = uuid_from_text(document.pop("id"))
         assignments = tuple(tuple(replicas) for replicas in document.pop("assignments"))
-        name = BY_NAME.of(entry.key)
+        name = keys.topic_name(entry.key)
         return cls(name, topic_id, assignments, entry.mod_revision, format=version, unknown=document)
 
 
@@ -306,7 +307,7 @@ class Tombstone(_Value):
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         name, pending = document.pop("name"), tuple(document.pop("pending"))
-        return cls(BY_TOPIC_ID.of(entry.key), name, pending, entry.mod_revision, format=version, unknown=document)
+        return cls(keys.topic_id(entry.key), name, pending, entry.mod_revision, format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +384,7 @@ class Partition(_Value):
 
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
-        topic_id, index = BY_PARTITION.of(entry.key)
+        topic_id, index = keys.partition_id(entry.key)
         pop = document.pop
         return cls(
             topic_id,

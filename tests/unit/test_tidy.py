@@ -24,7 +24,6 @@ MUST_BE_PURE = (
     "ottla.storage.",
     "ottla.metadata.model",
     "ottla.metadata.image",
-    "ottla.metadata.identities",
     "ottla.metadata.keys",
     "ottla.metadata.store",
     "ottla.metadata.elections",

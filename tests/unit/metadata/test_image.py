@@ -12,8 +12,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from ottla.metadata import keys
-from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Changed, Image, difference
+from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
     Broker,
     Cluster,
@@ -56,7 +56,7 @@ def some_value(key: str, pick: random.Random) -> bytes:
 
 
 KEYS = [
-    keys.cluster(),
+    keys.CLUSTER,
     "of-later/x",
     *(keys.broker(b) for b in (1, 2)),
     *(keys.topic(name) for name in NAMES),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 from uuid import UUID
 
 import hypothesis.strategies as st
@@ -12,9 +11,7 @@ import pytest
 from hypothesis import given
 
 from ottla.metadata import keys
-from ottla.metadata.identities import ConfigResource, uuid_from_text, uuid_text
-from ottla.metadata.image import Changed, Image
-from ottla.metadata.keys import Kind
+from ottla.metadata.keys import ConfigResource, Kind
 from ottla.metadata.model import (
     Broker,
     BrokerState,
@@ -43,15 +40,15 @@ TOPIC_ID = UUID("12345678-1234-4321-8765-123456789abc")
 
 @given(st.uuids())
 def test_uuids_as_kafka_writes_them(value: UUID) -> None:
-    text = uuid_text(value)
+    text = keys.uuid_text(value)
     assert len(text) == 22
-    assert uuid_from_text(text) == value
+    assert keys.uuid_from_text(text) == value
 
 
 def test_kafkas_own_example_of_a_uuid() -> None:
-    assert uuid_text(UUID(int=0)) == "AAAAAAAAAAAAAAAAAAAAAA"
+    assert keys.uuid_text(UUID(int=0)) == "AAAAAAAAAAAAAAAAAAAAAA"
     with pytest.raises(ValueError, match="UUID"):
-        uuid_from_text("abcd")
+        keys.uuid_from_text("abcd")
 
 
 names = st.text(max_size=8) | st.sampled_from(["<default>", "a/b", "%3C", "ä=,"])
@@ -60,71 +57,34 @@ names = st.text(max_size=8) | st.sampled_from(["<default>", "a/b", "%3C", "ä=,"
 @given(st.sampled_from(["topic", "broker", "group", "client-metrics"]), names)
 def test_config_keys(kind: str, name: str) -> None:
     key = keys.config(ConfigResource(kind, name))
-    assert keys.kind_of(key) is keys.config
-    assert keys.config.of(key) == ConfigResource(kind, name)
+    assert keys.kind_of(key) is Kind.CONFIG
+    assert keys.config_resource(key) == ConfigResource(kind, name)
 
 
 @given(st.dictionaries(st.sampled_from(["user", "client-id", "ip"]), st.none() | names, min_size=1))
 def test_quota_keys(entity: dict[str, str | None]) -> None:
     wanted = tuple(sorted(entity.items()))
-    assert keys.quota.of(keys.quota(wanted)) == wanted
+    assert keys.quota_entity(keys.quota(wanted)) == wanted
 
 
-PARTITION_TEXT = "EjRWeBI0QyGHZRI0VniavA/17"
-
-OTHER_KEYS: list[tuple[Kind[..., Any, Any], tuple[Any, ...], str]] = [
-    (keys.cluster, (), "cluster"),
-    (keys.controller, (), "controller"),
-    (keys.producer_ids, (), "producer-ids"),
-    (keys.broker, (7,), "brokers/7"),
-    (keys.report, (7, 2), "reports/7/2"),
-    (keys.topic, ("a.b",), "topics/a.b"),
-    (keys.feature, ("metadata.version",), "features/metadata.version"),
-    (keys.tombstone, (TOPIC_ID,), "tombstones/EjRWeBI0QyGHZRI0VniavA"),
-    (keys.ready, (TOPIC_ID,), "ready/EjRWeBI0QyGHZRI0VniavA"),
-    (keys.partition, (TOPIC_ID, 17), f"partitions/{PARTITION_TEXT}"),
-    (keys.election, (TOPIC_ID, 17), f"elections/{PARTITION_TEXT}"),
-    (keys.reassignment, (TOPIC_ID, 17), f"reassignments/{PARTITION_TEXT}"),
-    (keys.lineage, (12,), "lineage/00000012"),
-    (keys.lineage_word, ("abc",), "lineage-word/abc"),
-    (keys.config, (ConfigResource("broker", ""),), "configs/broker/<default>"),
-    (keys.quota, ((("user", None), ("client-id", "a/b")),), "quotas/client-id=a%2Fb,user=<default>"),
-]
-
-
-@pytest.mark.parametrize(("kind", "identity", "key"), OTHER_KEYS, ids=repr)
-def test_the_key_of_each_kind_as_earlier_versions_wrote_it(
-    kind: Kind[..., Any, Any], identity: tuple[Any, ...], key: str
-) -> None:
-    assert kind(*identity) == key
-    assert keys.kind_of(key) is kind
-    read = kind.of(key)
-    assert kind(*read if kind.of in (keys.partition.of, keys.report.of) else () if read is None else (read,)) == key
-
-
-def test_every_kind_is_in_the_list_above() -> None:
-    assert {kind for kind, _, _ in OTHER_KEYS} == set(keys.KINDS.values())
-
-
-def test_a_key_of_a_later_version_is_of_no_kind() -> None:
-    assert keys.kind_of("something/of/later") is None
-
-
-def test_each_kind_with_a_field_is_a_field_of_the_image_and_of_its_changes() -> None:
-    """Topics and their ready marks are told as changes of visible topics."""
-    of_kinds = {kind.field for kind in keys.KINDS.values() if kind.field}
-    derived = {"revision", "topics", "topics_by_id", "intents_by_id", "metric_names"}
-    assert {field.name for field in fields(Image)} == of_kinds | derived
-    assert {field.name for field in fields(Changed)} == of_kinds - {"intents", "ready"} | {"topics"}
+def test_other_keys() -> None:
+    assert keys.partition_id(keys.partition(TOPIC_ID, 17)) == (TOPIC_ID, 17)
+    assert keys.partition_id(keys.election(TOPIC_ID, 3)) == (TOPIC_ID, 3)
+    assert keys.topic_id(keys.ready(TOPIC_ID)) == keys.topic_id(keys.tombstone(TOPIC_ID)) == TOPIC_ID
+    assert keys.broker_id(keys.broker(7)) == 7
+    assert keys.partition_id(keys.reassignment(TOPIC_ID, 3)) == (TOPIC_ID, 3)
+    assert keys.topic_name(keys.topic("a.b")) == "a.b"
+    assert keys.feature_name(keys.feature("metadata.version")) == "metadata.version"
+    assert keys.kind_of("something/of/later") is Kind.UNKNOWN
 
 
 VALUES = [
-    (keys.cluster(), Cluster("abc", 3, revision=9)),
-    (keys.cluster(), Cluster("abc", 3, True, (1, 2), 9)),
+    (keys.CLUSTER, Cluster("abc", 3, revision=9)),
+    (keys.CLUSTER, Cluster("abc", 3, True, (1, 2), 9)),
     (keys.report(3, 1), Report(7, 2, {(TOPIC_ID, 1): LogEnd(4, 100, 5), (TOPIC_ID, 2): LogEnd(-1, 0, -1)}, 9)),
-    (keys.controller(), ControllerHolder("broker 1", 1, 9)),
-    (keys.controller(), ControllerHolder("controller-1", -3, 9, "there", 9404)),
-    (keys.producer_ids(), ProducerIds(5000, 9)),
+    (keys.CONTROLLER, ControllerHolder("broker 1", 1, 9)),
+    (keys.CONTROLLER, ControllerHolder("controller-1", -3, 9, "there", 9404)),
+    (keys.PRODUCER_IDS, ProducerIds(5000, 9)),
     (
         keys.broker(4),
         Broker(
