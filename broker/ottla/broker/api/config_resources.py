@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from ottla.metadata.keys import ConfigResource
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.alteration import Resource
