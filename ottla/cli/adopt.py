@@ -207,12 +207,12 @@ async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic])
     # cluster has given out as many producer ids as are skipped.
     begin = _greatest_producer_id(topics) + _PRODUCER_IDS_SKIPPED
     while True:
-        entry = next((entry for entry in (await store.read(keys.PRODUCER_IDS)).entries), None)
+        entry = next((entry for entry in (await store.read(keys.producer_ids.key)).entries), None)
         present = ProducerIds(0) if entry is None else ProducerIds.decode(entry)
         if present.next_id >= begin:
             return
-        wanted = Put(keys.PRODUCER_IDS, ProducerIds(begin).encode())
-        if isinstance(await store.transact([Guard(keys.PRODUCER_IDS, present.revision)], [wanted]), Committed):
+        wanted = Put(keys.producer_ids.key, ProducerIds(begin).encode())
+        if isinstance(await store.transact([Guard(keys.producer_ids.key, present.revision)], [wanted]), Committed):
             return
 
 
@@ -230,6 +230,7 @@ def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
 async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, settings: dict[str, str]) -> None:
     """Writes the topic. The ready mark, which makes it visible, is in the last transaction."""
     from ottla.metadata import keys
+    from ottla.metadata.identities import ConfigResource
     from ottla.metadata.model import NO_EPOCH, NO_LEADER, Config, Partition, Ready, TopicIntent
     from ottla.metadata.store import TRANSACTION_OPERATIONS_MAX, Guard, Put, Rejected
 
@@ -265,7 +266,7 @@ async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, set
     guards: list[Guard] = [Guard(key, 0)]
     marks = [
         Put(key, intent.encode()),
-        Put(keys.config(keys.ConfigResource("topic", topic.name)), Config(chosen).encode()),
+        Put(keys.config(ConfigResource("topic", topic.name)), Config(chosen).encode()),
         Put(keys.ready(topic.topic_id), Ready(count).encode()),
     ]
     if isinstance(await store.transact(guards, [*states, *marks]), Rejected):
@@ -289,6 +290,6 @@ def _last_epoch(partition: AdoptablePartition | None) -> int:
 
 
 def _kafka_id(topic: AdoptableTopic) -> str:
-    from ottla.metadata.keys import uuid_text
+    from ottla.metadata.identities import uuid_text
 
     return uuid_text(topic.topic_id)

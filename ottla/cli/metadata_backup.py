@@ -122,7 +122,7 @@ def go_without(
         from ottla.metadata.store import Committed, Guard, Put
 
         async with opened(store, config, settings) as target:
-            found = [entry for entry in (await target.read(keys.CLUSTER)).entries if entry.key == keys.CLUSTER]
+            found = [entry for entry in (await target.read(keys.cluster.key)).entries if entry.key == keys.cluster.key]
             if not found:
                 raise NotFound("the metadata store is empty", "`ottla metadata restore` fills it from a backup.")
             cluster = Cluster.decode(found[0])
@@ -131,8 +131,8 @@ def go_without(
                 awaited = ", ".join(map(str, cluster.awaited)) or "none"
                 raise NotFound(f"broker {min(unknown)} isn't awaited", f"Awaited are: {awaited}.")
             left = tuple(broker for broker in cluster.awaited if broker not in brokers)
-            put = Put(keys.CLUSTER, replace(cluster, awaited=left).encode())
-            if not isinstance(await target.transact([Guard(keys.CLUSTER, cluster.revision)], [put]), Committed):
+            put = Put(keys.cluster.key, replace(cluster, awaited=left).encode())
+            if not isinstance(await target.transact([Guard(keys.cluster.key, cluster.revision)], [put]), Committed):
                 raise CommandError("somebody else has just changed it", "Run it again.")
         shown = ", ".join(map(str, left)) or "none"
         output.done(f"Brokers that are still awaited: {shown}.", {"awaited": list(left)})

@@ -121,7 +121,7 @@ async def _answering(config: BrokerConfig, patience: Patience) -> Store:
     """The store, once it answers; if it doesn't, it is closed. Raises StoreUnavailable, GivenUp."""
     store = await open_store(config)
     try:
-        await patience.answer(partial(store.read, keys.CLUSTER))
+        await patience.answer(partial(store.read, keys.cluster.key))
     except BaseException:
         await store.close()
         raise

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from . import keys
-from .keys import Kind
+from .keys import Kept, kind_of
 from .lineage import ids_of
 from .model import NO_EPOCH, NO_LEADER, Cluster, Partition, ProducerIds, new_restore_id
 from .store import (
@@ -53,10 +53,7 @@ _PRODUCER_IDS_PER_SECOND = 1 << 30
 _PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, at 3,000 a second
 _CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first at once
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # the beginning of 2020; an id has 63 bits, which last until 2292
-_ONLY_LIVING = frozenset({Kind.BROKER, Kind.CONTROLLER, Kind.REPORT})
-_DROPPED = frozenset({Kind.ELECTION, Kind.REASSIGNMENT, Kind.LINEAGE, Kind.LINEAGE_WORD})
 _RESTORE_ID_BYTES = 6  # of randomness; its text is URL-safe base64, which has no @ as ids of earlier versions have
-_LAST = {Kind.TOPIC: 1}  # the order of writing: keys of all other kinds come before topics
 
 
 class NotABackup(Exception):
@@ -80,14 +77,14 @@ class Backup:
 def lines_of(snapshot: Snapshot) -> Iterator[str]:
     """The lines of a backup of a whole store. Raises NotABackup if the store is empty or only half restored."""
     found = {entry.key: entry for entry in snapshot.entries}
-    if keys.CLUSTER not in found:
+    if keys.cluster.key not in found:
         raise NotABackup("the metadata store is empty")
-    cluster = Cluster.decode(found[keys.CLUSTER])
+    cluster = Cluster.decode(found[keys.cluster.key])
     if cluster.restoring:
         raise NotABackup("a restore of the metadata store hasn't ended; run it again to its end")
-    brokers = sorted(keys.broker_id(key) for key in found if keys.kind_of(key) is Kind.BROKER)
+    brokers = sorted(keys.broker.of(key) for key in found if kind_of(key) is keys.broker)
     lasting = (entry for entry in snapshot.entries if entry.lease == NO_LEASE)
-    kept = [entry for entry in lasting if keys.kind_of(entry.key) not in _ONLY_LIVING]
+    kept = [entry for entry in lasting if _kept(entry.key) is not Kept.LEFT_OUT]
     head = {_MAGIC: FILE_FORMAT, "cluster": cluster.id, "revision": snapshot.revision, "brokers": brokers}
     checksum = hashlib.sha256()
     for document in (head, *map(_document, kept)):
@@ -110,7 +107,7 @@ def read_backup(lines: Sequence[str]) -> Backup:
     if not isinstance(tail, dict) or (tail.get("keys"), tail.get("sha256")) != (len(documents), checksum):
         raise NotABackup("the backup is damaged, or the end of it is missing")
     entries = tuple(map(_entry, documents))
-    cluster = next(Cluster.decode(entry) for entry in entries if entry.key == keys.CLUSTER)
+    cluster = next(Cluster.decode(entry) for entry in entries if entry.key == keys.cluster.key)
     return Backup(cluster, head["revision"], tuple(head["brokers"]), entries)
 
 
@@ -123,20 +120,20 @@ def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[
     awaited = set(backup.brokers)
     puts = []
     next_ids = ProducerIds(0)
-    for entry in sorted(backup.entries, key=lambda entry: _LAST.get(keys.kind_of(entry.key), 0)):
-        kind, value = keys.kind_of(entry.key), entry.value
-        if kind in (Kind.CLUSTER, *_DROPPED, *_ONLY_LIVING):
+    for entry in sorted(backup.entries, key=lambda entry: kind_of(entry.key) is keys.topic):
+        kind, value = kind_of(entry.key), entry.value
+        if kind is keys.cluster or _kept(entry.key) is not Kept.RESTORED:
             continue
-        if kind is Kind.PRODUCER_IDS:
+        if kind is keys.producer_ids:
             next_ids = ProducerIds.decode(entry)
             continue
-        if kind is Kind.PARTITION:
+        if kind is keys.partition:
             state = _without_beliefs(Partition.decode(entry))
             awaited.update(state.replicas)
             value = state.encode()
         puts.append(Put(entry.key, value))
     ids = replace(next_ids, next_id=max(next_ids.next_id, producer_ids))
-    puts.insert(0, Put(keys.PRODUCER_IDS, ids.encode()))
+    puts.insert(0, Put(keys.producer_ids.key, ids.encode()))
     return replace(backup.cluster, generation=generation, awaited=tuple(sorted(awaited.difference(gone)))), puts
 
 
@@ -149,7 +146,7 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
     """
     snapshot = await store.read()
     before = {entry.key: entry for entry in snapshot.entries}
-    present = Cluster.decode(before[keys.CLUSTER]) if keys.CLUSTER in before else None
+    present = Cluster.decode(before[keys.cluster.key]) if keys.cluster.key in before else None
     _check(backup, before, present, replace_all=replace_all)
     handed_out = _handed_out((*backup.entries, *snapshot.entries))
     generation = max(backup.cluster.generation, 0 if present is None else present.generation) + 1
@@ -163,15 +160,21 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
         past=ids_of((past for each in earlier for past in (*each.past, each.restore_id)), restore_id),
     )
     begun = replace(cluster, restoring=True).encode()
-    revision = await _write(store, 0 if present is None else present.revision, [Put(keys.CLUSTER, begun)])
+    revision = await _write(store, 0 if present is None else present.revision, [Put(keys.cluster.key, begun)])
     wanted = {put.key for put in puts}
-    deletes = [Delete(key) for key in before if key not in wanted and key != keys.CLUSTER]
+    deletes = [Delete(key) for key in before if key not in wanted and key != keys.cluster.key]
     # Deletions of topics come first, so that no topic is ever without the states of its partitions.
-    deletes.sort(key=lambda delete: -_LAST.get(keys.kind_of(delete.key), 0))
+    deletes.sort(key=lambda delete: kind_of(delete.key) is not keys.topic)
     for batch in _batches([*deletes, *puts]):
         await _write(store, revision, batch)
-    await _write(store, revision, [Put(keys.CLUSTER, cluster.encode())])
+    await _write(store, revision, [Put(keys.cluster.key, cluster.encode())])
     return cluster
+
+
+def _kept(key: str) -> Kept:
+    """What becomes of a key in a backup. Keys of later versions of Ottla are restored as they are."""
+    kind = kind_of(key)
+    return Kept.RESTORED if kind is None else kind.kept
 
 
 def _handed_out(entries: Iterable[Entry]) -> int:
@@ -185,17 +188,19 @@ def _handed_out(entries: Iterable[Entry]) -> int:
         raise RestoreRefused(
             "producer ids are restored by the clock, and this machine's is set to a time before 2020: correct it"
         )
-    known = max((ProducerIds.decode(entry).next_id for entry in entries if entry.key == keys.PRODUCER_IDS), default=0)
+    known = max(
+        (ProducerIds.decode(entry).next_id for entry in entries if entry.key == keys.producer_ids.key), default=0
+    )
     if by_clock + _CLOCK_ERROR_S_MAX * _PRODUCER_IDS_PER_SECOND < known:
         return known + _PRODUCER_IDS_SINCE_BACKUP
     return max(by_clock, known)
 
 
 def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *, replace_all: bool) -> None:
-    alive = sorted(keys.broker_id(key) for key in before if keys.kind_of(key) is Kind.BROKER)
+    alive = sorted(keys.broker.of(key) for key in before if kind_of(key) is keys.broker)
     if len(alive) > 1:
         raise RestoreRefused(f"brokers {', '.join(map(str, alive))} run on the metadata store: stop all of them first")
-    if alive or keys.CONTROLLER in before:
+    if alive or keys.controller.key in before:
         who = f"broker {alive[0]}" if alive else "a controller"
         raise RestoreRefused(f"{who} runs on the metadata store: stop it first")
     if present is not None and present.id != backup.cluster.id:
@@ -206,7 +211,7 @@ def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *,
 
 
 async def _write(store: Store, cluster_revision: int, writes: Sequence[Write]) -> int:
-    result = await store.transact([Guard(keys.CLUSTER, cluster_revision)], writes)
+    result = await store.transact([Guard(keys.cluster.key, cluster_revision)], writes)
     if not isinstance(result, Committed):
         raise RestoreRefused("somebody else writes to the metadata store: find out who, and run it again")
     return result.revision

@@ -14,13 +14,14 @@ from uuid import UUID
 
 from . import keys
 from .eligibility import FEATURE
+from .identities import uuid_text
 from .model import Cluster, Feature
 from .store import Committed, ForeignStore, Guard, Put, Store, UnknownOutcome
 
 
 async def find_cluster(store: Store) -> Cluster | None:
     """The cluster of the store, None where it is empty. Raises ForeignStore, StoreUnavailable."""
-    found = [entry for entry in (await store.read(keys.CLUSTER)).entries if entry.key == keys.CLUSTER]
+    found = [entry for entry in (await store.read(keys.cluster.key)).entries if entry.key == keys.cluster.key]
     if not found:
         return None
     cluster = Cluster.decode(found[0])
@@ -59,10 +60,12 @@ async def join_cluster(
                 "the metadata store is empty, and a data directory that can't be read may belong to a cluster; mend the"
                 " directory, or take it out of log.dirs"
             )
-        cluster = Cluster(wanted_id or keys.uuid_text(UUID(bytes=os.urandom(16), version=4)))
+        cluster = Cluster(wanted_id or uuid_text(UUID(bytes=os.urandom(16), version=4)))
         try:
             eligible = Put(keys.feature(FEATURE), Feature(1).encode())
-            result = await store.transact([Guard(keys.CLUSTER, 0)], [Put(keys.CLUSTER, cluster.encode()), eligible])
+            result = await store.transact(
+                [Guard(keys.cluster.key, 0)], [Put(keys.cluster.key, cluster.encode()), eligible]
+            )
         except UnknownOutcome:
             continue
         if isinstance(result, Committed):

@@ -4,6 +4,10 @@
 applying a revision costs what the revision's own changes cost, also with 10,000 partitions. `apply` also names what
 changed (`Changed`), so that a listener looks only there.
 
+Each kind of metadata (`keys.py`) has a field of `Image`, and one of the same name in `Changed`. A kind's row says how
+the image follows its keys. Topics and partitions have steps of their own, because `topics` follows from three kinds:
+from intents, ready marks and states.
+
 A topic is visible (`topics`, `topics_by_id`) once it has a ready mark, with as many partitions as the mark counts. The
 states of its partitions are in `partitions` from the moment they exist: a broker opens the logs that it leads before
 clients may see the topic, and the controller has to find states that lack a topic or a mark.
@@ -18,9 +22,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from .keys import ConfigResource, Kind, QuotaEntity, broker_id, config_resource, feature_name, kind_of, partition_id
-
-from .keys import lineage_row, quota_entity, report_part, topic_id, topic_name  # isort: skip
+from . import keys
+from .identities import ConfigResource, QuotaEntity
+from .keys import KINDS, Kind, MappedKind, SingleKind, kind_of
 from .model import (
     Broker,
     Cluster,
@@ -40,7 +44,7 @@ from .model import (
 )
 from .naming import metric_name
 from .persistent import PersistentMap
-from .store import Change, Entry, Revision, Snapshot
+from .store import Change, Revision, Snapshot
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
@@ -48,6 +52,9 @@ DRAINED = "ottla.brokers.drained"
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _NO_PARTITIONS: PersistentMap[int, Partition] = PersistentMap()
+
+SHOWN_BY_TOPICS = ("intents", "ready")
+"""The fields of kinds that `Changed` has no field for: their changes are changes of `Changed.topics`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +131,19 @@ class Image:
 
     def apply(self, revision: Revision) -> tuple[Image, Changed]:
         """(the next image, what differs from this one). Keys of unknown kinds are ignored. Raises UnsupportedFormat."""
-        by_kind: dict[Kind, list[Change]] = {}
+        by_kind: dict[Kind | None, list[Change]] = {}
         for change in revision.changes:
             by_kind.setdefault(kind_of(change.key), []).append(change)
         fields: dict[str, Any] = {"revision": revision.revision}
         changed: dict[str, Any] = {}
         for kind, changes in by_kind.items():
-            if step := _STEPS.get(kind):
+            if (step := _STEPS.get(kind)) is not None:
                 step(self, changes, fields, changed)
         touched = _touched_topics(fields, changed)
         if touched:
             _update_visible(self, touched, fields, changed.get("topics_losing_states", ()))
             changed["topics"] = frozenset(touched)
-        for internal in ("intents", "ready", "topics_losing_states"):
+        for internal in (*SHOWN_BY_TOPICS, "topics_losing_states"):
             changed.pop(internal, None)
         return replace(self, **fields), Changed(**changed)
 
@@ -168,29 +175,20 @@ def _ids(text: str) -> frozenset[int]:
 
 def difference(old: Image, new: Image) -> Changed:
     """What differs between two images that aren't neighbours, by comparing everything."""
-    partitions = {
+    changed: dict[str, Any] = {}
+    for kind in KINDS.values():
+        if kind.field:
+            before, after = getattr(old, kind.field), getattr(new, kind.field)
+            differs = before != after if isinstance(kind, SingleKind) else frozenset(_differing(before, after))
+            changed[kind.field] = differs
+    partitions = frozenset(
         (topic, index)
-        for topic in _differing(old.partitions, new.partitions)
+        for topic in changed["partitions"]
         for index in _differing(old.partitions.get(topic, _EMPTY), new.partitions.get(topic, _EMPTY))
-    }
-    topics = _differing(old.topics_by_id, new.topics_by_id) | {topic for topic, _ in partitions}
-    topics |= _differing(old.intents_by_id, new.intents_by_id) | _differing(old.ready, new.ready)
-    return Changed(
-        cluster=old.cluster != new.cluster,
-        controller=old.controller != new.controller,
-        producer_ids=old.producer_ids != new.producer_ids,
-        brokers=frozenset(_differing(old.brokers, new.brokers)),
-        topics=frozenset(topics),
-        partitions=frozenset(partitions),
-        tombstones=frozenset(_differing(old.tombstones, new.tombstones)),
-        configs=frozenset(_differing(old.configs, new.configs)),
-        quotas=frozenset(_differing(old.quotas, new.quotas)),
-        features=frozenset(_differing(old.features, new.features)),
-        elections=frozenset(_differing(old.elections, new.elections)),
-        reassignments=frozenset(_differing(old.reassignments, new.reassignments)),
-        reports=frozenset(_differing(old.reports, new.reports)),
-        lineage=frozenset(_differing(old.lineage, new.lineage)),
     )
+    topics = changed["partitions"] | changed["ready"] | _differing(old.intents_by_id, new.intents_by_id)
+    changed |= {"partitions": partitions, "topics": topics | _differing(old.topics_by_id, new.topics_by_id)}
+    return Changed(**{name: differs for name, differs in changed.items() if name not in SHOWN_BY_TOPICS})
 
 
 def _differing(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> set[Any]:
@@ -203,8 +201,9 @@ def _differing(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> set[Any]:
 _Step = Callable[[Image, list[Change], dict[str, Any], dict[str, Any]], None]
 
 
-def _single(name: str, decode: Callable[[Entry], Any]) -> _Step:
-    """The step for a kind of which there is only one key."""
+def _single(kind: Kind) -> _Step:
+    """The step of a kind that has only one key."""
+    name, decode = kind.field, kind.value.decode
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
         entry = changes[-1].entry
@@ -214,11 +213,12 @@ def _single(name: str, decode: Callable[[Entry], Any]) -> _Step:
     return step
 
 
-def _mapped(name: str, key_of: Callable[[str], Any], decode: Callable[[Entry], Any]) -> _Step:
-    """The step for a kind whose keys become the keys of the image's mapping `name`."""
+def _mapped(kind: MappedKind[..., Any]) -> _Step:
+    """The step of a kind whose identities become the keys of a mapping."""
+    name = kind.field
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
-        puts, removes = _sorted_out(changes, key_of, decode)
+        puts, removes = _sorted_out(changes, kind)
         before = getattr(image, name)
         if isinstance(before, PersistentMap):
             fields[name] = before.changed(puts, removes)
@@ -230,7 +230,7 @@ def _mapped(name: str, key_of: Callable[[str], Any], decode: Callable[[Entry], A
 
 
 def _apply_intents(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
-    puts, removes = _sorted_out(changes, topic_name, TopicIntent.decode)
+    puts, removes = _sorted_out(changes, keys.topic)
     replaced = [image.intents[name].id for name in (*puts, *removes) if name in image.intents]
     fields["intents"] = image.intents.changed(puts, removes)
     by_id = {intent.id: intent for intent in puts.values()}
@@ -253,8 +253,9 @@ def _update_metric_names(image: Image, puts: Iterable[str], removes: Iterable[st
 
 def _apply_partitions(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
     by_topic: dict[UUID, tuple[dict[int, Partition], list[int]]] = {}
+    identity_of = keys.partition.of
     for key, entry in changes:
-        topic, index = partition_id(key)
+        topic, index = identity_of(key)
         puts, removes = by_topic.setdefault(topic, ({}, []))
         if entry is None:
             removes.append(index)
@@ -275,16 +276,16 @@ def _apply_partitions(image: Image, changes: list[Change], fields: dict[str, Any
     )
 
 
-def _sorted_out(
-    changes: Iterable[Change], key_of: Callable[[str], Any], decode: Callable[[Entry], Any]
-) -> tuple[dict[Any, Any], list[Any]]:
+def _sorted_out(changes: Iterable[Change], kind: MappedKind[..., Any]) -> tuple[dict[Any, Any], list[Any]]:
+    """(the values that were put, by identity; the identities that were removed)."""
+    identity_of, decode = kind.of, kind.value.decode
     puts: dict[Any, Any] = {}
     removes: list[Any] = []
     for key, entry in changes:
         if entry is None:
-            removes.append(key_of(key))
+            removes.append(identity_of(key))
         else:
-            puts[key_of(key)] = decode(entry)
+            puts[identity_of(key)] = decode(entry)
     return puts, removes
 
 
@@ -336,20 +337,12 @@ def _visible(
     return Topic(intent.name, intent.id, PersistentMap({index: states[index] for index in range(count)}))
 
 
-_STEPS: Mapping[Kind, _Step] = {
-    Kind.CLUSTER: _single("cluster", Cluster.decode),
-    Kind.CONTROLLER: _single("controller", ControllerHolder.decode),
-    Kind.PRODUCER_IDS: _single("producer_ids", ProducerIds.decode),
-    Kind.BROKER: _mapped("brokers", broker_id, Broker.decode),
-    Kind.TOPIC: _apply_intents,
-    Kind.TOMBSTONE: _mapped("tombstones", topic_id, Tombstone.decode),
-    Kind.CONFIG: _mapped("configs", config_resource, Config.decode),
-    Kind.QUOTA: _mapped("quotas", quota_entity, Quota.decode),
-    Kind.FEATURE: _mapped("features", feature_name, Feature.decode),
-    Kind.ELECTION: _mapped("elections", partition_id, Election.decode),
-    Kind.REASSIGNMENT: _mapped("reassignments", partition_id, Reassignment.decode),
-    Kind.REPORT: _mapped("reports", report_part, Report.decode),
-    Kind.PARTITION: _apply_partitions,
-    Kind.LINEAGE: _mapped("lineage", lineage_row, LineageRow.decode),
-    Kind.READY: _mapped("ready", topic_id, Ready.decode),
+def _step(kind: Kind) -> _Step:
+    return _mapped(kind) if isinstance(kind, MappedKind) else _single(kind)
+
+
+_STEPS: Mapping[Kind | None, _Step] = {
+    **{kind: _step(kind) for kind in KINDS.values() if kind.field},
+    keys.topic: _apply_intents,
+    keys.partition: _apply_partitions,
 }

@@ -31,8 +31,8 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 from . import keys
 from .follower import Follower
+from .identities import ConfigResource, QuotaEntity, uuid_text
 from .image import Image, Topic
-from .keys import ConfigResource, QuotaEntity
 from .model import NO_LEADER, Broker, Config, Election, Partition, Quota, Reassignment, Tombstone, TopicIntent
 from .naming import METADATA_TOPIC, check_any_runs, check_assignments, check_topic_name, metric_name
 from .reassignment import check_cancellable, check_target
@@ -110,7 +110,7 @@ class Intents:
         _check_deadline(timeout_s)
         self.check_new_topic_name(topic.name)
         async with within(timeout_s):
-            await self._settling.until_all_known(keys.BROKERS)
+            await self._settling.until_all_known(keys.broker.prefix)
             intent = TopicIntent(topic.name, self._random_topic_id(), self._assignments(topic))
             created = CreatedTopic(intent.id, len(intent.assignments), len(intent.assignments[0]))
             if not validate_only:
@@ -162,7 +162,7 @@ class Intents:
         """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
         _check_deadline(timeout_s)
         async with within(timeout_s):
-            await self._settling.until_all_known(keys.BROKERS)
+            await self._settling.until_all_known(keys.broker.prefix)
             intent = self._image.intents.get(name)
             while True:
                 if intent is None:
@@ -279,7 +279,7 @@ class Intents:
         """
         async with within(timeout_s):
             if target is not None:
-                await self._settling.until_all_known(keys.BROKERS)
+                await self._settling.until_all_known(keys.broker.prefix)
             await self._reassign(topic, index, target, allow_another_factor)
 
     async def _reassign(self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool) -> None:
@@ -322,7 +322,7 @@ class Intents:
     async def unregister_broker(self, broker_id: int, timeout_s: float = 30.0) -> None:
         """Deletes a broker's registration. A broker that is alive registers anew. Raises KafkaError."""
         async with within(timeout_s):
-            await self._settling.until_all_known(keys.BROKERS)
+            await self._settling.until_all_known(keys.broker.prefix)
             await self._unregister_broker(broker_id)
 
     async def _unregister_broker(self, broker_id: int) -> None:
@@ -491,7 +491,7 @@ class Intents:
         """A random id whose text doesn't start with a dash, because tools would take it for a flag."""
         while True:
             candidate = UUID(int=self._random.getrandbits(128), version=4)
-            if not keys.uuid_text(candidate).startswith("-"):
+            if not uuid_text(candidate).startswith("-"):
                 return candidate
 
 

@@ -1,230 +1,144 @@
-"""The layout of keys in the metadata store, written down only here. Pure.
+"""The kinds of metadata, one row each: the layout of keys in the store, written down only here. Pure.
 
-| key | kind | value (`model.py`) |
-|---|---|---|
-| `cluster` | intent | Cluster: the cluster's id |
-| `topics/<name>` | intent | TopicIntent: the topic's id, and each partition's first replicas |
-| `tombstones/<topic id>` | intent | Tombstone: a deleted topic, and the brokers that have yet to remove its data |
-| `configs/<type>/<name>` | intent | Config: dynamic settings of a topic, broker, group or client-metrics subscription |
-| `quotas/<entity>` | intent | Quota: the limits of a user, client id or address |
-| `features/<name>` | intent | Feature: a finalised level |
-| `elections/<topic id>/<index>` | intent | Election: a leader election that was asked for |
-| `reassignments/<topic id>/<index>` | intent | Reassignment: the replicas that were asked for, or the end of a move |
-| `producer-ids` | intent | ProducerIds: the first id that no broker has been given |
-| `lineage/<row>` | state | LineageRow: random words by which a process recognises its store (`lineage.py`) |
-| `lineage-word/<word>` | state | nothing: one key, named after the newest word, for transactions' guards |
-| `partitions/<topic id>/<index>` | state | Partition |
-| `ready/<topic id>` | state | Ready: how many of the topic's partitions clients may see |
-| `brokers/<id>` | ephemeral | Broker |
-| `reports/<broker id>/<part>` | ephemeral | Report: the ends of a broker's logs, after a restore from a backup |
-| `controller` | ephemeral | ControllerHolder |
+A row says all that differs between kinds: the name at the beginning of the keys, how a thing of the kind is named
+behind it (`identities.py`), the class of the values (`model.py`), the field of the image, and what a backup does with
+the keys (`Kept`). The image and its successors, the difference of two images, the comparison of an image with a new
+snapshot, and backups follow from the rows.
 
-Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names in which any character is allowed
-are percent-encoded. The default entity has no name, and is written as `<default>`, which no encoded name can be.
+A row makes the kind's keys: `keys.partition(topic_id, 3)` is `partitions/<topic id>/3`, `keys.partition.of(key)` is
+`(topic_id, 3)` again, and `keys.cluster.key` is the only key of its kind. Keys that have no row belong to a later
+version of Ottla: the image ignores them, and backups keep them.
 """
 
 from __future__ import annotations
 
-import base64
 import enum
-from functools import lru_cache
-from typing import NamedTuple
-from urllib.parse import quote, unquote
-from uuid import UUID
+from typing import Generic, ParamSpec, TypeVar
 
-CLUSTER = "cluster"
-CONTROLLER = "controller"
-PRODUCER_IDS = "producer-ids"
-BROKERS = "brokers/"
-TOPICS = "topics/"
-TOMBSTONES = "tombstones/"
-CONFIGS = "configs/"
-QUOTAS = "quotas/"
-FEATURES = "features/"
-ELECTIONS = "elections/"
-REASSIGNMENTS = "reassignments/"
-PARTITIONS = "partitions/"
-READY = "ready/"
-REPORTS = "reports/"
-LINEAGE = "lineage/"
-LINEAGE_WORD = "lineage-word/"
+from .identities import (
+    BY_ENTITY,
+    BY_NAME,
+    BY_NUMBER,
+    BY_PADDED_NUMBER,
+    BY_PART,
+    BY_PARTITION,
+    BY_RESOURCE,
+    BY_TOPIC_ID,
+    Identity,
+)
+from .model import (
+    Broker,
+    Cluster,
+    Config,
+    ControllerHolder,
+    Election,
+    Feature,
+    LineageRow,
+    LineageWord,
+    Partition,
+    ProducerIds,
+    Quota,
+    Ready,
+    Reassignment,
+    Report,
+    Tombstone,
+    TopicIntent,
+    Value,
+)
 
-_DEFAULT = "<default>"
-
-QuotaEntity = tuple[tuple[str, str | None], ...]  # sorted (entity type, name); name None = the default entity
-
-
-class Kind(enum.Enum):
-    """The kinds of keys, by the first part of a key."""
-
-    CLUSTER = "cluster"
-    CONTROLLER = "controller"
-    PRODUCER_IDS = "producer-ids"
-    BROKER = "brokers"
-    TOPIC = "topics"
-    TOMBSTONE = "tombstones"
-    CONFIG = "configs"
-    QUOTA = "quotas"
-    FEATURE = "features"
-    ELECTION = "elections"
-    REASSIGNMENT = "reassignments"
-    PARTITION = "partitions"
-    READY = "ready"
-    REPORT = "reports"
-    LINEAGE = "lineage"
-    LINEAGE_WORD = "lineage-word"
-    UNKNOWN = ""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-_KINDS = {kind.value: kind for kind in Kind}
+class Kept(enum.Enum):
+    """What becomes of a kind's keys in a backup of the store."""
+
+    RESTORED = enum.auto()
+    DROPPED = enum.auto()  # they are in the backup, and a restored store begins without them
+    LEFT_OUT = enum.auto()  # the process that a key is about writes it, under its lease: a backup doesn't have it
 
 
-class ConfigResource(NamedTuple):
-    """A resource that has dynamic settings.
+class Kind:
+    """What all rows have.
 
-    `type` is "topic", "broker", "group" or "client-metrics". `name` "" is the default resource of the type.
+    `name` is the first part of each key, up to the slash. `value` is the class of the values. `field` is the image's
+    field; it is empty for a kind that the image doesn't show. `kept` says what becomes of the keys in a backup.
     """
 
-    type: str
-    name: str
+    __slots__ = ("field", "kept", "name", "value")
+
+    def __init__(self, name: str, value: type[Value], field: str, kept: Kept) -> None:
+        self.name = name
+        self.value = value
+        self.field = field
+        self.kept = kept
+
+    def __repr__(self) -> str:
+        return self.name
 
 
-def uuid_text(value: UUID) -> str:
-    """A UUID as Kafka prints it."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+class SingleKind(Kind):
+    """A kind with only one key, which is the kind's name. The image's field is the value, or None."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, value: type[Value], field: str, kept: Kept = Kept.RESTORED) -> None:
+        super().__init__(name, value, field, kept)
+
+    @property
+    def key(self) -> str:
+        """The only key of the kind."""
+        return self.name
 
 
-@lru_cache(maxsize=65536)
-def uuid_from_text(text: str) -> UUID:
-    """The UUID that Kafka prints as `text`. Raises ValueError."""
-    raw = base64.urlsafe_b64decode(text + "==")
-    if len(raw) != 16:
-        raise ValueError(f"not a Kafka UUID: {text!r}")
-    return UUID(bytes=raw)
+class MappedKind(Kind, Generic[P, T]):
+    """A kind with a key for each thing of some sort. The image's field maps identities to values.
+
+    A row is called with an identity, and returns the key. `of` reads the identity from a key, and raises ValueError for
+    a key that isn't of this kind. `prefix` is the beginning of all keys of the kind, with the slash.
+    """
+
+    __slots__ = ("_text", "of", "prefix")
+
+    def __init__(
+        self, name: str, identity: Identity[P, T], value: type[Value], field: str, kept: Kept = Kept.RESTORED
+    ) -> None:
+        super().__init__(name, value, field, kept)
+        self.prefix = f"{name}/"
+        self.of = identity.of
+        self._text = identity.text
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The key of an identity."""
+        return self.prefix + self._text(*args, **kwargs)
 
 
-def broker(broker_id: int) -> str:
-    """Key of a broker's registration."""
-    return f"{BROKERS}{broker_id}"
+# What administrators ask for. The broker that has the request writes it.
+cluster = SingleKind("cluster", Cluster, "cluster")
+topic = MappedKind("topics", BY_NAME, TopicIntent, "intents")
+tombstone = MappedKind("tombstones", BY_TOPIC_ID, Tombstone, "tombstones")
+config = MappedKind("configs", BY_RESOURCE, Config, "configs")
+quota = MappedKind("quotas", BY_ENTITY, Quota, "quotas")
+feature = MappedKind("features", BY_NAME, Feature, "features")
+election = MappedKind("elections", BY_PARTITION, Election, "elections", Kept.DROPPED)
+reassignment = MappedKind("reassignments", BY_PARTITION, Reassignment, "reassignments", Kept.DROPPED)
+producer_ids = SingleKind("producer-ids", ProducerIds, "producer_ids")
+
+# What was decided. The controller writes it; a partition's leader changes the partition's state, too.
+partition = MappedKind("partitions", BY_PARTITION, Partition, "partitions")
+ready = MappedKind("ready", BY_TOPIC_ID, Ready, "ready")
+lineage = MappedKind("lineage", BY_PADDED_NUMBER, LineageRow, "lineage", Kept.DROPPED)
+lineage_word = MappedKind("lineage-word", BY_NAME, LineageWord, "", Kept.DROPPED)
+
+# Which processes are alive, and what they say of themselves. Each process writes its own keys.
+broker = MappedKind("brokers", BY_NUMBER, Broker, "brokers", Kept.LEFT_OUT)
+report = MappedKind("reports", BY_PART, Report, "reports", Kept.LEFT_OUT)
+controller = SingleKind("controller", ControllerHolder, "controller", Kept.LEFT_OUT)
+
+KINDS = {row.name: row for row in list(globals().values()) if isinstance(row, Kind)}
+"""All kinds, by name."""
 
 
-def topic(name: str) -> str:
-    """Key of a topic's intent."""
-    return TOPICS + name
-
-
-def tombstone(topic_id: UUID) -> str:
-    """Key of a deleted topic's tombstone."""
-    return TOMBSTONES + uuid_text(topic_id)
-
-
-def ready(topic_id: UUID) -> str:
-    """Key of a topic's ready mark."""
-    return READY + uuid_text(topic_id)
-
-
-def partition(topic_id: UUID, index: int) -> str:
-    """Key of a partition's state."""
-    return f"{PARTITIONS}{uuid_text(topic_id)}/{index}"
-
-
-def election(topic_id: UUID, index: int) -> str:
-    """Key of an election that was asked for."""
-    return f"{ELECTIONS}{uuid_text(topic_id)}/{index}"
-
-
-def reassignment(topic_id: UUID, index: int) -> str:
-    """Key of a reassignment that was asked for."""
-    return f"{REASSIGNMENTS}{uuid_text(topic_id)}/{index}"
-
-
-def report(broker_id: int, part: int) -> str:
-    """Key of one part of a broker's report of its logs' ends."""
-    return f"{REPORTS}{broker_id}/{part}"
-
-
-def lineage(row: int) -> str:
-    """Key of a row of lineage words."""
-    return f"{LINEAGE}{row:08d}"
-
-
-def lineage_word(word: str) -> str:
-    """Key that exists while `word` is the lineage's newest word."""
-    return LINEAGE_WORD + word
-
-
-def config(resource: ConfigResource) -> str:
-    """Key of a resource's dynamic settings."""
-    return f"{CONFIGS}{resource.type}/{_encoded(resource.name or None)}"
-
-
-def feature(name: str) -> str:
-    """Key of a finalised feature."""
-    return FEATURES + name
-
-
-def quota(entity: QuotaEntity) -> str:
-    """Key of an entity's quotas."""
-    return QUOTAS + ",".join(f"{kind}={_encoded(name)}" for kind, name in sorted(entity))
-
-
-def kind_of(key: str) -> Kind:
-    """The key's kind; UNKNOWN for keys of later versions of Ottla."""
-    return _KINDS.get(key.partition("/")[0], Kind.UNKNOWN)
-
-
-def broker_id(key: str) -> int:
-    """The id in a registration's key."""
-    return int(key[len(BROKERS) :])
-
-
-def topic_name(key: str) -> str:
-    """The name in a topic's key."""
-    return key[len(TOPICS) :]
-
-
-def topic_id(key: str) -> UUID:
-    """The topic id in the key of a tombstone or ready mark."""
-    return uuid_from_text(key.partition("/")[2])
-
-
-def partition_id(key: str) -> tuple[UUID, int]:
-    """(topic id, index) in the key of a partition, election or reassignment."""
-    _, topic_text, index = key.split("/")
-    return uuid_from_text(topic_text), int(index)
-
-
-def report_part(key: str) -> tuple[int, int]:
-    """(broker id, part) in the key of a report."""
-    _, broker_text, part = key.split("/")
-    return int(broker_text), int(part)
-
-
-def lineage_row(key: str) -> int:
-    """The row in the key of lineage words."""
-    return int(key[len(LINEAGE) :])
-
-
-def config_resource(key: str) -> ConfigResource:
-    """The resource in the key of dynamic settings."""
-    _, kind, name = key.split("/", 2)
-    return ConfigResource(kind, _decoded(name) or "")
-
-
-def feature_name(key: str) -> str:
-    """The name in a feature's key."""
-    return key[len(FEATURES) :]
-
-
-def quota_entity(key: str) -> QuotaEntity:
-    """The entity in the key of quotas."""
-    pairs = (part.partition("=") for part in key[len(QUOTAS) :].split(","))
-    return tuple(sorted((kind, _decoded(name)) for kind, _, name in pairs))
-
-
-def _encoded(name: str | None) -> str:
-    return _DEFAULT if name is None else quote(name, safe="")
-
-
-def _decoded(text: str) -> str | None:
-    return None if text == _DEFAULT else unquote(text)
+def kind_of(key: str) -> Kind | None:
+    """The key's kind; None for keys of later versions of Ottla."""
+    return KINDS.get(key.partition("/")[0])

@@ -38,7 +38,8 @@ from uuid import UUID
 
 from . import keys
 from .image import Image
-from .model import Cluster, LineageRow, restore_id
+from .keys import KINDS, MappedKind
+from .model import Cluster, LineageRow, LineageWord, restore_id
 from .store import Delete, ForeignStore, Guard, Put, Write
 
 INTERVAL_S = 5.0
@@ -49,8 +50,6 @@ ROWS_MAX = 270  # 17,280 words, one each five seconds of a day
 
 _WORD_CHARACTERS = 8
 _NO_WORD = -1
-_REVISED = ("brokers", "intents", "configs", "quotas", "features", "tombstones", "elections", "reassignments")
-_NOTHING = b'{"format":1}'
 _WAY_BACK = (
     "put the newer store back, or stop all brokers and make what this one holds a new generation, with `ottla metadata"
     " backup` and `ottla metadata restore --replace`"
@@ -139,7 +138,10 @@ def next_word(rows: Rows, word: str) -> tuple[Guard, list[Write]]:
     if len(row.words) >= WORDS_PER_ROW * _WORD_CHARACTERS:
         newest, row = newest + 1, LineageRow("")
     written = LineageRow(row.words + word, format=row.format, unknown=row.unknown)
-    writes: list[Write] = [Put(keys.lineage(newest), written.encode()), Put(keys.lineage_word(word), _NOTHING)]
+    writes: list[Write] = [
+        Put(keys.lineage(newest), written.encode()),
+        Put(keys.lineage_word(word), LineageWord().encode()),
+    ]
     if before:
         writes.append(Delete(keys.lineage_word(before)))
     writes += [Delete(keys.lineage(old)) for old in sorted(rows) if old <= newest - ROWS_MAX][:100]
@@ -210,11 +212,13 @@ def check_logs(image: Image, epochs: Iterable[tuple[tuple[UUID, int], int]]) -> 
 def _check_revisions(before: Image, after: Image) -> Iterator[None]:
     if after.revision < before.revision:
         raise _older(f"is at revision {after.revision}, and {before.revision} was seen before")
-    for name in _REVISED:
-        for key, value in getattr(after, name).items():
-            known = getattr(before, name).get(key)
-            if value.revision <= before.revision and (known is None or known.revision != value.revision):
-                raise _older(f"has other {name} than were seen at revision {before.revision}")
+    for kind in KINDS.values():
+        if kind.field and isinstance(kind, MappedKind) and kind is not keys.partition:
+            were = getattr(before, kind.field)
+            for identity, value in getattr(after, kind.field).items():
+                known = were.get(identity)
+                if value.revision <= before.revision and (known is None or known.revision != value.revision):
+                    raise _older(f"has other {kind.field} than were seen at revision {before.revision}")
     for topic_id, partitions in after.partitions.items():
         yield
         for index, state in partitions.items():

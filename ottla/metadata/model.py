@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from . import keys
-from .keys import uuid_from_text, uuid_text
+from .identities import BY_NAME, BY_NUMBER, BY_PARTITION, BY_TOPIC_ID, uuid_from_text, uuid_text
 from .store import Entry
 
 FORMAT_FIRST = 1  # every version of Ottla reads this format
@@ -54,7 +53,9 @@ class Endpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class Value:
+    """What all values have: the format that they are written in, and the fields of later versions of Ottla."""
+
     format: int = field(default=FORMAT_FIRST, kw_only=True)
     unknown: Mapping[str, Any] = field(default_factory=lambda: _NOTHING_UNKNOWN, kw_only=True)
 
@@ -94,7 +95,7 @@ def new_restore_id(generation: int, random: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster(_Value):
+class Cluster(Value):
     """The cluster that the store belongs to, and the store's restores from backups (`backup.py`).
 
     `generation` counts the restores that the backup knew of. `restore` is the random id of the last restore; it is
@@ -164,7 +165,7 @@ class Cluster(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Broker(_Value):
+class Broker(Value):
     """A broker's registration, which exists as long as its lease does.
 
     `epoch` is the revision that created the registration, so that each registration has an epoch of its own, greater
@@ -212,7 +213,7 @@ class Broker(_Value):
         pop = document.pop
         endpoints = [Endpoint(*parts) for parts in pop("endpoints")]
         return cls(
-            id=keys.broker_id(entry.key),
+            id=BY_NUMBER.of(entry.key),
             epoch=entry.create_revision,
             endpoints={endpoint.listener: endpoint for endpoint in endpoints},
             rack=pop("rack", None),
@@ -228,7 +229,7 @@ class Broker(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerHolder(_Value):
+class ControllerHolder(Value):
     """The process that is controller: it holds the lease of this key.
 
     `broker_id` is the broker in the same process. For a controller without a broker it is an id of the process's own
@@ -255,7 +256,7 @@ class ControllerHolder(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicIntent(_Value):
+class TopicIntent(Value):
     """A topic as an administrator asked for it. `assignments[i]` are the replicas that partition `i` begins with."""
 
     name: str
@@ -270,12 +271,12 @@ class TopicIntent(_Value):
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         topic_id = uuid_from_text(document.pop("id"))
         assignments = tuple(tuple(replicas) for replicas in document.pop("assignments"))
-        name = keys.topic_name(entry.key)
+        name = BY_NAME.of(entry.key)
         return cls(name, topic_id, assignments, entry.mod_revision, format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)
-class Ready(_Value):
+class Ready(Value):
     """A topic's ready mark: clients may see its first `partitions` partitions, because all their states exist."""
 
     partitions: int
@@ -290,7 +291,7 @@ class Ready(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Tombstone(_Value):
+class Tombstone(Value):
     """A deleted topic, whose directories brokers may remove, by topic id.
 
     `pending` are the brokers that haven't yet confirmed that they have none of its directories left.
@@ -307,11 +308,11 @@ class Tombstone(_Value):
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         name, pending = document.pop("name"), tuple(document.pop("pending"))
-        return cls(keys.topic_id(entry.key), name, pending, entry.mod_revision, format=version, unknown=document)
+        return cls(BY_TOPIC_ID.of(entry.key), name, pending, entry.mod_revision, format=version, unknown=document)
 
 
 @dataclass(frozen=True, slots=True)
-class Partition(_Value):
+class Partition(Value):
     """The state of a partition.
 
     `isr_epochs[i]` is the registration epoch under which the broker `isr[i]` was admitted to the ISR. If that broker
@@ -384,7 +385,7 @@ class Partition(_Value):
 
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
-        topic_id, index = keys.partition_id(entry.key)
+        topic_id, index = BY_PARTITION.of(entry.key)
         pop = document.pop
         return cls(
             topic_id,
@@ -410,7 +411,7 @@ class Partition(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Config(_Value):
+class Config(Value):
     """The dynamic settings of one resource: texts by Kafka's property names."""
 
     entries: Mapping[str, str]
@@ -425,7 +426,7 @@ class Config(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Quota(_Value):
+class Quota(Value):
     """Limits of a quota entity, by Kafka's quota names."""
 
     limits: Mapping[str, float]
@@ -440,7 +441,7 @@ class Quota(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Feature(_Value):
+class Feature(Value):
     """A finalised feature level."""
 
     level: int
@@ -455,7 +456,7 @@ class Feature(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Election(_Value):
+class Election(Value):
     """The wish that a partition's preferred replica, or (`unclean`) any live replica, be elected as leader."""
 
     unclean: bool = False
@@ -470,7 +471,7 @@ class Election(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Reassignment(_Value):
+class Reassignment(Value):
     """The wish to move a partition to the replicas `target`, or (None) to cancel its move to others."""
 
     target: tuple[int, ...] | None
@@ -505,7 +506,7 @@ MISSING = LogEnd(-1, -2, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Report(_Value):
+class Report(Value):
     """One part of a broker's report after a restore: the ends of its logs of restored partitions.
 
     A report has `parts` parts, which are counted from 0.
@@ -532,7 +533,7 @@ class Report(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerIds(_Value):
+class ProducerIds(Value):
     """The first producer id that was never handed out."""
 
     next_id: int
@@ -547,7 +548,7 @@ class ProducerIds(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class LineageRow(_Value):
+class LineageRow(Value):
     """One row of words of the store's lineage (`lineage.py`), joined without a separator."""
 
     words: str
@@ -559,6 +560,18 @@ class LineageRow(_Value):
     @classmethod
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         return cls(document.pop("words"), entry.mod_revision, format=version, unknown=document)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageWord(Value):
+    """No content: the key says all. It is named after the lineage's newest word, for the guards of transactions."""
+
+    def _fields(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
+        return cls(format=version, unknown=document)
 
 
 def with_isr(partition: Partition, isr: tuple[int, ...], isr_epochs: tuple[int, ...]) -> Partition:

@@ -178,7 +178,7 @@ class OwnStore:
         if self._cluster is None:
             return []
         words = guards_of(self.known, self._rows) if self._rows and self.known is not None else ()
-        return [Guard(keys.CLUSTER, self._cluster.revision), *words]
+        return [Guard(keys.cluster.key, self._cluster.revision), *words]
 
     def _told(self, known: Known | None, cluster: Cluster | None, own: Sequence[Guard], rejected: Rejected) -> bool:
         """Whether a rejection of the guards `own` proves that the store is still the one of `known`.
@@ -193,7 +193,7 @@ class OwnStore:
         entry = rejected.failed.get(row.key)
         if entry is None or row.holds(entry):
             return False
-        self._know(known, cluster, {keys.lineage_row(row.key): LineageRow.decode(entry)})
+        self._know(known, cluster, {keys.lineage.of(row.key): LineageRow.decode(entry)})
         return True
 
     async def _verify(self) -> None:
@@ -210,8 +210,8 @@ class OwnStore:
             except UnknownOutcome as error:  # the transaction has no writes, so nothing can have been written
                 raise StoreUnavailable(str(error)) from error
             known = self.known
-            found = await self._store.read(keys.CLUSTER)
-            rows = await self._store.read(keys.LINEAGE)
+            found = await self._store.read(keys.cluster.key)
+            rows = await self._store.read(keys.lineage.prefix)
             self._judge(known, (*found.entries, *rows.entries))
             if not vouched:
                 return
@@ -221,22 +221,22 @@ class OwnStore:
         self._position = revision.revision
         cluster, rows = self._cluster, dict(self._rows)
         for key, entry in revision.changes:
-            if key == keys.CLUSTER and revision.revision > _latest([self._cluster]):
+            if key == keys.cluster.key and revision.revision > _latest([self._cluster]):
                 cluster = None if entry is None else Cluster.decode(entry)
-            elif key.startswith(keys.LINEAGE) and entry is not None:
+            elif key.startswith(keys.lineage.prefix) and entry is not None:
                 self._vouched = revision.revision
                 if revision.revision > _latest(self._rows.values()):
-                    rows[keys.lineage_row(key)] = LineageRow.decode(entry)
+                    rows[keys.lineage.of(key)] = LineageRow.decode(entry)
         if cluster is not self._cluster or rows != self._rows:
             self._know(self.known, cluster, rows)
 
     def _judge(self, known: Known | None, entries: Sequence[Entry]) -> None:
         """Judges entries that were read. `known` must be from before the read: they needn't have what is newer."""
-        cluster = next((Cluster.decode(entry) for entry in entries if entry.key == keys.CLUSTER), None)
+        cluster = next((Cluster.decode(entry) for entry in entries if entry.key == keys.cluster.key), None)
         rows = {
-            keys.lineage_row(entry.key): LineageRow.decode(entry)
+            keys.lineage.of(entry.key): LineageRow.decode(entry)
             for entry in entries
-            if entry.key.startswith(keys.LINEAGE)
+            if entry.key.startswith(keys.lineage.prefix)
         }
         if cluster is not None or known is not None:  # else the cluster is still to be begun
             self._know(known, cluster, rows)

@@ -18,12 +18,12 @@ async def allocate_block(store: Store) -> range:
     present = ProducerIds(0)
     while True:
         wanted = ProducerIds(present.next_id + BLOCK_SIZE, format=present.format, unknown=present.unknown)
-        guard = Guard(keys.PRODUCER_IDS, present.revision)
+        guard = Guard(keys.producer_ids.key, present.revision)
         try:
-            result = await store.transact([guard], [Put(keys.PRODUCER_IDS, wanted.encode())])
+            result = await store.transact([guard], [Put(keys.producer_ids.key, wanted.encode())])
         except UnknownOutcome:
             continue  # if the write did happen, the next try is rejected, and then takes the block behind it
         if isinstance(result, Committed):
             return range(present.next_id, present.next_id + BLOCK_SIZE)
-        entry = result.failed[keys.PRODUCER_IDS]
+        entry = result.failed[keys.producer_ids.key]
         present = ProducerIds(0) if entry is None else ProducerIds.decode(entry)

@@ -23,7 +23,7 @@ def fill(path: Path, cluster_id: str = "abc", *brokers: int) -> None:
         lease = await store.grant(600)
         registered = [Put(keys.broker(broker), Broker(broker, 0, {}).encode(), lease) for broker in brokers]
         features = [Put(keys.feature(f"f{number}"), Feature(1).encode()) for number in range(3)]
-        await store.transact([], [Put(keys.CLUSTER, Cluster(cluster_id).encode()), *features, *registered])
+        await store.transact([], [Put(keys.cluster.key, Cluster(cluster_id).encode()), *features, *registered])
         await store.close()
 
     asyncio.run(run())

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from ottla.metadata.keys import uuid_text
+from ottla.metadata.identities import uuid_text
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
 from tests.peers.apache_kafka import tool

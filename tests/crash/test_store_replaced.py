@@ -21,8 +21,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
-from ottla.metadata.keys import LINEAGE
 from ottla.metadata.store import Committed, Put
 from tests.crash.test_controller_process import ControllerAlone
 from tests.peers.etcd import Etcd, leads
@@ -216,7 +216,7 @@ def until_worded(url: str) -> None:
 
 def _worded(revisions: dict[str, int]) -> bool:
     newest = max(revisions.values())
-    return any(revision == newest and key.startswith(LINEAGE) for key, revision in revisions.items())
+    return any(revision == newest and key.startswith(keys.lineage.prefix) for key, revision in revisions.items())
 
 
 def moved_after_the_copy(cluster: OttlaCluster, store: ReplaceableStore, *, worded: bool) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
-from ottla.metadata.keys import CONTROLLER, broker
+from ottla.metadata import keys
 from ottla.metadata.model import NO_LEADER, ControllerHolder
 
 from .topics import KEYED, TOPIC, UNCLEAN
@@ -189,7 +189,7 @@ def controller_sleeps(faults: Faults) -> str:
     """A broker loses its registration, and the controller is paused while it acts on that. It wakes up after another
     controller has taken over.
     """
-    entry = faults.world.store.entries.get(CONTROLLER)
+    entry = faults.world.store.entries.get(keys.controller.key)
     if entry is None:
         return ""
     node = faults.world.nodes.get(ControllerHolder.decode(entry).broker_id)
@@ -224,7 +224,7 @@ def _mute(faults: Faults, node: Node) -> None:
 
 
 def _end_registration(faults: Faults, node: Node) -> None:
-    entry = faults.world.store.entries.get(broker(node.id))
+    entry = faults.world.store.entries.get(keys.broker(node.id))
     if entry is not None and entry.lease:
         faults.world.store.revoke(entry.lease)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from ottla.metadata.keys import CONTROLLER
+from ottla.metadata import keys
 
 from . import ambushes, replaced
 from .client import Bell, Client, drain, elect_preferred, reassign
@@ -412,7 +412,7 @@ class Faults:
         return entry.key
 
     def controller_loss(self) -> str:
-        entry = self.world.store.entries.get(CONTROLLER)
+        entry = self.world.store.entries.get(keys.controller.key)
         if entry is None:
             return ""
         self.world.store.revoke(entry.lease)

@@ -24,7 +24,7 @@ from ottla.broker.log.compaction_child import Job
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.metadata import keys, model
-from ottla.metadata.keys import Kind, kind_of
+from ottla.metadata.keys import kind_of
 from ottla.metadata.model import BrokerState
 from ottla.metadata.store import Revision
 from ottla.protocol.batches import iterate_headers, records
@@ -92,20 +92,20 @@ class Observer:
         self._world.history.trace(revision)
         for key, entry in revision.changes:
             kind = kind_of(key)
-            if kind is Kind.PARTITION and entry is not None:
+            if kind is keys.partition and entry is not None:
                 self._state_written(model.Partition.decode(entry))
-            elif kind is Kind.TOPIC and entry is not None:
-                self._topics[model.TopicIntent.decode(entry).id] = keys.topic_name(key)
-            elif kind is Kind.BROKER:
+            elif kind is keys.topic and entry is not None:
+                self._topics[model.TopicIntent.decode(entry).id] = keys.topic.of(key)
+            elif kind is keys.broker:
                 if entry is None:
-                    self._brokers.pop(keys.broker_id(key), None)
+                    self._brokers.pop(keys.broker.of(key), None)
                     self.counts["registrations ended"] += 1
                 else:
                     broker = model.Broker.decode(entry)
                     self._brokers[broker.id] = broker
                     self._latest_epochs[broker.id] = broker.epoch
                     self._first_epochs.setdefault(broker.incarnation, broker.epoch)
-            elif kind is Kind.CONTROLLER and entry is not None:
+            elif kind is keys.controller and entry is not None:
                 self.counts["controllers"] += 1
 
     def _state_written(self, state: model.Partition) -> None:
@@ -308,7 +308,7 @@ class Observer:
             if not any(partition.leads and node.id == state.leader for node, partition in held):
                 return f"{name}: broker {state.leader} doesn't lead"
         for key, entry in world.store.entries.items():
-            if key.startswith(keys.TOMBSTONES):
+            if key.startswith(keys.tombstone.prefix):
                 return f"a deletion isn't confirmed by all who held the topic: {model.Tombstone.decode(entry)}"
         return ""
 

@@ -270,7 +270,7 @@ def a_stale_controller_writes() -> None:
             return getattr(self._store, name)
 
         async def transact(self, guards: list[Guard], writes: Any) -> Any:
-            if any(write.key == keys.CONTROLLER for write in writes):
+            if any(write.key == keys.controller.key for write in writes):
                 return await self._store.transact(guards, writes)
             return await self._store.transact([], writes)
 

@@ -43,8 +43,8 @@ def replace_store(faults: Faults, kind: str) -> str:
     if kind == EMPTY:
         return _put(faults, StoreState(1, 0, {}, (), {}), kind)
     if kind == FOREIGN:
-        cluster = Entry(keys.CLUSTER, Cluster("another").encode(), 2, 2)
-        return _put(faults, StoreState(server.revision + 5, 0, {keys.CLUSTER: cluster}, (), {}), kind)
+        cluster = Entry(keys.cluster.key, Cluster("another").encode(), 2, 2)
+        return _put(faults, StoreState(server.revision + 5, 0, {keys.cluster.key: cluster}, (), {}), kind)
     copy = server.copy()
     if kind == AHEAD:
         copy = copy._replace(revision=copy.revision + AHEAD_BY)
@@ -108,9 +108,9 @@ def _has_seen_more(node: Node, copy: StoreState) -> bool:
 
 def _newest(copy: StoreState) -> int:
     rows = {
-        keys.lineage_row(key): LineageRow.decode(entry)
+        keys.lineage.of(key): LineageRow.decode(entry)
         for key, entry in copy.entries.items()
-        if key.startswith(keys.LINEAGE)
+        if key.startswith(keys.lineage.prefix)
     }
     row = max(rows, default=0)
     return row * WORDS_PER_ROW + (len(rows[row].words) // 8 if rows else 0) - 1

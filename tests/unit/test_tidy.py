@@ -25,6 +25,7 @@ MUST_BE_PURE = (
     "ottla.metadata.model",
     "ottla.metadata.image",
     "ottla.metadata.keys",
+    "ottla.metadata.identities",
     "ottla.metadata.store",
     "ottla.metadata.elections",
     "ottla.metadata.eligibility",

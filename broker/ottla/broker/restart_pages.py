@@ -100,7 +100,7 @@ class RestartPages:
     async def _store_answers(self) -> bool:
         try:
             async with asyncio.timeout(STORE_SECONDS_MAX):
-                await self._broker.store.read(keys.CLUSTER)
+                await self._broker.store.read(keys.cluster.key)
         except (StoreUnavailable, TimeoutError):
             return False
         return True

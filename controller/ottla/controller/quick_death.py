@@ -145,18 +145,18 @@ class QuickDeath:
             return await self._delete(
                 f"controller {holder.name}",
                 watched.epoch,
-                [Guard(keys.CONTROLLER, holder.revision)],
-                [Delete(keys.CONTROLLER)],
+                [Guard(keys.controller.key, holder.revision)],
+                [Delete(keys.controller.key)],
             )
         if broker is None or self._watched(broker) != watched:
             return True  # a newer registration or another address: a refusal at the old address proves nothing
         if broker.state is BrokerState.DRAINING:
             return False
         key = keys.broker(broker.id)
-        guards = [Guard(key, broker.revision), Guard(keys.CONTROLLER, 0 if holder is None else holder.revision)]
+        guards = [Guard(key, broker.revision), Guard(keys.controller.key, 0 if holder is None else holder.revision)]
         writes: list[Write] = [Delete(key)]
         if holder is not None and holder.broker_id == broker.id:
-            writes.append(Delete(keys.CONTROLLER))
+            writes.append(Delete(keys.controller.key))
         return await self._delete(f"broker {broker.id}", broker.epoch, guards, writes)
 
     async def _delete(self, who: str, epoch: int, guards: list[Guard], writes: list[Write]) -> bool:

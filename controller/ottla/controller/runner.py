@@ -129,15 +129,15 @@ class Controller:
             self._lease = await self._store.grant(self._session_s)
             host, port = self._address
             holder = ControllerHolder(self._name, self._broker_id, host=host, port=port)
-            put = Put(keys.CONTROLLER, holder.encode(), self._lease)
-            result = await self._store.transact([Guard(keys.CONTROLLER, 0)], [put])
+            put = Put(keys.controller.key, holder.encode(), self._lease)
+            result = await self._store.transact([Guard(keys.controller.key, 0)], [put])
             if isinstance(result, Committed):
-                self._term = Guard(keys.CONTROLLER, result.revision, self._lease)
+                self._term = Guard(keys.controller.key, result.revision, self._lease)
                 logger.info("controller %s: decides from revision %d on", self._name, result.revision)
                 return
             await self._store.revoke(self._lease)
             self._lease = NO_LEASE
-            other = result.failed[keys.CONTROLLER]
+            other = result.failed[keys.controller.key]
             if other is not None and other.lease == self._left_behind != NO_LEASE:
                 await self._store.revoke(other.lease)
             elif other is not None:
@@ -318,7 +318,7 @@ class Controller:
             if isinstance(result, Committed):
                 return results
             self.rejected_count += 1
-            if keys.CONTROLLER in result.failed:
+            if keys.controller.key in result.failed:
                 raise Deposed("the controller key has changed hands")
             failed = result.failed.keys()
             batch = [proposal for proposal in batch if not any(guard.key in failed for guard in proposal.guards)]

@@ -25,7 +25,7 @@ from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.log.without_room import BeingOpened
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import LOOKED_AT_AT_ONCE, Listeners, Replicas
-from ottla.metadata.keys import ConfigResource
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.model import Partition, Tombstone
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
 from ottla.metadata import keys
-from ottla.metadata.keys import ConfigResource
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Config, Partition, with_isr
 from tests.unit.controller.world import World
 from tests.unit.examples import examples

@@ -13,7 +13,7 @@ from random import Random
 from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
 from ottla.metadata.eligibility import MIN_ISR, elr_min_isr, with_eligible
-from ottla.metadata.keys import ConfigResource
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.model import (
     NO_EPOCH,
     NO_LEADER,

@@ -17,8 +17,8 @@ from ottla.controller.runner import Controller
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Endpoint
 from ottla.metadata.registration import NodeIdTaken, Registration
 from ottla.metadata.renewal import RenewalTask
@@ -175,7 +175,7 @@ def test_a_broker_whose_key_was_deleted_registers_again_and_lost_nothing(tmp_pat
             back = await two.follower.wait(moved, 10)
             assert (back.previous_epoch, back.state) == (wronged.epoch, BrokerState.RUNNING)
             assert one.registration.epoch == back.epoch
-            leases = {entry.lease for entry in (await two.store.read(keys.BROKERS)).entries}
+            leases = {entry.lease for entry in (await two.store.read(keys.broker.prefix)).entries}
             assert len(leases) == 2
 
     asyncio.run(body())

@@ -18,8 +18,8 @@ from ottla.controller.decide import decide, scope_of
 from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
 from ottla.metadata.elections import Electorate, led
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import DRAINED, Changed
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
     NO_LEADER,
     BrokerState,

@@ -89,7 +89,7 @@ class Cluster:
         await self.write(Put(keys.broker(broker_id), Broker(broker_id, 0, endpoints, state=state).encode()))
 
     async def control(self, broker_id: int) -> None:
-        await self.write(Put(keys.CONTROLLER, ControllerHolder(f"broker-{broker_id}", broker_id).encode()))
+        await self.write(Put(keys.controller.key, ControllerHolder(f"broker-{broker_id}", broker_id).encode()))
 
     async def write(self, *writes: Put | Delete) -> None:
         result = await self.store.transact([], list(writes))
@@ -252,7 +252,7 @@ def test_a_standby_watches_a_controller_without_a_broker_at_its_address(run: Any
         for host in ("", "h"):  # a controller that doesn't give its address is left to its session
             tried = len(cluster.sockets.attempts)
             holder = ControllerHolder("controller-7", -9, host=host, port=7007 if host else 0)
-            await cluster.write(Put(keys.CONTROLLER, holder.encode()))
+            await cluster.write(Put(keys.controller.key, holder.encode()))
             if host:
                 await cluster.sockets.connected(7007)
             assert set(cluster.sockets.attempts[tried:]) == ({7007} if host else set())
@@ -273,10 +273,10 @@ def test_a_deposed_controller_deletes_nothing(run: Any) -> None:
             await held.wait()
 
         cluster.follower.prepare(hold)
-        await cluster.store.transact([], [Put(keys.CONTROLLER, ControllerHolder("broker-3", 3).encode())])
+        await cluster.store.transact([], [Put(keys.controller.key, ControllerHolder("broker-3", 3).encode())])
         cluster.sockets.refuse(9002)
         await asyncio.sleep(0.2)
-        assert any(entry.key == keys.broker(2) for entry in (await cluster.store.read(keys.BROKERS)).entries)
+        assert any(entry.key == keys.broker(2) for entry in (await cluster.store.read(keys.broker.prefix)).entries)
         held.set()
 
     run(body)

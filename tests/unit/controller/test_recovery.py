@@ -22,8 +22,8 @@ SEEDS = examples(600)
 
 
 def back_up(world: World) -> Sequence[str]:
-    if keys.CLUSTER not in world.entries:
-        world.put(keys.CLUSTER, Cluster("c"))
+    if keys.cluster.key not in world.entries:
+        world.put(keys.cluster.key, Cluster("c"))
     return list(lines_of(Snapshot(world.image.revision, tuple(world.entries.values()))))
 
 
@@ -32,7 +32,7 @@ def restore(backup: Sequence[str], gone: Sequence[int] = ()) -> World:
     world = World()
     cluster, puts = restored(read_backup(backup), 1, 0, gone)
     assert world.write([], puts)
-    world.put(keys.CLUSTER, cluster)
+    world.put(keys.cluster.key, cluster)
     return world
 
 
@@ -188,7 +188,7 @@ def test_brokers_that_are_gone_are_not_waited_for(world: World) -> None:
     report(world, 1, LogEnd(1, 1, 1))
     report(world, 2, LogEnd(1, 2, 1))
     assert led(world).leader == NO_LEADER
-    world.put(keys.CLUSTER, Cluster("c", 1, awaited=(1, 2)))
+    world.put(keys.cluster.key, Cluster("c", 1, awaited=(1, 2)))
     assert led(world).leader == 2
 
 
@@ -229,9 +229,9 @@ def test_a_wished_move_waits_for_the_leader(world: World) -> None:
 
 def test_half_a_store_is_left_alone() -> None:
     world = World()
-    world.put(keys.CLUSTER, Cluster("c", restoring=True))
+    world.put(keys.cluster.key, Cluster("c", restoring=True))
     world.broker(1)
     world.topic([[1]])
     assert not world.proposals()
-    assert world.write([], [Put(keys.CLUSTER, Cluster("c").encode())])
+    assert world.write([], [Put(keys.cluster.key, Cluster("c").encode())])
     assert world.proposals()

@@ -19,7 +19,7 @@ from ottla.controller import runner
 from ottla.controller.decide import decide, scope_of, whole_scope
 from ottla.controller.proposal import Proposal
 from ottla.controller.runner import Controller, _batches
-from ottla.metadata import keys, lineage
+from ottla.metadata import identities, keys, lineage
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
@@ -109,7 +109,7 @@ def test_every_proposal_is_in_one_batch_that_a_store_accepts(shapes: list[tuple[
     assert [proposal for batch in batches for proposal in batch] == made
     for batch in batches:
         guards, writes = runner._merged(batch)
-        check_transaction([Guard(keys.CONTROLLER, 1), *guards], writes)
+        check_transaction([Guard(keys.controller.key, 1), *guards], writes)
         assert sum(runner._size(write) for write in writes) <= TRANSACTION_SIZE_BYTES_MAX
 
 
@@ -178,7 +178,7 @@ def test_transactions_share_the_way_to_the_store(run: Any) -> None:
 
 def test_one_rejected_proposal_does_not_hold_up_the_others(run: Any) -> None:
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
-        first, second = (keys.uuid_from_text(f"AAAAAAAAQACAAAAAAAAAA{letter}") for letter in "gw")
+        first, second = (identities.uuid_from_text(f"AAAAAAAAQACAAAAAAAAAA{letter}") for letter in "gw")
         state = Partition(first, 1, (1,), (1,), (follower.image.brokers[1].epoch,), 1)
         # The controller's image is held back, so that it proposes a state that already exists.
         held = asyncio.Event()
@@ -204,17 +204,17 @@ def test_one_rejected_proposal_does_not_hold_up_the_others(run: Any) -> None:
 
 def test_a_controller_that_lost_its_lease_writes_nothing_until_it_has_a_new_one(run: Any) -> None:
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
-        holder = (await store.read(keys.CONTROLLER)).entries[0]
+        holder = (await store.read(keys.controller.key)).entries[0]
         usurper = await store.store.grant(30)
         await store.store.transact(
-            [], [Put(keys.CONTROLLER, holder.value, usurper)]
+            [], [Put(keys.controller.key, holder.value, usurper)]
         )  # as if the lease had ended and another process had been faster
-        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        topic_id = identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
         await store.store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
         await asyncio.sleep(0.3)
-        assert not (await store.read(keys.PARTITIONS)).entries
+        assert not (await store.read(keys.partition.prefix)).entries
         assert not controller.active
-        await store.store.transact([], [Delete(keys.CONTROLLER)])
+        await store.store.transact([], [Delete(keys.controller.key)])
         assert await follower.wait(lambda image: image.topics.get("t"), 10)
         assert controller.active
         mark = (await store.read(keys.ready(topic_id))).entries[0]
@@ -257,8 +257,8 @@ def test_leaders_are_balanced_when_the_time_comes(tmp_path: Path) -> None:
 
 def test_a_controller_that_was_taken_for_dead_takes_office_again(run: Any) -> None:
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
-        holder = (await store.read(keys.CONTROLLER)).entries[0]
-        await store.store.transact([Guard(keys.CONTROLLER, holder.mod_revision)], [Delete(keys.CONTROLLER)])
+        holder = (await store.read(keys.controller.key)).entries[0]
+        await store.store.transact([Guard(keys.controller.key, holder.mod_revision)], [Delete(keys.controller.key)])
 
         assert (await another_term(follower, holder.mod_revision, 5)).name == "test"
         await intents.create_topic(NewTopic("t", 1, 1), 10)
@@ -318,7 +318,7 @@ class Counting(FaultyStore):
     async def transact(self, guards: Any, writes: Any) -> Committed | Rejected:
         at = asyncio.get_running_loop().time()
         result = await self.store.transact(guards, writes)
-        of_lineage = any(write.key.startswith(keys.LINEAGE) for write in writes)
+        of_lineage = any(write.key.startswith(keys.lineage.prefix) for write in writes)
         self.asked.append((at, of_lineage, isinstance(result, Rejected)))
         return result
 
@@ -403,9 +403,11 @@ def test_no_lineage_word_is_written_soon_after_a_term_began(tmp_path: Path, monk
         async with counted_controller(tmp_path) as (store, follower, _, _):
             await follower.wait(lambda image: image.lineage or None, 20)
             for _ in range(3):
-                holder = (await store.store.read(keys.CONTROLLER)).entries[0]
+                holder = (await store.store.read(keys.controller.key)).entries[0]
                 count, began = len(store.words), asyncio.get_running_loop().time()
-                await store.store.transact([Guard(keys.CONTROLLER, holder.mod_revision)], [Delete(keys.CONTROLLER)])
+                await store.store.transact(
+                    [Guard(keys.controller.key, holder.mod_revision)], [Delete(keys.controller.key)]
+                )
                 await until(lambda count=count: len(store.words) > count)  # type: ignore[misc]
                 assert store.words[-1] - began >= 1.0
 
@@ -445,7 +447,7 @@ def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, mon
         assert term is not None
 
         async def transact(guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
-            if not refused and any(write.key.startswith(keys.LINEAGE) for write in writes):
+            if not refused and any(write.key.startswith(keys.lineage.prefix) for write in writes):
                 refused.append(writes)
                 raise ForeignStore("planned")
             return await FaultyStore.transact(store, guards, writes)

@@ -11,8 +11,8 @@ from ottla.controller.decide import decide, whole_scope
 from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
 from ottla.metadata.eligibility import FEATURE
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import DRAINED, Changed, Image
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
     NO_EPOCH,
     Broker,

@@ -19,8 +19,8 @@ from ottla.metadata import keys
 from ottla.metadata.backup import Backup, NotABackup, RestoreRefused, lines_of, read_backup, restore
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Image
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.lineage import Known, judge
 from ottla.metadata.model import (
     NO_LEADER,
@@ -55,14 +55,14 @@ async def filled(path: Path, **cluster: Any) -> EmbeddedStore:
     lease = await store.grant(60)
     state = Partition(T, 0, (1, 2), (2, 1), (10, 11), 2, 5, 6, elr=(1,), elr_epochs=(11,), unknown={"of_later": 1})
     puts = [
-        Put(keys.CLUSTER, Cluster("abc", **cluster).encode()),
-        Put(keys.PRODUCER_IDS, ProducerIds(4000).encode()),
+        Put(keys.cluster.key, Cluster("abc", **cluster).encode()),
+        Put(keys.producer_ids.key, ProducerIds(4000).encode()),
         Put(keys.config(ConfigResource("topic", "tä\u2028")), Config({"a": "b"}).encode()),
         Put(keys.election(T, 0), Election().encode()),
         Put("of-later/x", b"\xff\x00"),
         Put(keys.broker(1), Broker(1, 0, {}).encode(), lease),
         Put(keys.broker(7), Broker(7, 0, {}).encode(), lease),
-        Put(keys.CONTROLLER, b"{}", lease),
+        Put(keys.controller.key, b"{}", lease),
         Put(keys.topic("tä\u2028"), TopicIntent("", T, ((1, 2),) * PARTITIONS).encode()),
         Put(keys.ready(T), Ready(PARTITIONS).encode()),
     ]
@@ -85,7 +85,7 @@ def test_a_backup_says_nothing_of_who_lives(tmp_path: Path) -> None:
         snapshot = await store.read()
         backup = read_backup("".join(lines_of(snapshot)).splitlines(keepends=True))
         assert (backup.cluster, backup.revision, backup.brokers) == (Cluster("abc", 3), snapshot.revision, (1, 7))
-        living = {keys.broker(1), keys.broker(7), keys.CONTROLLER}
+        living = {keys.broker(1), keys.broker(7), keys.controller.key}
         expected = {entry.key: entry.value for entry in snapshot.entries if entry.key not in living}
         assert {entry.key: entry.value for entry in backup.entries} == expected
         await store.close()
@@ -165,10 +165,10 @@ def test_a_store_in_use_or_of_another_cluster_is_refused(tmp_path: Path) -> None
             await restore(used, backup, replace_all=True)
         await used.close()
         store = await EmbeddedStore.open(tmp_path / "b")
-        await store.transact([], [Put(keys.CLUSTER, Cluster("other").encode())])
+        await store.transact([], [Put(keys.cluster.key, Cluster("other").encode())])
         with pytest.raises(RestoreRefused, match="holds cluster other"):
             await restore(store, backup, replace_all=True)
-        await store.transact([], [Put(keys.CLUSTER, Cluster("abc").encode())])
+        await store.transact([], [Put(keys.cluster.key, Cluster("abc").encode())])
         with pytest.raises(RestoreRefused, match="isn't empty"):
             await restore(store, backup)
         await store.close()
@@ -249,10 +249,10 @@ def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Pa
         before = await EmbeddedStore.open(tmp_path / "before")
         first = await restore(before, await backed_up(tmp_path / "source"))
         backup = read_backup(list(lines_of(await before.read())))
-        (entry,) = (entry for entry in backup.entries if entry.key == keys.CLUSTER)
+        (entry,) = (entry for entry in backup.entries if entry.key == keys.cluster.key)
         document = json.loads(entry.value) | {"generation": 2, "restored_ms": first.restored_ms + 1}
         store = await EmbeddedStore.open(tmp_path / "earlier version's")
-        await store.transact([], [Put(keys.CLUSTER, json.dumps(document).encode())])
+        await store.transact([], [Put(keys.cluster.key, json.dumps(document).encode())])
         second = Image.of(await store.read()).cluster
         assert second is not None
         known = judge(Known("abc", 1, 5, "aaaaaaaa", first.restored_ms, first.restore, first.past), second, {})

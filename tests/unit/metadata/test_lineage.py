@@ -42,9 +42,9 @@ class History:
             word = "".join(self._random.choices("abcdefghijklmnopqrstuvwxyzABCDEFGH0123456789-_", k=8))
             _, writes = next_word(self.rows, word)
             for write in writes:
-                if not write.key.startswith(keys.LINEAGE):
+                if not write.key.startswith(keys.lineage.prefix):
                     continue
-                row = keys.lineage_row(write.key)
+                row = keys.lineage.of(write.key)
                 if isinstance(write, Put):
                     self.rows[row] = LineageRow.decode(Entry(write.key, write.value, 1, 1))
                 else:
@@ -129,10 +129,10 @@ def test_a_restore_by_an_earlier_version_that_kept_the_id_of_the_one_before_is_a
     first = Cluster("own", 1, restored_ms=1000, restore=new_restore_id(1, "AAAAAAAA"), past=("0@5",))
     document = json.loads(first.encode())
     document |= {"generation": 2, "restored_ms": 99_999}
-    later = Cluster.decode(Entry(keys.CLUSTER, json.dumps(document).encode(), 7, 1))
+    later = Cluster.decode(Entry(keys.cluster.key, json.dumps(document).encode(), 7, 1))
     known = judge(Known("own", 1, number, "aaaaaaaa", 1000, first.restore, first.past), later, {})
     assert (known.restore_id, known.past) == ("2@99999", ("0@5", first.restore))
-    assert Cluster.decode(Entry(keys.CLUSTER, later.encode(), 7, 1)) == later
+    assert Cluster.decode(Entry(keys.cluster.key, later.encode(), 7, 1)) == later
     with pytest.raises(ForeignStore, match="was restored as generation 2 since"):
         judge(known, first, {})
 

@@ -65,8 +65,8 @@ async def own_store(folder: Path, known: Known | None = None) -> AsyncIterator[t
 
 async def word(store: Store, text: str) -> None:
     """Adds a lineage word, as a controller does."""
-    found = (await store.read(keys.LINEAGE)).entries
-    rows = {keys.lineage_row(entry.key): LineageRow.decode(entry) for entry in found}
+    found = (await store.read(keys.lineage.prefix)).entries
+    rows = {keys.lineage.of(entry.key): LineageRow.decode(entry) for entry in found}
     guard, writes = next_word(rows, text)
     assert isinstance(await store.transact([guard], writes), Committed)
 
@@ -217,7 +217,7 @@ def test_a_new_connection_without_a_word_for_what_was_seen_last_asks_for_a_snaps
         await word(inner, "aaaaaaaa")
         await own.transact([], [Put("topics/x", b"")])
         watch = own.watch("", begun)
-        assert (await anext(watch)).changes[0].key.startswith(keys.LINEAGE)
+        assert (await anext(watch)).changes[0].key.startswith(keys.lineage.prefix)
         await anext(watch)  # the word vouches for all that was seen
         with pytest.raises(Compacted):
             await anext(watch)
@@ -258,7 +258,7 @@ def test_a_restored_store_is_joined_by_a_start_and_ends_what_runs(tmp_path: Path
             backup = read_backup(list(lines_of(await own.read())))
             right, inner.store = inner.store, await EmbeddedStore.open(tmp_path / "restored")
             await restore(inner.store, backup)
-            assert not (await inner.store.read(keys.LINEAGE)).entries
+            assert not (await inner.store.read(keys.lineage.prefix)).entries
             with pytest.raises(StoreRestored, match="it is generation 1 of cluster mine now"):
                 await own.transact([], [Put("x", b"")])
             again = OwnStore(inner, own.known)

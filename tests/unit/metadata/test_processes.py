@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ottla.metadata import follower as following
-from ottla.metadata import keys, registration
+from ottla.metadata import identities, keys, registration
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import (
     Broker,
     BrokerState,
@@ -128,7 +128,7 @@ def test_waiters_go_on_after_the_listeners_and_give_up_in_time(run: Callable[[Bo
 
 def test_a_new_snapshot_is_taken_over_with_pauses_and_whole(run: Callable[[Body], None]) -> None:
     async def body(store: FaultyStore) -> None:
-        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        topic_id = identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
         state = Partition(topic_id, 0, (1,), (1,), (5,), 1).encode()
         for start in range(0, 1500, 100):
             await store.transact([], [Put(keys.partition(topic_id, start + i), state) for i in range(100)])
@@ -344,7 +344,7 @@ def test_unknown_outcomes_are_settled_where_other_clusters_move_the_revision(run
 
 def test_settings_of_a_topic_that_grows_meanwhile_are_changed(run: Callable[[Body], None]) -> None:
     async def body(store: FaultyStore) -> None:
-        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        topic_id = identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
         await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
         follower = Follower(store)
         await follower.start()  # the follower isn't run yet, so its image is old
@@ -396,7 +396,7 @@ def test_what_a_later_version_wrote_into_settings_survives_an_edit(run: Callable
 
 def test_a_deletion_is_confirmed_when_the_store_is_back(run: Callable[[Body], None]) -> None:
     async def body(store: FaultyStore) -> None:
-        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        topic_id = identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
         await store.transact([], [Put(keys.tombstone(topic_id), Tombstone(topic_id, "t", (1, 2)).encode())])
         intents, follower, task = await admin(store)
         store.plan.append(REFUSED)
@@ -410,7 +410,7 @@ def test_a_deletion_is_confirmed_when_the_store_is_back(run: Callable[[Body], No
 
 def test_a_deletion_retries_when_the_topic_grew_meanwhile(run: Callable[[Body], None]) -> None:
     async def body(store: FaultyStore) -> None:
-        topic_id = keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
+        topic_id = identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
         await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
         follower = Follower(store)
         await follower.start()  # the follower isn't run yet, so its image is old

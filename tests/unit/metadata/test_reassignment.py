@@ -16,9 +16,9 @@ from ottla.controller.runner import Controller
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import DRAINED
 from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import NO_EPOCH, NO_LEADER, Broker, BrokerState, Partition, Reassignment
 from ottla.metadata.reassignment import check_cancellable
 from ottla.metadata.store import Delete, Put

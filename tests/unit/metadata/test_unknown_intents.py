@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from ottla.controller.runner import Controller
-from ottla.metadata import keys, settling
+from ottla.metadata import identities, keys, settling
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Broker, BrokerState, TopicIntent
 from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -137,7 +137,7 @@ def test_somebody_else_s_topic_is_not_taken_for_the_one_of_unknown_outcome(
 
     async def main() -> None:
         async with cluster(tmp_path) as made:
-            other = TopicIntent("u", keys.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg"), ((1,),))
+            other = TopicIntent("u", identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg"), ((1,),))
             made.faulty.plan.append(LOST)
             creating = asyncio.ensure_future(made.intents.create_topic(NewTopic("u", 1, 1), PATIENCE_S))
             await until(lambda: not made.faulty.plan)

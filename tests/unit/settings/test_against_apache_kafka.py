@@ -24,6 +24,7 @@ from ottla.broker.api import (
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.intents import Intents
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Config, Partition, Ready, TopicIntent
@@ -75,7 +76,7 @@ async def _with_topic(store: EmbeddedStore) -> None:
         keys.partition(TOPIC_ID, 0): Partition(TOPIC_ID, 0, (0,), (0,), (1,), 0),
         keys.ready(TOPIC_ID): Ready(1),
         keys.broker(0): Registered(0, 1, {}, state=BrokerState.RUNNING),
-        keys.config(keys.ConfigResource("broker", "")): Config({"min.insync.replicas": "1"}),
+        keys.config(ConfigResource("broker", "")): Config({"min.insync.replicas": "1"}),
     }
     await store.transact([Guard(key, 0) for key in values], [Put(key, value.encode()) for key, value in values.items()])
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from ottla.broker.ports import WithId, WithImage, WithIntents
-from ottla.metadata.keys import ConfigResource
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.alteration import Resource

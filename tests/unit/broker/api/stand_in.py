@@ -30,8 +30,8 @@ from ottla.controller.runner import Controller
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
+from ottla.metadata.identities import ConfigResource
 from ottla.metadata.intents import Intents
-from ottla.metadata.keys import ConfigResource
 from ottla.metadata.model import Broker as Registered
 from ottla.metadata.model import BrokerState, Endpoint
 from ottla.metadata.registration import Registration

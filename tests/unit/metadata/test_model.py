@@ -1,4 +1,4 @@
-"""Keys can be read back, and a version that doesn't know some fields of a value keeps them."""
+"""Values can be read back, and keep fields that this version of Ottla doesn't know."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 from dataclasses import replace
 from uuid import UUID
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
 from ottla.metadata import keys
-from ottla.metadata.keys import ConfigResource, Kind
+from ottla.metadata.identities import ConfigResource
+from ottla.metadata.keys import KINDS, kind_of
 from ottla.metadata.model import (
     Broker,
     BrokerState,
@@ -21,6 +20,8 @@ from ottla.metadata.model import (
     Election,
     Endpoint,
     Feature,
+    LineageRow,
+    LineageWord,
     LogEnd,
     Partition,
     ProducerIds,
@@ -38,53 +39,13 @@ from ottla.metadata.store import Entry
 TOPIC_ID = UUID("12345678-1234-4321-8765-123456789abc")
 
 
-@given(st.uuids())
-def test_uuids_as_kafka_writes_them(value: UUID) -> None:
-    text = keys.uuid_text(value)
-    assert len(text) == 22
-    assert keys.uuid_from_text(text) == value
-
-
-def test_kafkas_own_example_of_a_uuid() -> None:
-    assert keys.uuid_text(UUID(int=0)) == "AAAAAAAAAAAAAAAAAAAAAA"
-    with pytest.raises(ValueError, match="UUID"):
-        keys.uuid_from_text("abcd")
-
-
-names = st.text(max_size=8) | st.sampled_from(["<default>", "a/b", "%3C", "ä=,"])
-
-
-@given(st.sampled_from(["topic", "broker", "group", "client-metrics"]), names)
-def test_config_keys(kind: str, name: str) -> None:
-    key = keys.config(ConfigResource(kind, name))
-    assert keys.kind_of(key) is Kind.CONFIG
-    assert keys.config_resource(key) == ConfigResource(kind, name)
-
-
-@given(st.dictionaries(st.sampled_from(["user", "client-id", "ip"]), st.none() | names, min_size=1))
-def test_quota_keys(entity: dict[str, str | None]) -> None:
-    wanted = tuple(sorted(entity.items()))
-    assert keys.quota_entity(keys.quota(wanted)) == wanted
-
-
-def test_other_keys() -> None:
-    assert keys.partition_id(keys.partition(TOPIC_ID, 17)) == (TOPIC_ID, 17)
-    assert keys.partition_id(keys.election(TOPIC_ID, 3)) == (TOPIC_ID, 3)
-    assert keys.topic_id(keys.ready(TOPIC_ID)) == keys.topic_id(keys.tombstone(TOPIC_ID)) == TOPIC_ID
-    assert keys.broker_id(keys.broker(7)) == 7
-    assert keys.partition_id(keys.reassignment(TOPIC_ID, 3)) == (TOPIC_ID, 3)
-    assert keys.topic_name(keys.topic("a.b")) == "a.b"
-    assert keys.feature_name(keys.feature("metadata.version")) == "metadata.version"
-    assert keys.kind_of("something/of/later") is Kind.UNKNOWN
-
-
 VALUES = [
-    (keys.CLUSTER, Cluster("abc", 3, revision=9)),
-    (keys.CLUSTER, Cluster("abc", 3, True, (1, 2), 9)),
+    (keys.cluster.key, Cluster("abc", 3, revision=9)),
+    (keys.cluster.key, Cluster("abc", 3, True, (1, 2), 9)),
     (keys.report(3, 1), Report(7, 2, {(TOPIC_ID, 1): LogEnd(4, 100, 5), (TOPIC_ID, 2): LogEnd(-1, 0, -1)}, 9)),
-    (keys.CONTROLLER, ControllerHolder("broker 1", 1, 9)),
-    (keys.CONTROLLER, ControllerHolder("controller-1", -3, 9, "there", 9404)),
-    (keys.PRODUCER_IDS, ProducerIds(5000, 9)),
+    (keys.controller.key, ControllerHolder("broker 1", 1, 9)),
+    (keys.controller.key, ControllerHolder("controller-1", -3, 9, "there", 9404)),
+    (keys.producer_ids.key, ProducerIds(5000, 9)),
     (
         keys.broker(4),
         Broker(
@@ -113,7 +74,14 @@ VALUES = [
     (keys.election(TOPIC_ID, 1), Election(True, 9)),
     (keys.reassignment(TOPIC_ID, 1), Reassignment((3, 1), 9)),
     (keys.reassignment(TOPIC_ID, 2), Reassignment(None, 9)),
+    (keys.lineage(3), LineageRow("abcd-_12", 9)),
+    (keys.lineage_word("abcd-_12"), LineageWord()),
 ]
+
+
+def test_every_kind_has_a_value_here() -> None:
+    assert {kind_of(key) for key, _ in VALUES} == {*KINDS.values()}
+    assert all((kind := kind_of(key)) is not None and type(value) is kind.value for key, value in VALUES)
 
 
 @pytest.mark.parametrize(("key", "value"), VALUES, ids=lambda value: type(value).__name__)

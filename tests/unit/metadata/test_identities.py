@@ -1,0 +1,47 @@
+"""Identities can be read back from keys."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from ottla.metadata import identities
+from ottla.metadata.identities import BY_ENTITY, BY_PARTITION, BY_RESOURCE, BY_TOPIC_ID, ConfigResource
+
+
+@given(st.uuids())
+def test_uuids_as_kafka_writes_them(value: UUID) -> None:
+    text = identities.uuid_text(value)
+    assert len(text) == 22
+    assert identities.uuid_from_text(text) == value
+
+
+def test_kafkas_own_example_of_a_uuid() -> None:
+    assert identities.uuid_text(UUID(int=0)) == "AAAAAAAAAAAAAAAAAAAAAA"
+    with pytest.raises(ValueError, match="UUID"):
+        identities.uuid_from_text("abcd")
+
+
+names = st.text(max_size=8) | st.sampled_from(["<default>", "a/b", "%3C", "ä=,"])
+
+
+@given(st.sampled_from(["topic", "broker", "group", "client-metrics"]), names)
+def test_resources_with_settings(kind: str, name: str) -> None:
+    resource = ConfigResource(kind, name)
+    assert BY_RESOURCE.of(f"x/{BY_RESOURCE.text(resource)}") == resource
+
+
+@given(st.dictionaries(st.sampled_from(["user", "client-id", "ip"]), st.none() | names, min_size=1))
+def test_entities_with_quotas(entity: dict[str, str | None]) -> None:
+    wanted = tuple(sorted(entity.items()))
+    assert BY_ENTITY.of(f"x/{BY_ENTITY.text(wanted)}") == wanted
+
+
+def test_an_identity_that_is_written_in_another_way_is_refused() -> None:
+    with pytest.raises(ValueError, match="not enough values"):
+        BY_PARTITION.of("x/AAAAAAAAQACAAAAAAAAAAg")
+    with pytest.raises(ValueError, match="UUID"):
+        BY_TOPIC_ID.of("x/AAAA")
