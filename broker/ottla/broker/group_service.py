@@ -272,7 +272,7 @@ class GroupService:
         counts = dict.fromkeys(State, 0)
         for shard in self._runtime.partitions.values():
             for group in shard.core.groups.values():
-                counts[group.state] += 1
+                counts[group.membership.state] += 1
         return counts
 
     @property
@@ -323,14 +323,15 @@ class GroupService:
             self.counters.completed_rebalances += new is State.STABLE
         for store in effects.stores:
             self._store(shard, group, store)
-        if group.state is State.DEAD:
+        if group.membership.state is State.DEAD:
             self._timers.forget(group)
         else:
             self._arm(shard, group)
 
     def _arm(self, shard: Shard, group: ClassicGroup) -> None:
-        if group.wake_ms != NEVER_MS:
-            self._timers.ask(shard, group, group.wake_ms)
+        wake_ms = group.wake_ms
+        if wake_ms != NEVER_MS:
+            self._timers.ask(shard, group, wake_ms)
 
     def _store(self, shard: Shard, group: ClassicGroup, store: Store) -> None:
         try:
@@ -357,7 +358,7 @@ class GroupService:
         self._perform(shard, group, shard.core.stored(group, store, error, self._now()))
 
     def _time_passed(self, shard: Shard, group: ClassicGroup) -> None:
-        if group.state is not State.DEAD:
+        if group.membership.state is not State.DEAD:
             self._perform(shard, group, group.time_passed(self._now()))
 
     # --- writing ---

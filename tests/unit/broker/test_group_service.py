@@ -600,7 +600,7 @@ def test_a_restart_is_a_replay() -> None:
         assert again.service.heartbeat("g", member, 1, None) is ErrorCode.none
         after = again.service.group("g")
         assert after is not None
-        assert after.snapshot() == before.snapshot()
+        assert after.membership.snapshot() == before.membership.snapshot()
         assert await again.service.fetch_all("h", False) == await stage.service.fetch_all("h", False)
         assert again.service.offset_count == 199
         assert (await again.sync("g", member, 1, {}))["assignment"] == b"plan"
@@ -621,7 +621,8 @@ def test_what_a_real_kafka_wrote_is_loaded() -> None:
             groups = {group.group_id: group for group in stage.service.groups()}
             assert list(groups) == ([] if name == "deleted" else [name])
             if name == "readers":
-                assert (groups[name].state, groups[name].generation) == (State.EMPTY, 2)
+                membership = groups[name].membership
+                assert (membership.state, membership.generation) == (State.EMPTY, 2)
                 offsets = await stage.service.fetch_all(name, False)
                 assert {index: value.offset for index, value in offsets["flights"].items()} == {0: 10, 1: 10, 2: 10}
             await stage.service.stop()

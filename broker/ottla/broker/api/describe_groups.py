@@ -48,21 +48,22 @@ def _describe(broker: Broker, request: Request, group_id: str) -> dict[str, Any]
 
 
 def _description(group: ClassicGroup) -> dict[str, Any]:
-    stable = group.state is State.STABLE
+    membership = group.membership
+    stable = membership.state is State.STABLE
     return {
         "error_code": ErrorCode.none,
-        "group_state": group.state.value,
-        "protocol_type": group.roster.protocol_type or "",
-        "protocol_data": (group.protocol or "") if stable else "",
+        "group_state": membership.state.value,
+        "protocol_type": membership.roster.protocol_type or "",
+        "protocol_data": (membership.protocol or "") if stable else "",
         "members": [
             {
                 "member_id": member.member_id,
                 "group_instance_id": member.instance_id,
                 "client_id": member.client_id,
                 "client_host": member.client_host,
-                "member_metadata": member.metadata(group.protocol) if stable else b"",
+                "member_metadata": member.metadata(membership.protocol) if stable else b"",
                 "member_assignment": member.assignment,
             }
-            for member in group.roster
+            for member in membership.roster
         ],
     }

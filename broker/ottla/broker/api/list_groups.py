@@ -38,11 +38,11 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
         "groups": [
             {
                 "group_id": group.group_id,
-                "protocol_type": group.roster.protocol_type or "",
-                "group_state": group.state.value,
+                "protocol_type": group.membership.roster.protocol_type or "",
+                "group_state": group.membership.state.value,
                 "group_type": CLASSIC,
             }
             for group in groups
-            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+            if (not states or group.membership.state.value.lower() in states) and (not types or CLASSIC in types)
         ],
     }

@@ -151,9 +151,11 @@ class Offsets:
 
         An offset with an expiry time of its own expires then, but also only if its group is one of these.
         """
-        simple = group.roster.protocol_type is None
-        empty = group.state is State.EMPTY
-        reading = group.roster.protocol_type == CONSUMER and group.state is State.STABLE and group.topics is not None
+        membership = group.membership
+        state, protocol_type = membership.state, membership.roster.protocol_type
+        simple = protocol_type is None
+        empty = state is State.EMPTY
+        reading = protocol_type == CONSUMER and state is State.STABLE and membership.topics is not None
         if not (simple or empty or reading):
             return []
         found = []
@@ -163,8 +165,8 @@ class Offsets:
             for partition, value in partitions.items():
                 key = OffsetKey(group.group_id, topic, partition)
                 since_ms = value.commit_ms
-                if empty and not simple and group.state_since_ms is not None:
-                    since_ms = group.state_since_ms
+                if empty and not simple and membership.state_since_ms is not None:
+                    since_ms = membership.state_since_ms
                 due_ms = value.expire_ms if value.expire_ms >= 0 else since_ms + retention_ms
                 if now_ms >= due_ms and not self.undecided(key):
                     found.append(key)

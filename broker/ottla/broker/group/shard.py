@@ -94,11 +94,11 @@ class GroupShard:
         if join.member_id:
             effects.answer_join(join.ticket, ErrorCode.unknown_member_id, join.member_id)
             return effects
-        group = ClassicGroup(group_id, limits)
-        group.state_since_ms = now.wall_ms
-        empty = group.snapshot()
+        group = ClassicGroup(group_id, limits, now.wall_ms)
+        empty = group.membership.snapshot()
         effects = group.join(join, now)
-        if not group.roster.members and not group.roster.pending:
+        roster = group.membership.roster
+        if not roster.members and not roster.pending:
             return effects  # refused
         self.groups[group_id] = group
         # The first record of the group, so that a replay doesn't restore an older record of a group of the same name.
@@ -108,7 +108,7 @@ class GroupShard:
     def sync(self, group_id: str, sync: Sync, now: Now) -> Effects:
         """A SyncGroup."""
         group = self.groups.get(group_id)
-        if group is not None and group.state is not State.EMPTY:
+        if group is not None and group.membership.state is not State.EMPTY:
             return group.sync(sync, now)
         effects = Effects()
         effects.answer_sync(sync.ticket, ErrorCode.unknown_member_id)
@@ -139,7 +139,7 @@ class GroupShard:
     def stored(self, group: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
         """Tells a group that its store was committed or has failed."""
         effects = group.stored(store, error, now)
-        if group.state is State.DEAD and self.groups.get(group.group_id) is group:
+        if group.membership.state is State.DEAD and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
         return effects
 
@@ -187,7 +187,8 @@ class GroupShard:
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.group_id_not_found)
-        if group.state is not State.EMPTY and group.roster.protocol_type != CONSUMER:
+        membership = group.membership
+        if membership.state is not State.EMPTY and membership.roster.protocol_type != CONSUMER:
             raise KafkaError(ErrorCode.non_empty_group)
         plan = Plan(response=[])
         known = set(self.offsets.keys_of(group_id))
@@ -206,7 +207,7 @@ class GroupShard:
         plan = Plan(response=[])
         for group_id in group_ids:
             group = self.groups.get(group_id)
-            error = ErrorCode.group_id_not_found if group is None else DELETE[group.state]
+            error = ErrorCode.group_id_not_found if group is None else DELETE[group.membership.state]
             plan.response.append(error)
             if error is ErrorCode.none:
                 plan.changes += ((key, None) for key in self.offsets.keys_of(group_id))
@@ -222,7 +223,7 @@ class GroupShard:
         expired = self.offsets.expired(group, self.limits.offsets_retention_ms, now.wall_ms)
         plan = Plan([(key, None) for key in expired])
         gone = set(expired)
-        if group.state is State.EMPTY and all(key in gone for key in self.offsets.keys_of(group_id)):
+        if group.membership.state is State.EMPTY and all(key in gone for key in self.offsets.keys_of(group_id)):
             plan.changes.append((GroupKey(group_id), None))
         return plan
 
