@@ -17,6 +17,7 @@ from ottla.broker.coordination.committed_view import SLICE_RECORDS
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
+from ottla.broker.group.group import GroupType
 from ottla.broker.group.offsets import Offsets
 from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
@@ -239,7 +240,7 @@ def test_a_group_lives_on_a_partition() -> None:
         assert codes == [ErrorCode.none]
         assert await stage.fetch("g") == 5
         await stage.service.leave("g", [Leaver(member)])
-        assert stage.service.counts()[State.EMPTY] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.EMPTY.value] == 1
         keys = [read_key(record.key or b"") for record in stage.of("g").records()]
         assert keys == [GroupKey("g"), GroupKey("g"), OffsetKey("g", "t", 0), GroupKey("g")]
         await stage.service.stop()
@@ -484,9 +485,9 @@ def test_sessions_end_by_the_one_timer() -> None:
             await asyncio.sleep(8)
             assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.none
         await asyncio.sleep(9.9)
-        assert stage.service.counts()[State.STABLE] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 1
         await asyncio.sleep(0.2)
-        assert stage.service.counts()[State.EMPTY] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.EMPTY.value] == 1
 
     virtually(scene)
 
@@ -862,11 +863,11 @@ def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_t
         await asyncio.sleep(5)
         assert stage.service.counters.offset_expirations == 5  # all but simple-g2's
         await asyncio.sleep(6)
-        assert stage.service.counts()[State.STABLE] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 1
         assert stage.service.counters.errors > 5
         monkeypatch.undo()
         await asyncio.sleep(20)
-        assert stage.service.counts()[State.STABLE] == 0
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 0
         assert stage.service.counters.offset_expirations == 6
         await stage.service.stop()
 

@@ -18,10 +18,11 @@ from ottla.protocol.errors import ErrorCode
 
 from . import answers
 from .effects import Answer, Assigned, Created, Effects, Join, Leaver, Limits, Now, Replaced, Store, Sync
+from .group import FROM_COMMIT, GroupType
 from .membership import Membership
-from .records import GroupMetadata
+from .records import GroupKey, GroupMetadata
 from .roster import Member
-from .states import APPEND_ERROR, COMMIT, COMMIT_RENEWS_SESSION, HEARTBEAT, REJOIN, Rejoin, State
+from .states import APPEND_ERROR, COMMIT, COMMIT_RENEWS_SESSION, DELETE, HEARTBEAT, REJOIN, Rejoin, State
 from .subscription import CONSUMER
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000  # a client that is gone must not stay a member for longer
@@ -36,6 +37,8 @@ class ClassicGroup:
 
     __slots__ = ("_limits", "_storing", "group_id", "membership")
 
+    type = GroupType.CLASSIC
+
     def __init__(self, group_id: str, limits: Limits, empty_since_ms: int | None = None) -> None:
         self.group_id = group_id
         self.membership = Membership(group_id, limits, empty_since_ms)
@@ -48,18 +51,6 @@ class ClassicGroup:
         group = cls(group_id, limits)
         group.membership.restore(value)
         return group
-
-    @property
-    def wake_ms(self) -> int:
-        """A time of the steady clock, not after the next deadline, at which `time_passed` is to be called."""
-        return self.membership.deadlines.wake_ms
-
-    def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to `topic`; True for a consumer group whose subscriptions can't be decoded."""
-        membership = self.membership
-        if membership.topics is None:
-            return membership.roster.protocol_type == CONSUMER
-        return topic in membership.topics
 
     # --- requests ---
 
@@ -151,7 +142,69 @@ class ClassicGroup:
             self.membership.rebalance_or_complete(f"left: {', '.join(gone)}", now, effects)
         return results, effects
 
-    # --- calls of the coordinator ---
+    # --- what a shard asks of any group ---
+
+    @property
+    def protocol_type(self) -> str:
+        """The members' protocol type; empty for a group that only keeps offsets."""
+        return self.membership.roster.protocol_type or ""
+
+    @property
+    def state_name(self) -> str:
+        """The state, as DescribeGroups and ListGroups show it."""
+        return self.membership.state.value
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group has ended here: it was deleted, or this broker no longer coordinates it."""
+        return self.membership.state is State.DEAD
+
+    @property
+    def wake_ms(self) -> int:
+        """A time of the steady clock, not after the next deadline, at which `time_passed` is to be called."""
+        return self.membership.deadlines.wake_ms
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member subscribes to `topic`; True for a consumer group whose subscriptions can't be decoded."""
+        membership = self.membership
+        if membership.topics is None:
+            return membership.roster.protocol_type == CONSUMER
+        return topic in membership.topics
+
+    @property
+    def offset_deletion_error(self) -> ErrorCode:
+        """NON_EMPTY_GROUP for members whose topics aren't known, because they aren't consumers."""
+        membership = self.membership
+        if membership.state is State.EMPTY or membership.roster.protocol_type == CONSUMER:
+            return ErrorCode.none
+        return ErrorCode.non_empty_group
+
+    @property
+    def retention_begins_ms(self) -> int | None:
+        """When the retention time of offsets begins.
+
+        | group | begins |
+        |---|---|
+        | simple (no protocol type) | with the commit |
+        | Empty | when the group became empty, or with the commit where that isn't known |
+        | Stable consumer group, topics known | with the commit, for topics to which no member subscribes |
+        | any other | never |
+        """
+        membership = self.membership
+        state, protocol_type = membership.state, membership.roster.protocol_type
+        if state is State.EMPTY and protocol_type is not None and membership.state_since_ms is not None:
+            return membership.state_since_ms
+        reading = state is State.STABLE and protocol_type == CONSUMER and membership.topics is not None
+        return FROM_COMMIT if reading or state is State.EMPTY or protocol_type is None else None
+
+    @property
+    def deletion_error(self) -> ErrorCode:
+        """NONE for an empty group, else NON_EMPTY_GROUP, or GROUP_ID_NOT_FOUND after the group's end."""
+        return DELETE[self.membership.state]
+
+    def record_keys(self) -> tuple[GroupKey]:
+        """The key of the group's metadata, its only record."""
+        return (GroupKey(self.group_id),)
 
     def loaded(self, now: Now) -> Effects:
         """Begins all sessions anew, because this broker is the group's new coordinator. A group above group.max.size

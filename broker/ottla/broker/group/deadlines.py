@@ -45,26 +45,28 @@ class Deadlines:
         if at_ms < self.wake_ms:
             self.wake_ms = at_ms
 
-    def in_order(self) -> list[tuple[int, str, str]]:
-        """Every deadline in the order of time: (time in ms, JOIN, MEMBER_ID, SESSION or SYNC, member id or empty)."""
-        return sorted(self._every())
+    def due(self, now: Now) -> list[tuple[int, str, str]]:
+        """Every deadline that has come, in the order of time: (time in ms, JOIN, MEMBER_ID, SESSION or SYNC, member id
+        or empty)."""
+        now_ms = now.steady_ms
+        found = [
+            (at_ms, SESSION, member.member_id)
+            for member in self._roster
+            if (at_ms := member.session_deadline_ms) is not None and at_ms <= now_ms
+        ]
+        found += [(at_ms, MEMBER_ID, member_id) for member_id, at_ms in self._roster.pending.items() if at_ms <= now_ms]
+        for waits_until_ms, kind in ((self.join_ms, JOIN), (self.sync_ms, SYNC)):
+            if waits_until_ms is not None and waits_until_ms <= now_ms:
+                found.append((waits_until_ms, kind, ""))
+        found.sort()
+        return found
 
     def settle(self) -> None:
         """Makes `wake_ms` the next deadline, which can be later than the lower bound."""
-        self.wake_ms = min((at_ms for at_ms, _, _ in self._every()), default=NEVER_MS)
-
-    def _every(self) -> list[tuple[int, str, str]]:
-        found = [
-            (member.session_deadline_ms, SESSION, member.member_id)
-            for member in self._roster
-            if member.session_deadline_ms is not None
-        ]
-        found += [(at_ms, MEMBER_ID, member_id) for member_id, at_ms in self._roster.pending.items()]
-        if self.join_ms is not None:
-            found.append((self.join_ms, JOIN, ""))
-        if self.sync_ms is not None:
-            found.append((self.sync_ms, SYNC, ""))
-        return found
+        ahead = [member.session_deadline_ms for member in self._roster]
+        ahead += self._roster.pending.values()
+        ahead += (self.join_ms, self.sync_ms)
+        self.wake_ms = min((at_ms for at_ms in ahead if at_ms is not None), default=NEVER_MS)
 
 
 @dataclass(slots=True)

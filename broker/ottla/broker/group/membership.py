@@ -226,9 +226,7 @@ class Membership:
         """Handles every deadline that is due, in the order of time, and finds the next one."""
         effects = Effects()
         deadlines = self.deadlines
-        for at_ms, kind, member_id in deadlines.in_order():
-            if at_ms > now.steady_ms:
-                break
+        for at_ms, kind, member_id in deadlines.due(now):
             if kind == SESSION:
                 self._session_due(member_id, at_ms, now, effects)
             elif kind == MEMBER_ID:

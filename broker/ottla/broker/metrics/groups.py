@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
+from ottla.broker.group.group import GroupType
 from ottla.broker.group.states import State
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
 
@@ -24,9 +25,9 @@ class Source(Protocol):
 
 
 def _by_state(broker: Source) -> Iterator[Sample]:
-    counts = broker.groups.counts()
+    counts = broker.groups.counts(GroupType.CLASSIC)
     for state in State:
-        yield (("state", state.value),), counts.get(state, 0)
+        yield (("state", state.value),), counts[state.value]
 
 
 def _partitions_by_state(broker: Source) -> Iterator[Sample]:

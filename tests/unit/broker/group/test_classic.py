@@ -41,7 +41,9 @@ class Scene:
 
     @property
     def group(self) -> ClassicGroup:
-        return self.shard.groups["g"]
+        group = self.shard.groups["g"]
+        assert isinstance(group, ClassicGroup)
+        return group
 
     @property
     def membership(self) -> Membership:
