@@ -17,6 +17,7 @@ from ottla.broker.coordination.committed_view import SLICE_RECORDS
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
+from ottla.broker.group.group import GroupType
 from ottla.broker.group.offsets import Offsets
 from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
@@ -239,7 +240,7 @@ def test_a_group_lives_on_a_partition() -> None:
         assert codes == [ErrorCode.none]
         assert await stage.fetch("g") == 5
         await stage.service.leave("g", [Leaver(member)])
-        assert stage.service.counts()[State.EMPTY] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.EMPTY.value] == 1
         keys = [read_key(record.key or b"") for record in stage.of("g").records()]
         assert keys == [GroupKey("g"), GroupKey("g"), OffsetKey("g", "t", 0), GroupKey("g")]
         await stage.service.stop()
@@ -485,9 +486,9 @@ def test_sessions_end_by_the_one_timer() -> None:
             await asyncio.sleep(8)
             assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.none
         await asyncio.sleep(9.9)
-        assert stage.service.counts()[State.STABLE] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 1
         await asyncio.sleep(0.2)
-        assert stage.service.counts()[State.EMPTY] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.EMPTY.value] == 1
 
     virtually(scene)
 
@@ -601,7 +602,7 @@ def test_a_restart_is_a_replay() -> None:
         assert again.service.heartbeat("g", member, 1, None) is ErrorCode.none
         after = again.service.group("g")
         assert after is not None
-        assert after.snapshot() == before.snapshot()
+        assert after.membership.snapshot() == before.membership.snapshot()
         assert await again.service.fetch_all("h", False) == await stage.service.fetch_all("h", False)
         assert again.service.offset_count == 199
         assert (await again.sync("g", member, 1, {}))["assignment"] == b"plan"
@@ -622,7 +623,8 @@ def test_what_a_real_kafka_wrote_is_loaded() -> None:
             groups = {group.group_id: group for group in stage.service.groups()}
             assert list(groups) == ([] if name == "deleted" else [name])
             if name == "readers":
-                assert (groups[name].state, groups[name].generation) == (State.EMPTY, 2)
+                membership = groups[name].membership
+                assert (membership.state, membership.generation) == (State.EMPTY, 2)
                 offsets = await stage.service.fetch_all(name, False)
                 assert {index: value.offset for index, value in offsets["flights"].items()} == {0: 10, 1: 10, 2: 10}
             await stage.service.stop()
@@ -862,11 +864,11 @@ def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_t
         await asyncio.sleep(5)
         assert stage.service.counters.offset_expirations == 5  # all but simple-g2's, which meets the fault
         await asyncio.sleep(6)
-        assert stage.service.counts()[State.STABLE] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 1
         assert stage.service.counters.errors > 5
         monkeypatch.undo()
         await asyncio.sleep(20)
-        assert stage.service.counts()[State.STABLE] == 0
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 0
         assert stage.service.counters.offset_expirations == 6
         await stage.service.stop()
 

@@ -1,7 +1,8 @@
-"""DescribeGroups (15), versions 0–6: state, protocol and members of groups.
+"""DescribeGroups (15), versions 0–6: state, protocol and members of classic groups.
 
-A missing group is answered as Dead without an error before version 6, with GROUP_ID_NOT_FOUND from version 6 on
-(KIP-1043). The protocol and the members' metadata are shown only while the group is Stable.
+A group that is missing, or of another type, is answered as Dead without an error before version 6, with
+GROUP_ID_NOT_FOUND from version 6 on (KIP-1043). The protocol and the members' metadata are shown only while the group
+is Stable.
 """
 
 from __future__ import annotations
@@ -36,31 +37,33 @@ def _describe(broker: WithGroups, request: Request, group_id: str) -> dict[str, 
         group = broker.groups.group(group_id)
     except KafkaError as error:
         return {**answer, "error_code": error.code}
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         return {**answer, **_description(group)}
     answer["group_state"] = State.DEAD.value
     if request.api_version >= 6:
         answer["error_code"] = ErrorCode.group_id_not_found
-        answer["error_message"] = f"Group {group_id} not found."
+        found = "not found" if group is None else "is not a classic group"
+        answer["error_message"] = f"Group {group_id} {found}."
     return answer
 
 
 def _description(group: ClassicGroup) -> dict[str, Any]:
-    stable = group.state is State.STABLE
+    membership = group.membership
+    stable = membership.state is State.STABLE
     return {
         "error_code": ErrorCode.none,
-        "group_state": group.state.value,
-        "protocol_type": group.roster.protocol_type or "",
-        "protocol_data": (group.protocol or "") if stable else "",
+        "group_state": group.state_name,
+        "protocol_type": group.protocol_type,
+        "protocol_data": (membership.protocol or "") if stable else "",
         "members": [
             {
                 "member_id": member.member_id,
                 "group_instance_id": member.instance_id,
                 "client_id": member.client_id,
                 "client_host": member.client_host,
-                "member_metadata": member.metadata(group.protocol) if stable else b"",
+                "member_metadata": member.metadata(membership.protocol) if stable else b"",
                 "member_assignment": member.assignment,
             }
-            for member in group.roster
+            for member in membership.roster
         ],
     }

@@ -1,6 +1,6 @@
 """ListGroups (16), versions 0–5: the groups that this broker coordinates.
 
-Filters by state (version 4 on) and type (version 5 on) ignore case; every group is a classic one.
+Filters by state (version 4 on) and type (version 5 on) ignore case.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ API = Api(
     needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER), Right(AclOperation.DESCRIBE, ResourceType.GROUP)),
 )
 
-CLASSIC = "classic"
-
 
 async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
     """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't loaded yet."""
@@ -36,11 +34,11 @@ async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, A
         "groups": [
             {
                 "group_id": group.group_id,
-                "protocol_type": group.roster.protocol_type or "",
-                "group_state": group.state.value,
-                "group_type": CLASSIC,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state_name,
+                "group_type": group.type.value,
             }
             for group in groups
-            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+            if (not states or group.state_name.lower() in states) and (not types or group.type.value in types)
         ],
     }

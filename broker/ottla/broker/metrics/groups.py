@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ottla.broker.exposition import Sample
+from ottla.broker.group.group import GroupType
 from ottla.broker.group.states import State
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
 from ottla.broker.ports import WithGroups
@@ -13,9 +14,9 @@ _COORDINATOR = "kafka.server:type=group-coordinator-metrics,"
 
 
 def _by_state(broker: WithGroups) -> Iterator[Sample]:
-    counts = broker.groups.counts()
+    counts = broker.groups.counts(GroupType.CLASSIC)
     for state in State:
-        yield (("state", state.value),), counts.get(state, 0)
+        yield (("state", state.value),), counts[state.value]
 
 
 def _partitions_by_state(broker: WithGroups) -> Iterator[Sample]:

@@ -28,8 +28,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ottla.broker.group import answers
 from ottla.broker.group.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
 from ottla.broker.group.effects import NEVER_MS, Assigned, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.membership import Membership
 from ottla.broker.group.records import GroupMetadata
 from ottla.broker.group.roster import Member, Roster
 from ottla.broker.group.shard import GroupShard
@@ -187,8 +189,8 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.shard.groups.get("g")
         new_id = f"m{self.count}"
         if not client.member_id and group is not None:
-            old = group.roster.member_of(client.instance_id)
-            accepted = group._accepts("") and group.roster.supports("consumer", protocols)
+            old = group.membership.roster.member_of(client.instance_id)
+            accepted = group._accepts("") and group.membership.roster.supports("consumer", protocols)
             if old is not None and accepted:
                 self.renamed[old] = new_id
         join = Join(
@@ -279,16 +281,18 @@ class GroupMachine(RuleBasedStateMachine):
             self.plans.clear()
             self.stored_generations.clear()
             return
-        assert group.generation >= self.generation
-        self.generation = group.generation
-        roster = group.roster
-        assert (group.state is State.EMPTY) == (not roster.members) or group.state is State.PREPARING_REBALANCE
+        membership, roster = group.membership, group.membership.roster
+        assert membership.generation >= self.generation
+        self.generation = membership.generation
+        assert (membership.state is State.EMPTY) == (not roster.members) or (
+            membership.state is State.PREPARING_REBALANCE
+        )
         if roster.members:
             assert roster.leader in roster
         statics = [member.instance_id for member in roster if member.instance_id is not None]
         assert len(statics) == len(set(statics))
         assert roster.joined_count == sum(member.join_ticket is not None for member in roster)
-        if group.state is State.STABLE and group._initial_wait is None:
+        if membership.state is State.STABLE:
             for member in roster:
                 assert member.sync_ticket is None
 
@@ -300,7 +304,12 @@ class GroupMachine(RuleBasedStateMachine):
         parked = (
             {}
             if group is None
-            else {ticket for member in group.roster for ticket in (member.join_ticket, member.sync_ticket) if ticket}
+            else {
+                ticket
+                for member in group.membership.roster
+                for ticket in (member.join_ticket, member.sync_ticket)
+                if ticket
+            }
         )
         assert set(self.tickets) == set(parked), "the group has forgotten a waiting request"
         stores = any(holder is group for holder, _ in self.held)
@@ -318,47 +327,54 @@ class GroupMachine(RuleBasedStateMachine):
         assert not self.tickets, "a request waits forever"
         group = self.shard.groups.get("g")
         if self.stored is not None and isinstance(self.stored.meaning, Assigned):
-            restored = ClassicGroup.restored("g", self.limits, self.stored.value)
+            restored = ClassicGroup.restored("g", self.limits, self.stored.value).membership
             assert restored.snapshot() == self.stored.value
-            if group is not None and group.state is State.STABLE and group.generation == self.stored.value.generation:
-                time_ms = group.snapshot().state_timestamp_ms
-                assert replace(restored.snapshot(), state_timestamp_ms=time_ms) == group.snapshot()
-                for member in group.roster:
+            membership = None if group is None else group.membership
+            if (
+                membership is not None
+                and membership.state is State.STABLE
+                and membership.generation == self.stored.value.generation
+            ):
+                time_ms = membership.snapshot().state_timestamp_ms
+                assert replace(restored.snapshot(), state_timestamp_ms=time_ms) == membership.snapshot()
+                for member in membership.roster:
                     assert restored.roster.members[member.member_id].assignment == member.assignment
 
 
 # --- proofs that the checks above notice faults ---
 
 
-def _forgets_who_it_drops(self: ClassicGroup, member_id: str, effects: Effects) -> None:
+def _forgets_who_it_drops(self: Membership, member_id: str, effects: Effects) -> None:
     self.roster.remove(member_id)
 
 
-def _everyone_leads(self: ClassicGroup, member: Member, *, with_members: bool) -> dict[str, Any]:
-    answer = _generation_answer(self, member, with_members=with_members)
+def _everyone_leads(
+    roster: Roster, generation: int, protocol: str | None, member: Member, *, with_members: bool
+) -> dict[str, Any]:
+    answer = _joined(roster, generation, protocol, member, with_members=with_members)
     return {**answer, "leader": member.member_id}
 
 
-def _waits_without_deadline(self: ClassicGroup, why: str, now: Now, effects: Effects) -> None:
-    _prepare_rebalance(self, why, now, effects)
-    self._join_deadline_ms = None
+def _waits_without_deadline(self: Membership, why: str, now: Now, effects: Effects) -> None:
+    _rebalance(self, why, now, effects)
+    self.deadlines.join_ms = None
 
 
 def _assigns_what_was_not_stored(self: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
     return _stored(self, store, ErrorCode.none, now)
 
 
-def _takes_late_assignments(self: ClassicGroup, store: Store, *rest: Any) -> None:
-    current = replace(store, value=replace(store.value, generation=self.generation))
-    _assignment_stored(self, current, *rest)
+def _takes_late_assignments(self: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
+    current = replace(store, value=replace(store.value, generation=self.membership.generation))
+    return _stored(self, current, error, now)
 
 
-def _repeats_generations(self: ClassicGroup, why: str, now: Now, effects: Effects) -> None:
-    _complete_join(self, why, now, effects)
+def _repeats_generations(self: Membership, why: str, now: Now, effects: Effects) -> None:
+    _begin_generation(self, why, now, effects)
     self.generation = min(self.generation, 2)
 
 
-def _snapshots_without_assignments(self: ClassicGroup, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
+def _snapshots_without_assignments(self: Membership, assignments: Mapping[str, bytes] | None = None) -> GroupMetadata:
     return _snapshot(self, {})
 
 
@@ -366,28 +382,27 @@ def _lets_anyone_back_in(self: Roster, member_id: str, instance_id: str | None) 
     return ErrorCode.none if self.members else ErrorCode.unknown_member_id
 
 
-_generation_answer = ClassicGroup._generation_answer
-_prepare_rebalance = ClassicGroup._prepare_rebalance
-_complete_join = ClassicGroup._complete_join
-_assignment_stored = ClassicGroup._assignment_stored
+_joined = answers.joined
+_rebalance = Membership.rebalance
+_begin_generation = Membership._begin_generation
 _stored = ClassicGroup.stored
-_snapshot = ClassicGroup.snapshot
+_snapshot = Membership.snapshot
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (ClassicGroup, "_drop", _forgets_who_it_drops),
-        (ClassicGroup, "_generation_answer", _everyone_leads),
-        (ClassicGroup, "_prepare_rebalance", _waits_without_deadline),
+        (Membership, "drop", _forgets_who_it_drops),
+        (answers, "joined", _everyone_leads),
+        (Membership, "rebalance", _waits_without_deadline),
         (ClassicGroup, "stored", _assigns_what_was_not_stored),
-        (ClassicGroup, "_assignment_stored", _takes_late_assignments),
-        (ClassicGroup, "_complete_join", _repeats_generations),
-        (ClassicGroup, "snapshot", _snapshots_without_assignments),
+        (ClassicGroup, "stored", _takes_late_assignments),
+        (Membership, "_begin_generation", _repeats_generations),
+        (Membership, "snapshot", _snapshots_without_assignments),
         (Roster, "validate", _lets_anyone_back_in),
     ],
 )
-def test_planted_bugs_are_found(owner: type, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bugs_are_found(owner: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, broken)
     hunt = settings(
         max_examples=2_000,

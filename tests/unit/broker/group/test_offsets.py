@@ -90,7 +90,7 @@ def test_a_commit_without_a_group_makes_a_simple_one() -> None:
     shard = GroupShard(Limits())
     assert commit(shard) == [ErrorCode.none]
     group = shard.groups["g"]
-    assert (group.state, group.roster.protocol_type) == (State.EMPTY, None)
+    assert (group.membership.state, group.membership.roster.protocol_type) == (State.EMPTY, None)
     with pytest.raises(KafkaError) as error:
         shard.commit("other", "m", 3, None, [to_commit()], -1, NOW)
     assert error.value.code is ErrorCode.group_id_not_found
@@ -179,9 +179,9 @@ def group_of(kind: str, limits: Limits) -> ClassicGroup:
         return ClassicGroup.restored("g", limits, GroupMetadata("connect", 4, "p", "m", 1, value.members))
     group = ClassicGroup.restored("g", limits, value)
     if kind == "rebalancing":
-        group.state = State.PREPARING_REBALANCE
+        group.membership.state = State.PREPARING_REBALANCE
     if kind == "unreadable":
-        group.topics = None
+        group.membership.topics = None
     return group
 
 
@@ -291,8 +291,8 @@ def test_a_replay_ends_where_the_appends_did(steps: list[tuple[str, str, int, in
         keys = set(shard.offsets.keys_of(group))
         assert set(again.offsets.keys_of(group)) == keys
         assert [again.offsets.latest(key) for key in keys] == [shard.offsets.latest(key) for key in keys]
-    assert {name: group.snapshot() for name, group in again.groups.items()} == {
-        name: group.snapshot() for name, group in shard.groups.items()
+    assert {name: group.membership.snapshot() for name, group in again.groups.items()} == {
+        name: group.membership.snapshot() for name, group in shard.groups.items()
     }
 
 
