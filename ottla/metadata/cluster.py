@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 from uuid import UUID
 
+from ottla.protocol.uuids import uuid_text
+
 from . import keys
 from .eligibility import FEATURE
-from .identities import uuid_text
 from .model import Cluster, Feature
 from .store import Committed, ForeignStore, Guard, Put, Store, UnknownOutcome
 

@@ -8,12 +8,12 @@ encoded name can be.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Generic, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
+
+from ottla.protocol.uuids import uuid_from_text, uuid_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,20 +45,6 @@ class Identity(Generic[P, T]):
     def __init__(self, text: Callable[P, str], of: Callable[[str], T]) -> None:
         self.text = text
         self.of = of
-
-
-def uuid_text(value: UUID) -> str:
-    """A UUID as Kafka prints it."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
-
-
-@lru_cache(maxsize=65536)
-def uuid_from_text(text: str) -> UUID:
-    """The UUID that Kafka prints as `text`. Raises ValueError."""
-    raw = base64.urlsafe_b64decode(text + "==")
-    if len(raw) != 16:
-        raise ValueError(f"not a Kafka UUID: {text!r}")
-    return UUID(bytes=raw)
 
 
 def _number_text(number: int) -> str:

@@ -28,10 +28,11 @@ from uuid import UUID
 
 from ottla.placement import Candidate, place
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.uuids import uuid_text
 
 from . import keys
 from .follower import Follower
-from .identities import ConfigResource, QuotaEntity, uuid_text
+from .identities import ConfigResource, QuotaEntity
 from .image import Image, Topic
 from .model import NO_LEADER, Broker, Config, Election, Partition, Quota, Reassignment, Tombstone, TopicIntent
 from .naming import METADATA_TOPIC, check_any_runs, check_assignments, check_topic_name, metric_name

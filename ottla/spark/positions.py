@@ -9,12 +9,12 @@ and is read as a position in the topics that have these names now.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
 from ottla.net.names import TopicPartition
+from ottla.protocol.uuids import uuid_from_text, uuid_text
 
 
 class Position(NamedTuple):
@@ -28,7 +28,7 @@ class Position(NamedTuple):
         shaped: dict[str, dict[str, int]] = {}
         for each in sorted(self.offsets):
             shaped.setdefault(each.topic, {})[str(each.partition)] = self.offsets[each]
-        return shaped | {f"{name}:{id_text(self.topic_ids[name])}": {} for name in shaped if name in self.topic_ids}
+        return shaped | {f"{name}:{uuid_text(self.topic_ids[name])}": {} for name in shaped if name in self.topic_ids}
 
     def recreated(self, later: Position) -> set[str]:
         """Topics that have another id in `later`: they were deleted, and created anew."""
@@ -42,11 +42,6 @@ def from_json(shaped: Mapping[str, Mapping[str, int]]) -> Position:
     for topic, indexes in shaped.items():
         name, colon, text = topic.partition(":")
         if colon:
-            topic_ids[name] = UUID(bytes=urlsafe_b64decode(text + "=="))
+            topic_ids[name] = uuid_from_text(text)
         offsets.update({TopicPartition(topic, int(index)): offset for index, offset in indexes.items()})
     return Position(offsets, topic_ids)
-
-
-def id_text(topic_id: UUID) -> str:
-    """A topic's id as Kafka's tools write it."""
-    return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

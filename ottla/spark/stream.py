@@ -28,11 +28,12 @@ from pyspark.sql.types import StructType
 
 from ottla.net.client import Client
 from ottla.net.names import EARLIEST, TopicPartition
+from ottla.protocol.uuids import uuid_text
 
 from .offsets import OffsetRange, rate_limited, tasks
 from .options import Offsets, ReadOptions
 from .planning import NOWHERE, assigned, ends, open_client, report_data_loss, resolve
-from .positions import Position, from_json, id_text
+from .positions import Position, from_json
 from .schema import arrow_schema
 from .task import TaskRanges
 
@@ -169,7 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report_recreated(self, begin: Position, later: Position) -> None:
         for name in sorted(begin.recreated(later)):
-            old, new = id_text(begin.topic_ids[name]), id_text(later.topic_ids[name])
+            old, new = uuid_text(begin.topic_ids[name]), uuid_text(later.topic_ids[name])
             report_data_loss(
                 self.options,
                 f"topic '{name}' was deleted and created anew (its id was {old} and is {new}): the offsets in the "

@@ -7,8 +7,9 @@ Source: Kafka's MetaProperties (version 1), CleanShutdownFileHandler and Partiti
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from uuid import UUID
+
+from ottla.protocol.uuids import uuid_from_text, uuid_text
 
 
 def parse_properties(text: bytes) -> dict[str, str]:
@@ -31,12 +32,12 @@ def parse_topic_id(text: bytes) -> UUID:
     fields = dict(line.split(": ", 1) for line in text.decode().splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise ValueError("it isn't Kafka's partition.metadata, version 0")
-    return decode_uuid(fields["topic_id"])
+    return uuid_from_text(fields["topic_id"])
 
 
 def render_topic_id(topic_id: UUID) -> bytes:
     """The bytes of `partition.metadata`."""
-    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
 
 
 def parse_clean_marker(text: bytes) -> int:
@@ -50,13 +51,3 @@ def parse_clean_marker(text: bytes) -> int:
 def render_clean_marker(broker_epoch: int) -> bytes:
     """The bytes of the marker of a clean stop."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
-
-
-def encode_uuid(value: UUID) -> str:
-    """Kafka's text of a UUID: URL-safe base64 without padding."""
-    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
-
-
-def decode_uuid(text: str) -> UUID:
-    """The UUID of Kafka's text. Raises ValueError where `text` isn't one."""
-    return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))

@@ -14,9 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from ottla.metadata.identities import uuid_text
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.uuids import uuid_text
 from tests.peers.apache_kafka import tool
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Wire

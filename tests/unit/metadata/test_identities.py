@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ottla.metadata import identities
 from ottla.metadata.identities import BY_ENTITY, BY_PARTITION, BY_RESOURCE, BY_TOPIC_ID, ConfigResource
-
-
-@given(st.uuids())
-def test_uuids_as_kafka_writes_them(value: UUID) -> None:
-    text = identities.uuid_text(value)
-    assert len(text) == 22
-    assert identities.uuid_from_text(text) == value
-
-
-def test_kafkas_own_example_of_a_uuid() -> None:
-    assert identities.uuid_text(UUID(int=0)) == "AAAAAAAAAAAAAAAAAAAAAA"
-    with pytest.raises(ValueError, match="UUID"):
-        identities.uuid_from_text("abcd")
-
 
 names = st.text(max_size=8) | st.sampled_from(["<default>", "a/b", "%3C", "ä=,"])
 

@@ -13,10 +13,10 @@ from ottla.net.client import Client, Unreachable
 from ottla.net.existence import TopicGone, Wanted
 from ottla.net.names import LATEST, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.uuids import uuid_text
 from ottla.spark import reading
 from ottla.spark.options import OptionError
 from ottla.spark.planning import DataLoss
-from ottla.spark.positions import id_text
 from ottla.spark.source import DefaultSource
 from tests.peers.scripted_cluster import FETCH, LIST_OFFSETS, METADATA, ScriptedCluster, Topic
 
@@ -196,7 +196,7 @@ def test_a_broker_that_lags_behind_a_new_topic_is_no_loss(cluster: ScriptedClust
 
 
 def ids(topic: Topic) -> dict[str, dict[str, int]]:
-    return {f"t:{id_text(topic.topic_id)}": {}}
+    return {f"t:{uuid_text(topic.topic_id)}": {}}
 
 
 def test_a_new_partition_that_one_broker_has_not_heard_of_is_no_loss(cluster: ScriptedCluster) -> None:

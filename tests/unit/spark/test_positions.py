@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from ottla.net.names import TopicPartition
-from ottla.spark.positions import Position, from_json, id_text
+from ottla.protocol.uuids import uuid_text
+from ottla.spark.positions import Position, from_json
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 OFFSETS = {TopicPartition("b", 10): 3, TopicPartition("b", 2): 1, TopicPartition("a", 0): 0}
@@ -25,7 +26,7 @@ def test_ids_stand_beside_the_offsets() -> None:
     position = Position(OFFSETS, {"a": OLD, "b": NEW, "elsewhere": NEW})
     assert from_json(json.loads(json.dumps(position.json()))) == Position(OFFSETS, {"a": OLD, "b": NEW})
     assert position.json()["a:AAAAAAAAAAAAAAAAAAAAAQ"] == {}
-    assert id_text(NEW) == "AAAAAAAAAAAAAAAAAAAAAg"
+    assert uuid_text(NEW) == "AAAAAAAAAAAAAAAAAAAAAg"
 
 
 def test_who_knows_no_ids_reads_the_same_offsets() -> None:

@@ -9,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.storage.identity import (
-    decode_uuid,
-    encode_uuid,
     parse_clean_marker,
     parse_properties,
     parse_topic_id,
@@ -18,15 +16,6 @@ from ottla.storage.identity import (
     render_properties,
     render_topic_id,
 )
-
-
-@given(st.uuids())
-def test_uuids_are_kafkas_text(value: UUID) -> None:
-    assert decode_uuid(encode_uuid(value)) == value
-
-
-def test_a_known_uuid() -> None:
-    assert encode_uuid(decode_uuid("gvvQSa46Q0eXORI28z83Yw")) == "gvvQSa46Q0eXORI28z83Yw"
 
 
 def test_meta_properties_are_read_with_comments_and_spaces() -> None:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from itertools import chain
 from uuid import UUID
 
+from ottla.protocol.uuids import uuid_text
 from ottla.storage import names
-from ottla.storage.identity import encode_uuid
 
 from .home import Home
 from .log import Log
@@ -65,7 +65,7 @@ class BadLogs:
         return OSError(
             errno.EINVAL,
             f"{path} may hold its records, but {names.PARTITION_METADATA} there can't be read: write "
-            f'"version: 0" and "topic_id: {encode_uuid(topic_id)}" into it, or move it away, and start again',
+            f'"version: 0" and "topic_id: {uuid_text(topic_id)}" into it, or move it away, and start again',
         )
 
     def topic_deleted(self, topic_id: UUID) -> None:

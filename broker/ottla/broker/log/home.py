@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from uuid import uuid4
 
+from ottla.protocol.uuids import uuid_text
 from ottla.storage import names
 from ottla.storage.checkpoints import Offsets
-from ottla.storage.identity import encode_uuid
 
 from .directory_services import DirectoryServices
 from .identity import read_properties, take_clean_marker, write_properties
@@ -54,7 +54,7 @@ class Home:
                     errno.EINVAL, f"log directory {self.path} has {name}={stored}, this broker {name}={value}"
                 )
         if not properties:
-            properties = {"version": _VERSION, **wanted, "directory.id": encode_uuid(uuid4())}
+            properties = {"version": _VERSION, **wanted, "directory.id": uuid_text(uuid4())}
             write_properties(disk, self.path, properties)
 
     def take_marker(self) -> None:

@@ -22,8 +22,8 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Entry, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
+from ottla.protocol.uuids import uuid_text
 from ottla.storage.checkpoints import parse_offsets
-from ottla.storage.identity import encode_uuid
 from tests.unit.broker.log.workbench import ALONE, contents, crash, fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
@@ -325,7 +325,7 @@ def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> N
     filled(tmp_path).close()
     for name in ("a b-0", os.fsdecode(b"\xff-0"), "t-\u0663"):
         shutil.copytree(tmp_path / "t-0", tmp_path / name)
-        identity = f"version: 0\ntopic_id: {encode_uuid(UUID(int=7))}"
+        identity = f"version: 0\ntopic_id: {uuid_text(UUID(int=7))}"
         (tmp_path / name / "partition.metadata").write_text(identity)
     opened(tmp_path).close()
     again = opened(tmp_path)
