@@ -15,8 +15,15 @@ from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, Record, crc_
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage import names
-from ottla.storage.checkpoints import parse_epochs, parse_offsets
-from ottla.storage.indexes import aborted_transactions, offset_entries, time_entries
+from ottla.storage.checkpoints import EpochEntry, parse_epochs, parse_offsets
+from ottla.storage.indexes import (
+    AbortedTransaction,
+    OffsetPosition,
+    TimestampOffset,
+    aborted_transactions,
+    offset_entries,
+    time_entries,
+)
 from ottla.storage.producer_snapshot import read_snapshot
 
 _BATCH_BYTES_MAX = 1 << 30
@@ -50,32 +57,6 @@ class DumpedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpedIndexEntry:
-    """An entry of an offset index."""
-
-    offset: int
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class DumpedTimeEntry:
-    """An entry of a time index."""
-
-    timestamp: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class DumpedAbort:
-    """An aborted transaction in a transaction index."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class DumpedProducer:
     """A producer in a producer snapshot."""
 
@@ -89,14 +70,6 @@ class DumpedProducer:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpedEpoch:
-    """An entry of a leader epoch checkpoint."""
-
-    epoch: int
-    start_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class DumpedOffset:
     """A line of an offset checkpoint."""
 
@@ -105,7 +78,9 @@ class DumpedOffset:
     offset: int
 
 
-Dumped = DumpedBatch | DumpedIndexEntry | DumpedTimeEntry | DumpedAbort | DumpedProducer | DumpedEpoch | DumpedOffset
+Dumped = (
+    DumpedBatch | OffsetPosition | TimestampOffset | AbortedTransaction | DumpedProducer | EpochEntry | DumpedOffset
+)
 
 
 class UnknownFile(ValueError):
@@ -119,7 +94,7 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
     """
     name = plain_name(path)
     if name == names.LEADER_EPOCHS:
-        return (DumpedEpoch(*entry) for entry in parse_epochs(_read(path)))
+        return iter(parse_epochs(_read(path)))
     if name.endswith("-checkpoint"):
         return (DumpedOffset(*key, offset) for key, offset in parse_offsets(_read(path)).items())
     parsed = names.parse_offset_name(name)
@@ -131,11 +106,11 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
     if suffix == names.PRODUCER_SNAPSHOT:
         return _dump_snapshot(path)
     if suffix == names.TRANSACTION_INDEX:
-        return (DumpedAbort(*entry) for entry in aborted_transactions(_read(path)))
+        return aborted_transactions(_read(path))
     if suffix == names.OFFSET_INDEX:
-        return (DumpedIndexEntry(*entry) for entry in offset_entries(_read(path), base_offset))
+        return offset_entries(_read(path), base_offset)
     if suffix == names.TIME_INDEX:
-        return (DumpedTimeEntry(*entry) for entry in time_entries(_read(path), base_offset))
+        return time_entries(_read(path), base_offset)
     raise UnknownFile(f"{path}: nothing is known of {suffix} files")
 
 

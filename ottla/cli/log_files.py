@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,8 +42,8 @@ def dump(
             if output.as_json:
                 output.line(_plain(entry))
                 continue
-            fields = {name: value for name, value in asdict(entry).items() if name != "records"}
-            print("  ".join(f"{name}={cell(value)}" for name, value in fields.items()))
+            shown = {name: value for name, value in (_fields(entry) or {}).items() if name != "records"}
+            print("  ".join(f"{name}={cell(value)}" for name, value in shown.items()))
             for record in getattr(entry, "records", None) or ():
                 headers = ",".join(f"{name}:{_text(value)}" for name, value in record.headers)
                 print(
@@ -142,13 +142,8 @@ def _plain(value: Any) -> Any:
 
     if isinstance(value, Record):
         return {"offset": value.offset, "timestamp": value.timestamp, **content_to_json(value)}
-    if is_dataclass(value) and not isinstance(value, type):
-        fields = {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-        if fields.get("records", ...) is None:
-            del fields["records"]
-        return fields
-    if hasattr(value, "_asdict"):
-        return {name: _plain(item) for name, item in value._asdict().items()}
+    if (found := _fields(value)) is not None:
+        return {name: _plain(item) for name, item in found.items() if name != "records" or item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, bytes | bytearray | memoryview):
@@ -157,6 +152,14 @@ def _plain(value: Any) -> Any:
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode("ascii")}
     return value
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """The fields of a dataclass or a named tuple, by name; None for any other value."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    named: dict[str, Any] | None = value._asdict() if hasattr(value, "_asdict") else None
+    return named
 
 
 def _text(value: bytes | None) -> str:

@@ -12,13 +12,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ottla.cli.log_dump import DumpedIndexEntry, DumpedTimeEntry, UnknownFile, dump, plain_name
+from ottla.cli.log_dump import UnknownFile, dump, plain_name
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_valid
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.record_walk import walk_of
 from ottla.protocol.unpacking import pieces
 from ottla.storage import names
-from ottla.storage.indexes import OFFSET_ENTRY, TIME_ENTRY
+from ottla.storage.indexes import OFFSET_ENTRY, TIME_ENTRY, OffsetPosition, TimestampOffset
 from ottla.storage.log_file import whole_batches
 
 
@@ -154,7 +154,7 @@ class _OffsetIndex(_Index):
     def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:
         while self._pending is not None:
             place, entry = self._pending
-            assert isinstance(entry, DumpedIndexEntry)
+            assert isinstance(entry, OffsetPosition)
             if entry.position > position:
                 return
             if entry.position < position:
@@ -166,7 +166,7 @@ class _OffsetIndex(_Index):
     def ended(self) -> Iterator[tuple[int, str]]:
         while self._pending is not None:
             place, entry = self._pending
-            assert isinstance(entry, DumpedIndexEntry)
+            assert isinstance(entry, OffsetPosition)
             yield place, f"no batch starts at position {entry.position}"
             yield from self._ascends(place, entry.offset)
 
@@ -193,7 +193,7 @@ class _TimeIndex(_Index):
     def _look(self, below: int) -> Iterator[tuple[int, str]]:
         while self._pending is not None:
             place, entry = self._pending
-            assert isinstance(entry, DumpedTimeEntry)
+            assert isinstance(entry, TimestampOffset)
             if entry.offset >= below:
                 return
             if entry.timestamp != self._greatest:

@@ -9,15 +9,14 @@ import pytest
 from ottla.broker.log.config import LogConfig
 from ottla.cli.log_dump import (
     DumpedBatch,
-    DumpedEpoch,
-    DumpedIndexEntry,
     DumpedOffset,
     DumpedProducer,
-    DumpedTimeEntry,
     UnknownFile,
     dump,
 )
 from ottla.protocol.codecs import Codec
+from ottla.storage.checkpoints import EpochEntry
+from ottla.storage.indexes import OffsetPosition, TimestampOffset
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, fill
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
@@ -54,12 +53,12 @@ def test_every_file_can_be_shown(partition: Path) -> None:
     assert batches[-1].records is not None
     assert batches[-1].records[0].value == b"last"
     index = list(dump(str(log.with_suffix(".index"))))
-    assert all(isinstance(item, DumpedIndexEntry) for item in index)
-    assert all(isinstance(item, DumpedTimeEntry) for item in dump(str(log.with_suffix(".timeindex"))))
+    assert all(isinstance(item, OffsetPosition) for item in index)
+    assert all(isinstance(item, TimestampOffset) for item in dump(str(log.with_suffix(".timeindex"))))
     assert list(dump(str(max(partition.glob("*.snapshot"))))) == [
         DumpedProducer(3, 1, 0, batches[-1].last_offset, 1000, -1, -1)
     ]
-    assert list(dump(str(partition / "leader-epoch-checkpoint")))[-1] == DumpedEpoch(4, batches[-1].base_offset)
+    assert list(dump(str(partition / "leader-epoch-checkpoint")))[-1] == EpochEntry(4, batches[-1].base_offset)
     checkpoint = partition / "recovery-point-offset-checkpoint"
     checkpoint.write_text("0\n1\nt 0 17\n")
     assert list(dump(str(checkpoint))) == [DumpedOffset("t", 0, 17)]
