@@ -7,6 +7,8 @@ that it uses into a protocol of its own, or takes a single port as it is:
 
     async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]
 
+A module with many ports imports this module and writes `ports.WithConfig`, so that no list of ports is written twice.
+
 At run time `broker` is the broker itself (`node.Broker`), so a port adds nothing to the cost of a request. mypy checks
 both sides: a module uses only the parts that its ports have, and the broker, which `node.py` gives to dispatch and to
 the pages, has all of these parts. Nothing but the start of a process imports `node`.

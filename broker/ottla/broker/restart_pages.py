@@ -15,16 +15,7 @@ from collections.abc import AsyncIterator, Set
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.ports import (
-    WithConfig,
-    WithControls,
-    WithId,
-    WithImage,
-    WithPartitions,
-    WithReadiness,
-    WithReplicas,
-    WithStore,
-)
+from ottla.broker import ports
 from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
 from ottla.metadata import keys
 from ottla.metadata.store import StoreUnavailable
@@ -40,7 +31,15 @@ BROKERS_MAX = 1000  # the most brokers that a query may name
 
 
 class Source(
-    WithConfig, WithControls, WithId, WithImage, WithPartitions, WithReadiness, WithReplicas, WithStore, Protocol
+    ports.WithConfig,
+    ports.WithControls,
+    ports.WithId,
+    ports.WithImage,
+    ports.WithPartitions,
+    ports.WithReadiness,
+    ports.WithReplicas,
+    ports.WithStore,
+    Protocol,
 ):
     """A broker that may be restarted."""
 

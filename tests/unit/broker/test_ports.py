@@ -113,13 +113,14 @@ def test_all_handlers_together_ask_for_all_ports() -> None:
 
 def test_each_port_has_a_user() -> None:
     folder = Path(ports.__file__).parent
-    used = {
-        name.id
+    nodes = [
+        node
         for path in folder.rglob("*.py")
         if path.name not in ("ports.py", "registry.py")
-        for name in ast.walk(ast.parse(path.read_text()))
-        if isinstance(name, ast.Name)
-    }
+        for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     declared = {
         name for name, port in vars(ports).items() if inspect.isclass(port) and port.__module__ == ports.__name__
     }

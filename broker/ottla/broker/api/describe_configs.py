@@ -8,19 +8,11 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+from ottla.broker import ports
 from ottla.broker.api.config_resources import ConfigResourceType, broker_id, check_broker_name
 from ottla.broker.api.declaration import Api
 from ottla.broker.damage import damages
 from ottla.broker.log_levels import log_levels
-from ottla.broker.ports import (
-    WithCompactor,
-    WithConfig,
-    WithId,
-    WithImage,
-    WithLogs,
-    WithPartitions,
-    WithReplication,
-)
 from ottla.broker.request import Request
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -62,7 +54,16 @@ _PARTITIONS_PER_TURN = 500
 _DAMAGES_MAX = 200
 
 
-class Parts(WithCompactor, WithConfig, WithId, WithImage, WithLogs, WithPartitions, WithReplication, Protocol): ...
+class Parts(
+    ports.WithCompactor,
+    ports.WithConfig,
+    ports.WithId,
+    ports.WithImage,
+    ports.WithLogs,
+    ports.WithPartitions,
+    ports.WithReplication,
+    Protocol,
+): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:

@@ -19,20 +19,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.broker import ports
 from ottla.broker.api.declaration import Api
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
-from ottla.broker.ports import (
-    WithColdReads,
-    WithConfig,
-    WithFailedRequests,
-    WithFetchSessions,
-    WithFollowersFetches,
-    WithId,
-    WithImage,
-    WithIsrChanges,
-    WithPartitions,
-)
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
 from ottla.broker.request import Request
 from ottla.net.outgoing import READ_BYTES_MAX
@@ -60,15 +50,15 @@ COLD_WAIT_MS = 500  # at least, for a disk: a client that doesn't wait would ask
 
 
 class Parts(
-    WithColdReads,
-    WithConfig,
-    WithFailedRequests,
-    WithFetchSessions,
-    WithFollowersFetches,
-    WithId,
-    WithImage,
-    WithIsrChanges,
-    WithPartitions,
+    ports.WithColdReads,
+    ports.WithConfig,
+    ports.WithFailedRequests,
+    ports.WithFetchSessions,
+    ports.WithFollowersFetches,
+    ports.WithId,
+    ports.WithImage,
+    ports.WithIsrChanges,
+    ports.WithPartitions,
     Protocol,
 ): ...
 

@@ -17,21 +17,11 @@ from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
+from ottla.broker import ports
 from ottla.broker.api.declaration import Api
 from ottla.broker.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from ottla.broker.bounded import gather_bounded
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
-from ottla.broker.ports import (
-    WithAppliedRevisions,
-    WithAwaitedElections,
-    WithConfig,
-    WithEncodedTopics,
-    WithFollower,
-    WithId,
-    WithImage,
-    WithIntents,
-    WithInternalTopics,
-)
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import NAMELESS, controller_for_clients, reachable_brokers
 from ottla.metadata.image import INTERNAL_TOPICS, Topic
@@ -57,15 +47,15 @@ CREATION_WAIT_SECONDS = 2.0
 
 
 class Parts(
-    WithAppliedRevisions,
-    WithAwaitedElections,
-    WithConfig,
-    WithEncodedTopics,
-    WithFollower,
-    WithId,
-    WithImage,
-    WithIntents,
-    WithInternalTopics,
+    ports.WithAppliedRevisions,
+    ports.WithAwaitedElections,
+    ports.WithConfig,
+    ports.WithEncodedTopics,
+    ports.WithFollower,
+    ports.WithId,
+    ports.WithImage,
+    ports.WithIntents,
+    ports.WithInternalTopics,
     Protocol,
 ): ...
 

@@ -3,7 +3,7 @@
 Each module that is imported here is one API: Kafka's, or Ottla's own for requests between brokers. It defines
 
     API = Api(key=…, versions=(lowest, highest), needs=(Right(…), …), gaps=(…))
-    class Parts(WithImage, WithIntents, Protocol): ...    # the ports that the handler uses (`ports.py`)
+    class Parts(ports.WithImage, ports.WithIntents, Protocol): ...    # the ports that the handler uses (`ports.py`)
 
     # most APIs: a decoded body in, a plain dict out, in a task
     async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]
@@ -25,6 +25,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.broker import ports
 from ottla.broker.api import (
     alter_client_quotas,
     alter_configs,
@@ -66,32 +67,6 @@ from ottla.broker.api import (
     unregister_broker,
 )
 from ottla.broker.api.declaration import Api, Response
-from ottla.broker.ports import (
-    WithAdvertisedApis,
-    WithAppliedRevisions,
-    WithAwaitedElections,
-    WithBatchChecks,
-    WithColdReads,
-    WithCompactor,
-    WithConfig,
-    WithEncodedTopics,
-    WithFailedRequests,
-    WithFetchSessions,
-    WithFollower,
-    WithFollowersFetches,
-    WithGroups,
-    WithId,
-    WithImage,
-    WithIntents,
-    WithInternalTopics,
-    WithIsrChanges,
-    WithLogs,
-    WithMoves,
-    WithPartitions,
-    WithProducerIds,
-    WithReplication,
-    WithTasks,
-)
 from ottla.broker.request import Request
 from ottla.protocol.received import Memory
 
@@ -102,30 +77,30 @@ if TYPE_CHECKING:
 
 
 class Ports(
-    WithAdvertisedApis,
-    WithAppliedRevisions,
-    WithAwaitedElections,
-    WithBatchChecks,
-    WithColdReads,
-    WithCompactor,
-    WithConfig,
-    WithEncodedTopics,
-    WithFailedRequests,
-    WithFetchSessions,
-    WithFollower,
-    WithFollowersFetches,
-    WithGroups,
-    WithId,
-    WithImage,
-    WithIntents,
-    WithInternalTopics,
-    WithIsrChanges,
-    WithLogs,
-    WithMoves,
-    WithPartitions,
-    WithProducerIds,
-    WithReplication,
-    WithTasks,
+    ports.WithAdvertisedApis,
+    ports.WithAppliedRevisions,
+    ports.WithAwaitedElections,
+    ports.WithBatchChecks,
+    ports.WithColdReads,
+    ports.WithCompactor,
+    ports.WithConfig,
+    ports.WithEncodedTopics,
+    ports.WithFailedRequests,
+    ports.WithFetchSessions,
+    ports.WithFollower,
+    ports.WithFollowersFetches,
+    ports.WithGroups,
+    ports.WithId,
+    ports.WithImage,
+    ports.WithIntents,
+    ports.WithInternalTopics,
+    ports.WithIsrChanges,
+    ports.WithLogs,
+    ports.WithMoves,
+    ports.WithPartitions,
+    ports.WithProducerIds,
+    ports.WithReplication,
+    ports.WithTasks,
     Protocol,
 ):
     """The ports of all handlers together: dispatch hands the same broker to each of them."""

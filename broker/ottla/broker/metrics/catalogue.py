@@ -5,49 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from ottla.broker import ports
 from ottla.broker.metrics import controller, groups, process, replicas, replication, traffic
 from ottla.broker.metrics.metric import Metric
-from ottla.broker.ports import (
-    WithAppliedRevisions,
-    WithCompactor,
-    WithControls,
-    WithElections,
-    WithFetchSessions,
-    WithGroups,
-    WithId,
-    WithImage,
-    WithIsrChanges,
-    WithLogs,
-    WithLoopLag,
-    WithMembership,
-    WithPartitions,
-    WithReplication,
-    WithReplicationBytesOut,
-    WithRequestCounters,
-    WithServer,
-    WithTopicCounters,
-)
 
 
 class Source(
-    WithAppliedRevisions,
-    WithCompactor,
-    WithControls,
-    WithElections,
-    WithFetchSessions,
-    WithGroups,
-    WithId,
-    WithImage,
-    WithIsrChanges,
-    WithLogs,
-    WithLoopLag,
-    WithMembership,
-    WithPartitions,
-    WithReplication,
-    WithReplicationBytesOut,
-    WithRequestCounters,
-    WithServer,
-    WithTopicCounters,
+    ports.WithAppliedRevisions,
+    ports.WithCompactor,
+    ports.WithControls,
+    ports.WithElections,
+    ports.WithFetchSessions,
+    ports.WithGroups,
+    ports.WithId,
+    ports.WithImage,
+    ports.WithIsrChanges,
+    ports.WithLogs,
+    ports.WithLoopLag,
+    ports.WithMembership,
+    ports.WithPartitions,
+    ports.WithReplication,
+    ports.WithReplicationBytesOut,
+    ports.WithRequestCounters,
+    ports.WithServer,
+    ports.WithTopicCounters,
     Protocol,
 ):
     """A broker, as far as the metrics read it."""

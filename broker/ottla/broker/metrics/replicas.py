@@ -6,20 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker import damage
+from ottla.broker import damage, ports
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, by_partition, count_of, single
-from ottla.broker.ports import (
-    WithAppliedRevisions,
-    WithCompactor,
-    WithId,
-    WithImage,
-    WithIsrChanges,
-    WithLogs,
-    WithMembership,
-    WithPartitions,
-    WithReplication,
-)
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
@@ -29,15 +18,15 @@ _LOG = "kafka.log:type=Log,topic=*,partition=*,name="
 
 
 class Source(
-    WithAppliedRevisions,
-    WithCompactor,
-    WithId,
-    WithImage,
-    WithIsrChanges,
-    WithLogs,
-    WithPartitions,
-    WithReplication,
-    WithMembership,
+    ports.WithAppliedRevisions,
+    ports.WithCompactor,
+    ports.WithId,
+    ports.WithImage,
+    ports.WithIsrChanges,
+    ports.WithLogs,
+    ports.WithPartitions,
+    ports.WithReplication,
+    ports.WithMembership,
     Protocol,
 ):
     """A broker and its replicas."""
