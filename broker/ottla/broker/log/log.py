@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ottla.protocol.batches import CONTROL, BatchHeader
+from ottla.protocol.batches import BatchHeader
 from ottla.protocol.received import Buffer
 from ottla.storage.indexes import MAX_RELATIVE_OFFSET
 
@@ -22,7 +22,7 @@ from .epochs import LeaderEpochs
 from .flushing import PendingFlush
 from .log_segments import LogSegments
 from .producers import Producers
-from .replay import note_marker
+from .replay import note_batch
 from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
 from .timestamps import first_from, first_of_greatest
@@ -160,7 +160,7 @@ class Log:
         segment.appended(last_offset, position, size, max_timestamp, config)
         segments.remember(base_offset, position)
         if header.producer_id >= 0:
-            self._note_producer(batch, header, last_offset, max_timestamp)
+            note_batch(self.producers, batch, header, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
 
     def append_replicated(self, buffer: Buffer, headers: Sequence[tuple[int, BatchHeader]]) -> None:
@@ -195,14 +195,8 @@ class Log:
             segments.remember(header.base_offset, start + position)
             if header.producer_id >= 0:
                 batch = memoryview(buffer)[position : position + header.size]
-                self._note_producer(batch, header, header.last_offset, header.max_timestamp)
+                note_batch(self.producers, batch, header, header.last_offset, header.max_timestamp)
         self.log_end_offset = last.last_offset + 1
-
-    def _note_producer(self, batch: Buffer, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
-        if header.attributes & CONTROL:
-            note_marker(self.producers, batch, header)
-        else:
-            self.producers.update(header, last_offset, max_timestamp)
 
     def _waited_long_enough(self, segment: Segment, timestamp: int) -> bool:
         """Whether the active segment is older than `segment.ms`, by the records' timestamps where they have any."""

@@ -84,6 +84,15 @@ def replay_producers(producers: Producers, segments: Sequence[Segment], start: i
                 producers.update(header, header.last_offset, header.max_timestamp)
 
 
+def note_batch(producers: Producers, batch: Buffer, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
+    """Notes a batch of a producer: its records, or the marker in it. `last_offset` and `max_timestamp` (in ms) are
+    those under which the batch is in the log."""
+    if header.attributes & CONTROL:
+        note_marker(producers, batch, header)
+    else:
+        producers.update(header, last_offset, max_timestamp)
+
+
 def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> None:
     """Notes the commit or abort marker in a control batch. A batch that compaction emptied has none."""
     for record in records(batch):

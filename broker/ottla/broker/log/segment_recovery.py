@@ -6,13 +6,13 @@ LogSegment.recover.
 
 from __future__ import annotations
 
-from ottla.protocol.batches import CONTROL, MAGIC, BatchHeader, crc_valid
+from ottla.protocol.batches import MAGIC, BatchHeader, crc_valid
 
 from .config import LogConfig
 from .disk import unless_full
 from .epochs import LeaderEpochs
 from .producers import Producers
-from .replay import note_marker
+from .replay import note_batch
 from .segment import Segment
 
 
@@ -48,10 +48,7 @@ def recover_segment(
                     start = header.base_offset
                 epochs.assign(header.leader_epoch, start)
             if header.producer_id >= 0:
-                if header.attributes & CONTROL:
-                    note_marker(producers, batch, header)
-                else:
-                    producers.update(header, header.last_offset, header.max_timestamp)
+                note_batch(producers, batch, header, header.last_offset, header.max_timestamp)
             segment.appended(header.last_offset, position, header.size, header.max_timestamp, config)
             next_offset = header.last_offset + 1
     except ValueError as error:
