@@ -67,7 +67,7 @@ class Kind:
 
     __slots__ = ("field", "kept", "name", "value")
 
-    def __init__(self, name: str, value: type[Value], field: str, kept: Kept) -> None:
+    def __init__(self, name: str, value: type[Value], field: str, kept: Kept = Kept.RESTORED) -> None:
         self.name = name
         self.value = value
         self.field = field
@@ -81,9 +81,6 @@ class SingleKind(Kind):
     """A kind with only one key, which is the kind's name. The image's field is the value, or None."""
 
     __slots__ = ()
-
-    def __init__(self, name: str, value: type[Value], field: str, kept: Kept = Kept.RESTORED) -> None:
-        super().__init__(name, value, field, kept)
 
     @property
     def key(self) -> str:

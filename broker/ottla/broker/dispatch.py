@@ -53,8 +53,6 @@ class Dispatcher:
         self._routes = routes
         self._authorize = authorize
         self.counters = {key: ApiCounters() for key in routes}
-        self._in_task = {key: route.handle for key, route in routes.items() if route.handle is not None}
-        self._taskless = {key: route.taskless for key, route in routes.items() if route.taskless is not None}
         self._changing = frozenset(key for key, route in routes.items() if route.api.changes_metadata)
         self._hot = {
             (key, version): (route.serve, self.counters[key], is_flexible(key, version), route.api.rights)
@@ -99,12 +97,12 @@ class Dispatcher:
         if is_flexible(key, version):
             position = skip_tagged_fields(frame, position, end)
         body = read_request(key, version, bytes(memoryview(frame)[position:end]))
-        handle = self._in_task.get(key)
-        if handle is not None:
-            self._broker.spawn(self._handle(handle, request, body, began))
+        if route.handle is not None:
+            self._broker.spawn(self._handle(route.handle, request, body, began))
             return request.pending
+        assert route.taskless is not None  # requests of hot APIs, in the versions that are served, are answered above
         try:
-            answer = self._taskless[key](self._broker, request, body)
+            answer = route.taskless(self._broker, request, body)
         except Exception:  # a bug that one client met must not disturb the others
             self._cut_off(request)
             return None

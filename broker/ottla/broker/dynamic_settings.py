@@ -14,10 +14,13 @@ _BROKER = "broker"
 
 
 class DynamicSettings:
-    """A listener of the image. `told` is called with each new configuration, and with the names of the settings whose
-    values differ: with none of them, where only the layer that a value is from has changed."""
+    """A listener of the image. `config` gives the present configuration. `told` is called with the next one, and with
+    the names of the settings whose values differ: with none of them, where only the layer that a value is from has
+    changed."""
 
-    def __init__(self, broker_id: int, config: BrokerConfig, told: Callable[[BrokerConfig, Set[str]], None]) -> None:
+    def __init__(
+        self, broker_id: int, config: Callable[[], BrokerConfig], told: Callable[[BrokerConfig, Set[str]], None]
+    ) -> None:
         self._broker_id = broker_id
         self._config = config
         self._told = told
@@ -27,9 +30,9 @@ class DynamicSettings:
         if not any(resource.type == _BROKER for resource in changed.configs):
             return
         of_this_broker, of_all_brokers = image.config(_BROKER, str(self._broker_id)), image.config(_BROKER, "")
-        self._config, names = self._config.with_dynamic(of_this_broker, of_all_brokers)
-        for warning in self._config.warnings:
+        config, names = self._config().with_dynamic(of_this_broker, of_all_brokers)
+        for warning in config.warnings:
             logger.warning("%s", warning)
         if names:
             logger.info("settings changed: %s", ", ".join(sorted(names)))
-        self._told(self._config, names)
+        self._told(config, names)

@@ -212,7 +212,7 @@ class Broker:
             lambda: self.config.get_int("replica.alter.log.dirs.io.max.bytes.per.second"),
             self.tasks,
         )
-        self.dynamic_settings = DynamicSettings(self.id, config, self._configured)
+        self.dynamic_settings = DynamicSettings(self.id, lambda: self.config, self._configured)
         self.loop_lag: LoopLag = LoopLag(lambda: self.server.busy_poll.looked_seconds)
         self.elections = ElectionCounts(lambda: self.controls)
         self.monitoring: Monitoring = Monitoring(self)

@@ -22,9 +22,10 @@ class Stage:
 
     def __init__(self) -> None:
         self.told: list[tuple[BrokerConfig, Set[str]]] = []
+        first = BrokerConfig.from_sources("node.id=1\nlog.dirs=/x")
         self.settings = DynamicSettings(
             1,
-            BrokerConfig.from_sources("node.id=1\nlog.dirs=/x"),
+            lambda: self.told[-1][0] if self.told else first,
             lambda config, names: self.told.append((config, names)),
         )
 
