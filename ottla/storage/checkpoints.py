@@ -7,7 +7,7 @@ LeaderEpochCheckpointFile ("epoch startOffset" lines).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 Offsets = dict[tuple[str, int], int]  # (topic, partition) → offset
@@ -22,46 +22,41 @@ class EpochEntry(NamedTuple):
 
 def render_offsets(offsets: Iterable[tuple[str, int, int]]) -> bytes:
     """The bytes of a checkpoint with these (topic, partition, offset)."""
-    lines = [f"{topic} {index} {offset}" for topic, index, offset in offsets]
-    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+    return _render([f"{topic} {index} {offset}" for topic, index, offset in offsets])
 
 
 def parse_offsets(text: bytes) -> Offsets:
     """The offsets in a checkpoint's bytes; none in an empty file. Raises ValueError where `text` isn't a checkpoint."""
-    if not text:
-        return {}
-    lines = text.decode().split("\n")
-    if lines[0] != "0":
-        raise ValueError(f"version {lines[0]!r} of an offset checkpoint")
-    if len(lines) < 3 or lines[-1]:
-        raise ValueError("an offset checkpoint ends inside a line")
-    count = int(lines[1])
     offsets: Offsets = {}
-    for line in lines[2 : 2 + count]:
+    for line in _parse(text, "an offset checkpoint") if text else ():
         topic, index, offset = line.split(" ")
         offsets[topic, int(index)] = int(offset)
-    if len(lines) < 2 + count:
-        raise ValueError(f"{len(lines) - 2} of {count} offsets")
     return offsets
 
 
-def render_epochs(entries: Sequence[EpochEntry]) -> bytes:
+def render_epochs(entries: Iterable[EpochEntry]) -> bytes:
     """The bytes of a leader epoch checkpoint."""
-    lines = ["0", str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
-    return ("\n".join(lines) + "\n").encode()
+    return _render([f"{epoch} {start}" for epoch, start in entries])
 
 
 def parse_epochs(text: bytes) -> list[EpochEntry]:
     """The entries in a leader epoch checkpoint's bytes. Raises ValueError where `text` isn't one."""
-    lines = text.decode("ascii").split("\n")
+    pairs = (line.split() for line in _parse(text, "a leader epoch checkpoint"))
+    return [EpochEntry(int(epoch), int(start)) for epoch, start in pairs]
+
+
+def _render(entries: list[str]) -> bytes:
+    return "\n".join(["0", str(len(entries)), *entries, ""]).encode()
+
+
+def _parse(text: bytes, what: str) -> list[str]:
+    """The lines of a checkpoint's entries; `what` names the checkpoint in errors. Raises ValueError."""
+    lines = text.decode().split("\n")
     if lines[0] != "0":
-        raise ValueError(f"version {lines[0]!r} of a leader epoch checkpoint")
+        raise ValueError(f"version {lines[0]!r} of {what}")
     if len(lines) < 3 or lines[-1]:
-        raise ValueError("a leader epoch checkpoint ends inside a line")
-    entries = []
-    for line in lines[2 : 2 + int(lines[1])]:
-        epoch, start = line.split()
-        entries.append(EpochEntry(int(epoch), int(start)))
-    if len(entries) != int(lines[1]):
-        raise ValueError(f"{len(entries)} of {lines[1]} leader epochs")
-    return entries
+        raise ValueError(f"{what} ends inside a line")
+    count, entries = int(lines[1]), lines[2:-1]
+    if not 0 <= count <= len(entries):
+        raise ValueError(f"{what} has {len(entries)} of {count} entries")
+    return entries[:count]
