@@ -15,7 +15,8 @@ from uuid import UUID
 from . import keys
 from .eligibility import FEATURE
 from .identities import uuid_text
-from .model import Cluster, Feature
+from .model.cluster import Cluster
+from .model.settings import Feature
 from .store import Committed, ForeignStore, Guard, Put, Store, UnknownOutcome
 
 

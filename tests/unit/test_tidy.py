@@ -21,10 +21,11 @@ SOURCE_ROOTS = (ROOT, ROOT / "broker", ROOT / "controller", ROOT / "operator")
 # What the design marks as pure, by prefix of the module's name. Other modules may say of themselves that they are.
 MUST_BE_PURE = (
     "ottla.protocol.",
-    "ottla.metadata.model",
+    "ottla.metadata.model.",
     "ottla.metadata.image",
     "ottla.metadata.keys",
     "ottla.metadata.identities",
+    "ottla.metadata.intents.replicas",
     "ottla.metadata.store",
     "ottla.metadata.elections",
     "ottla.metadata.eligibility",

@@ -53,11 +53,11 @@ from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image, difference
-from ottla.metadata.intents import Intents
+from ottla.metadata.intents.facade import Intents
 from ottla.metadata.lineage import check_logs
-from ottla.metadata.model import Broker as Registered
-from ottla.metadata.model import BrokerState, Endpoint
-from ottla.metadata.model import Partition as PartitionState
+from ottla.metadata.model.brokers import Broker as Registered
+from ottla.metadata.model.brokers import BrokerState, Endpoint
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.patience import Patience
 from ottla.metadata.registration import NodeIdTaken, Registration

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, single
-from ottla.metadata.model import BrokerState
+from ottla.metadata.model.brokers import BrokerState
 
 if TYPE_CHECKING:
     from ottla.broker.election_counts import ElectionCounts
-    from ottla.metadata import model
     from ottla.metadata.image import Image
+    from ottla.metadata.model.partitions import Partition
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 
@@ -34,7 +34,7 @@ class Source(Protocol):
         """The elections that the metadata showed while this process was the active controller."""
 
 
-def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
+def _by_state(holds: Callable[[Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
     """On the active controller, how many of the cluster's partitions a condition holds for; elsewhere 0."""
 
     def collect(broker: Source) -> Iterator[Sample]:
