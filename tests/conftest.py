@@ -1,6 +1,7 @@
-"""What holds for all tests: a busy machine doesn't make a property test fail, nor one of other people's programs.
+"""Settings of all tests: on a busy machine no property test fails by its deadline, and tests of other projects'
+programs have a second try.
 
-A run of several folders of tests/ says which of them it has reached, and after how long.
+A run of several folders of tests/ prints each folder that it reaches, and the time since the run began.
 """
 
 import gc
@@ -14,8 +15,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-# A shell without job control begins what it puts into the background with SIGINT ignored, and each process hands that
-# on to its own: then nothing that a test starts would end by Ctrl-C.
+# A shell without job control starts its background processes with SIGINT ignored, and every child process inherits
+# that. Without this line Ctrl-C would end no process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # `make unit` is short: it asks for a fifth of each property's examples.
@@ -23,8 +24,9 @@ settings.register_profile("short", deadline=None, max_examples=20)
 settings.register_profile("full", deadline=None, max_examples=100)
 settings.load_profile("full")
 
-# Here processes that aren't ours (JVMs, Spark, etcd, clients with time-outs of their own) share the machine with
-# whatever else it does. Not `crash`, `simulation` and `fuzz`: what goes wrong there once is a fault.
+# In these folders, processes of other projects (JVMs, Spark, etcd, clients with time-outs of their own) share the
+# machine with all its other work. `crash`, `simulation` and `fuzz` aren't among them: a test that fails there once
+# shows a fault.
 SECOND_TRY = ("cli", "conformance", "contract", "spark")
 
 # `make test` runs two lanes of folders beside each other: these folders, and all others. The tests of a lane run in
@@ -45,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A second try for tests whose programs have time-outs; the closing line counts the reruns."""
+    """Gives a second try to tests whose programs have time-outs. pytest's closing line counts the reruns."""
     tests = Path(__file__).parent
     for item in items:
         if item.path.relative_to(tests).parts[0] in SECOND_TRY:
@@ -53,9 +55,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What thousands of tests and their imports are made of stays to the end: no garbage collection looks at it again.
+    """Keeps all objects of the tests and their imports out of garbage collection, because they stay until the end.
 
-    A whole collection went through half a million objects, and took a third of a second.
+    Without this, a full collection goes through half a million objects, and takes a third of a second.
     """
     gc.collect()
     gc.freeze()
@@ -91,7 +93,7 @@ class Progress:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Progress is told by the one process that runs the tests, or that watches over both lanes."""
+    """Registers Progress in the one process that runs the tests, or that controls both lanes."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     dist = config.getoption("dist", "no")
     if reporter is not None and dist in ("no", "loadscope"):
@@ -99,6 +101,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """`make test` runs tests/unit before: the end of its output says so if one of them failed."""
+    """Says at the end of the output that a test of tests/unit failed: `make test` runs them first."""
     if os.environ.get("OTTLA_UNITS", "0") != "0":
         terminalreporter.write_line("tests/unit, which ran first, failed: see its summary above", red=True)

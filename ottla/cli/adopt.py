@@ -40,19 +40,21 @@ def adopt(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="All log directories of one Kafka broker.")],
     store: Annotated[
         Path | None,
-        typer.Option("--store", metavar="PATH", help="The metadata store's file; else in the first directory."),
+        typer.Option("--store", metavar="PATH", help="File of the metadata store; by default in the first directory."),
     ] = None,
-    node_id: Annotated[int | None, typer.Option("--node-id", min=0, help="The broker's id; else as it was.")] = None,
+    node_id: Annotated[
+        int | None, typer.Option("--node-id", min=0, help="The broker's id; by default the one in the directories.")
+    ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of every adopted topic; may be repeated."),
     ] = None,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Partitions that lived elsewhere begin empty.")
+        bool, typer.Option("--allow-missing", help="Let partitions that are in no directory begin empty.")
     ] = False,
     expose_uncommitted: Annotated[
         bool,
-        typer.Option("--expose-uncommitted", help="Records of open and aborted transactions are shown to everybody."),
+        typer.Option("--expose-uncommitted", help="Show records of open and aborted transactions to all consumers."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be adopted.")] = False,
 ) -> None:
@@ -73,7 +75,7 @@ def adopt(
         problems += _uncommitted(topics)
     ids = {one.node_id for one in found if one.node_id is not None}
     if node_id is None and len(ids) != 1:
-        problems.append(UsageError("the directories don't tell one broker id", "Say --node-id."))
+        problems.append(UsageError("the directories don't have one broker id in common", "Say --node-id."))
     if problems:
         raise Failures(problems)
     chosen = node_id if node_id is not None else ids.pop()
@@ -188,7 +190,9 @@ async def _adopt(
         for one in found:
             claim(RealDisk(), one.path, cluster.id, node_id)
     except (StoreUnavailable, UnknownOutcome) as error:
-        raise CommandError(f"can't write the metadata store {path}: {error}", "Run it again; it goes on.") from error
+        raise CommandError(
+            f"can't write the metadata store {path}: {error}", "Run the command again; it goes on where it stopped."
+        ) from error
     except OSError as error:
         raise CommandError(f"can't claim the directories: {(error.strerror or str(error)).lower()}") from error
 
@@ -213,13 +217,13 @@ async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic])
 
 
 def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
-    from ottla.broker.log.dump import DumpedProducer, dump
+    from ottla.storage.names import PRODUCER_SNAPSHOT
+    from ottla.storage.producer_snapshot import read_snapshot
 
     greatest = 0
     for partition in (partition for topic in topics for partition in topic.partitions.values()):
-        for snapshot in Path(partition.directory).glob("*.snapshot"):
-            known = [entry.producer_id for entry in dump(str(snapshot)) if isinstance(entry, DumpedProducer)]
-            greatest = max(greatest, *known, 0)
+        for snapshot in Path(partition.directory).glob(f"*{PRODUCER_SNAPSHOT}"):
+            greatest = max(greatest, *(entry.producer_id for entry in read_snapshot(snapshot.read_bytes())), 0)
     return greatest
 
 
@@ -273,18 +277,19 @@ async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, set
 
 
 def _last_epoch(partition: AdoptablePartition | None) -> int:
-    from ottla.broker.log.dump import DumpedEpoch, dump
-    from ottla.broker.log.names import LEADER_EPOCHS
+    from ottla.storage.checkpoints import parse_epochs
+    from ottla.storage.names import LEADER_EPOCHS
 
     if partition is None:
         return 0
+    path = Path(partition.directory, LEADER_EPOCHS)
     try:
-        entries = list(dump(f"{partition.directory}/{LEADER_EPOCHS}"))
+        entries = parse_epochs(path.read_bytes())
     except FileNotFoundError:
         return 0
     except ValueError as error:
-        raise CommandError(f"{partition.directory}/{LEADER_EPOCHS}: {error}") from error
-    return max((entry.epoch for entry in entries if isinstance(entry, DumpedEpoch)), default=0)
+        raise CommandError(f"{path}: {error}") from error
+    return max((entry.epoch for entry in entries), default=0)
 
 
 def _kafka_id(topic: AdoptableTopic) -> str:

@@ -75,7 +75,7 @@ def reason(found: Collection[Leaderless]) -> str:
         return f"{brokers_text(away)} away, and no other one has a replica"
     if away:
         return f"{brokers_text(away)} away, and no other replica is in sync"
-    return "no replica that runs is in sync, or its log directory has failed"
+    return "no running replica is in sync, or its log directory has failed"
 
 
 def remedy(found: Collection[Leaderless]) -> str:
@@ -83,10 +83,10 @@ def remedy(found: Collection[Leaderless]) -> str:
     topics = sorted({one.topic for one in found})
     more = f"ottla topics alter {topics[0] if len(topics) == 1 else 'TOPIC'} --replication-factor 3"
     if all(one.certain and len(one.replicas) == 1 for one in found):
-        return f"Start it again. Then give the topic more replicas, to do without any one broker: {more}"
+        return f"Start it again. With more replicas the topic can do without any one broker: {more}"
     if all(one.certain for one in found):
         return "Start one of them again."
-    return "Start what is away, or accept the loss of records: ottla topics elect TOPIC --unclean"
+    return "Start the brokers that are away, or accept the loss of records: ottla topics elect TOPIC --unclean"
 
 
 def explained_absence(found: Collection[Leaderless]) -> CommandError:
@@ -140,7 +140,8 @@ def check_writable(cluster: Cluster, topic: str, *, all_replicas: bool) -> None:
             raise CommandError(
                 f"{topic}:{partition} has {len(isr)} of its replicas in sync, and min.insync.replicas is {minimum}:"
                 f" {brokers_text(behind)} not",
-                "Start what is away, or wait until it has caught up (`ottla cluster status`); --acks 1 writes without.",
+                "Start the brokers that are away, or wait until they have caught up (`ottla cluster status`); "
+                "--acks 1 doesn't wait for them.",
                 kafka_code=_NOT_ENOUGH_REPLICAS,
             )
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
     from ottla.placement import PartitionName
 
-app = App(no_args_is_help=True, help="Level what brokers bear: disk, CPU, replicas, leaders.")
+app = App(no_args_is_help=True, help="Balance the brokers' loads: disk, CPU, replicas, leaders.")
 
 _LOOK_S = 0.5
 _GIVEN_UP_S = 5.0  # after so long without a copy, the move to the planned directory has failed
@@ -44,13 +44,14 @@ TopicOption = Annotated[
 ]
 WithoutOption = Annotated[
     list[int] | None,
-    typer.Option("--without", metavar="BROKER", help="Take everything off these brokers; may be repeated."),
+    typer.Option("--without", metavar="BROKER", help="Move all replicas off this broker; may be repeated."),
 ]
 WindowOption = Annotated[
     float, typer.Option("--window", min=0.1, metavar="SECONDS", help="How long traffic and CPU are measured.")
 ]
 ToleranceOption = Annotated[
-    float, typer.Option("--tolerance", min=1, max=100, metavar="PERCENT", help="How far from its part a broker may be.")
+    float,
+    typer.Option("--tolerance", min=1, max=100, metavar="PERCENT", help="How far from its share a broker may be."),
 ]
 _NOTHING = "Nothing to move: the brokers are in balance, or no move would help."
 _COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO", "copied": "COPIED"}
@@ -65,7 +66,7 @@ def status(
     window: WindowOption = 10.0,
     tolerance: ToleranceOption = 10.0,
 ) -> None:
-    """Show what each broker bears, and what of it is out of balance."""
+    """Show each broker's loads, and which of them are out of balance."""
     from ottla.balance.loads import levelled
     from ottla.cli.measuring import measure
 
@@ -104,7 +105,7 @@ def plan(
     tolerance: ToleranceOption = 10.0,
     out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write the plan to a file.")] = None,
 ) -> None:
-    """Measure, and find the moves that level the brokers; nothing is moved yet."""
+    """Measure the brokers' loads, and find the moves that balance them; nothing is moved yet."""
     planned, rows, effects = _planned(cluster, output, goal, topic, without, window, tolerance)
     document = moves.to_file(planned)
     if out is not None and rows:
@@ -134,7 +135,7 @@ def run(
     tolerance: ToleranceOption = 10.0,
     throttle: ThrottleOption = None,
     at_once: Annotated[
-        int, typer.Option("--at-once", min=1, metavar="PARTITIONS", help="Move so many at the same time.")
+        int, typer.Option("--at-once", min=1, metavar="PARTITIONS", help="Move so many partitions at the same time.")
     ] = 20,
     wait: Annotated[
         float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Give up after so long.")
@@ -144,7 +145,9 @@ def run(
     """Carry out a plan, a few partitions at a time. The same command goes on with a run that was interrupted."""
     if file is not None:
         if goal or topic or without:
-            raise UsageError("a plan's file says what moves", "Leave out FILE, or --goal, --topic and --without.")
+            raise UsageError(
+                "a plan's file already says which replicas move", "Leave out FILE, or --goal, --topic and --without."
+            )
         planned = moves.from_file(file)
     else:
         planned, rows, _ = _planned(cluster, output, goal, topic, without, window, tolerance)
@@ -292,8 +295,8 @@ def _say_what_is_unknown(output: Output, measured: Measured) -> None:
     silent = set(measured.brokers).difference(measured.cores)
     if silent:
         output.warn(
-            f"{brokers_text(silent)} silent about CPU time, which counts as nothing",
-            "Apache Kafka's brokers don't tell it, nor do brokers that are away.",
+            f"{brokers_text(silent)} silent about CPU time, which counts as 0",
+            "Apache Kafka's brokers don't report it, nor do brokers that are away.",
         )
 
 

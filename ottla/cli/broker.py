@@ -94,7 +94,10 @@ def broker(
     ] = None,
     daemon: Annotated[bool, typer.Option("--daemon", "-d", help="Run in the background.")] = False,
     log: Annotated[
-        Path | None, typer.Option("--log", metavar="FILE", help="A daemon's log; else in its first log directory.")
+        Path | None,
+        typer.Option(
+            "--log", metavar="FILE", help="With --daemon: the log's file; by default in the first log directory."
+        ),
     ] = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,

@@ -70,7 +70,7 @@ def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -
         "bootstrap": "Bootstrap",
         "controller_id": "Controller",
         "brokers": "Brokers",
-        "away": "Ids of those away",
+        "away": "Brokers away",
         "topics": "Topics",
         "internal_topics": "Internal topics",
         "partitions": "Partitions",
@@ -83,7 +83,7 @@ def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -
 @app.command()
 @cluster_command
 def status(cluster: Cluster, output: Output) -> None:
-    """Show what is not as it should be: partitions, disks, damaged logs, brokers, what recovery cut, moves."""
+    """Show troubles of partitions, disks, logs and brokers, what recovery cut off, and moves under way."""
     from ottla.cli import moves
 
     _, brokers = describe_brokers(cluster)
@@ -130,7 +130,7 @@ def status(cluster: Cluster, output: Output) -> None:
             [one._asdict() for one in directories], {"broker": "BROKER", "path": "DIRECTORY", "trouble": "WHAT"}
         )
     if damaged:
-        output.title("\nWhat can't be read:")
+        output.title("\nDamaged logs:")
         output.rows(
             [one._asdict() for one in damaged],
             {
@@ -141,7 +141,10 @@ def status(cluster: Cluster, output: Output) -> None:
                 "trouble": "WHAT",
             },
         )
-        output.note("Where and how far: `ottla log verify LOG-DIRECTORY/TOPIC-PARTITION`, on each broker that has it.")
+        output.note(
+            "`ottla log verify LOG-DIRECTORY/TOPIC-PARTITION`, on each broker that has the partition, "
+            "says where and how far."
+        )
     for one in recovered:
         output.title(f"\n{one.line()}:")
         for cut in one.cuts[:_CUTS_SHOWN_MAX]:
@@ -190,7 +193,7 @@ def away(topics: list[dict[str, Any]], brokers: list[dict[str, Any]]) -> list[in
 @brokers_app.command("list")
 @cluster_command
 def list_brokers(cluster: Cluster, output: Output) -> None:
-    """List the brokers with the addresses that clients get, and what each has and leads; also those that are away."""
+    """List the brokers, also those that are away: the addresses that clients get, replicas, leaderships."""
     _, rows = describe_brokers(cluster)
     topics = all_topics(cluster)
     drained = drained_brokers(cluster)
@@ -221,7 +224,7 @@ def check_brokers(cluster: Cluster, brokers: Iterable[int]) -> None:
     _, known = describe_brokers(cluster)
     missing = set(brokers) - {row["id"] for row in known}
     if missing:
-        raise NotFound(f"there is no broker {min(missing)}", "`ottla brokers list` shows which there are.")
+        raise NotFound(f"there is no broker {min(missing)}", "`ottla brokers list` shows all brokers.")
 
 
 @cluster_command
@@ -241,7 +244,7 @@ def log_dirs(
     asked = set(broker or cluster.living())
     answer = health.described(cluster, asked, topic or None)
     if silent := asked.difference(one["broker"] for one in answer):
-        output.warn(f"{brokers_text(silent)} not answering", "`ottla brokers list` shows who runs.")
+        output.warn(f"{brokers_text(silent)} not answering", "`ottla brokers list` shows which brokers run.")
     directories, replicas = [], []
     for one in answer:
         for directory in one["log_dirs"]:

@@ -133,9 +133,11 @@ def describe(
     setting: Annotated[
         list[str] | None, typer.Option("--setting", "-s", metavar="NAME", help="Only this setting; may be repeated.")
     ] = None,
-    synonyms: Annotated[bool, typer.Option("--synonyms", help="Show where a value could come from, in order.")] = False,
+    synonyms: Annotated[
+        bool, typer.Option("--synonyms", help="Show where a value may come from, in order of precedence.")
+    ] = False,
 ) -> None:
-    """Show settings; without --all only those that somebody set."""
+    """Show settings; without --all only those that were set."""
     _require(cluster, kind, name)
     settings = described_settings(cluster, kind, name, synonyms=synonyms)
     for wanted in setting or []:
@@ -222,4 +224,4 @@ def _require(cluster: Cluster, kind: str, name: str) -> None:
         if not name.isdecimal():
             raise UsageError(f"'{name}' is not a broker id", "`ottla brokers list` shows them.")
         if int(name) not in cluster.racks():
-            raise NotFound(f"there is no broker {name}", "`ottla brokers list` shows which there are.")
+            raise NotFound(f"there is no broker {name}", "`ottla brokers list` shows all brokers.")

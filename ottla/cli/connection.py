@@ -268,7 +268,7 @@ def sentence(error: BaseException, subject: str) -> CommandError:
             ExitCode.unreachable,
         )
     if isinstance(error, kafka_errors.UnknownBrokerIdError):
-        return NotFound(f"{subject}: that broker has left the cluster", "`ottla brokers list` shows which there are.")
+        return NotFound(f"{subject}: that broker has left the cluster", "`ottla brokers list` shows all brokers.")
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return CommandError(f"{subject}: the broker doesn't offer the API that this needs ({error})")
     details = ", ".join(str(argument) for argument in error.args)

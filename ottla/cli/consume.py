@@ -76,16 +76,18 @@ def consume(
         str | None, typer.Option("--partition", "-p", metavar="0,2-4", help="Only these partitions of every topic.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Read as a member of this group and commit what was printed.")
+        str | None,
+        typer.Option("--group", "-g", help="Read as a member of this group and commit the offsets of printed records."),
     ] = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=1, metavar="N", help="End after so many records.")
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", "-e", help="End at the record that is the last one now.")
+        bool, typer.Option("--until-end", "-e", help="End at the record that is the last one at the start.")
     ] = False,
     idle: Annotated[
-        float | None, typer.Option("--idle", min=0.1, metavar="SECONDS", help="End when no record came for so long.")
+        float | None,
+        typer.Option("--idle", min=0.1, metavar="SECONDS", help="End when no record has come for so long."),
     ] = None,
     show: Annotated[
         list[str] | None,
@@ -95,7 +97,7 @@ def consume(
     ] = None,
     separator: Annotated[
         str | None,
-        typer.Option("--separator", metavar="TEXT", help="Between what is printed.", show_default="\\t"),
+        typer.Option("--separator", metavar="TEXT", help="Text between printed fields.", show_default="\\t"),
     ] = None,
     format_: Annotated[
         str | None,
@@ -110,14 +112,17 @@ def consume(
     null_marker: Annotated[
         str | None,
         typer.Option(
-            "--null-marker", metavar="TEXT", help="Printed for null.", show_default="null; with --format nothing"
+            "--null-marker",
+            metavar="TEXT",
+            help="Text that is printed for null.",
+            show_default="null; with --format nothing",
         ),
     ] = None,
     isolation: Annotated[
         str, typer.Option("--isolation", metavar="|".join(_ISOLATION), help="Which records of transactions to read.")
     ] = _ISOLATION[0],
 ) -> None:
-    """Print records as they come. Without a position it starts with what is written from now on."""
+    """Print records as they come. Without a position it starts with records that are written from now on."""
     if bool(topics) == (topic_pattern is not None):
         raise UsageError("which topics?", "Name topics, or give --topic-pattern REGEX.")
     if topic_pattern is not None:

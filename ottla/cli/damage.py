@@ -57,7 +57,7 @@ def _described(partition: TopicPartition, offset: int, leader: int | None, reaso
     return CommandError(
         f"the record batch at offset {offset} of {topic}:{index} is corrupt: {reason}",
         f"Look {where}: ottla log verify LOG-DIRECTORY/{topic}-{index}."
-        f" From behind the batch it goes on: ottla consume {topic}:{index} --offset N.",
+        f" Reading goes on behind the batch: ottla consume {topic}:{index} --offset N.",
         kafka_code=_CORRUPT_MESSAGE,
     )
 

@@ -47,19 +47,27 @@ def dev(
             "-n",
             min=1,
             envvar="OTTLA_DEV_BROKERS",
-            help="How many; each is a process. Else as many as the data has, at first 1.",
+            help="How many brokers, each a process; by default as many as the data is of, at first 1.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", envvar="OTTLA_DEV_DATA", help="Where everything is kept; else in your data home."
+            "--data",
+            metavar="DIR",
+            envvar="OTTLA_DEV_DATA",
+            help="Directory of all data; by default in your data home.",
         ),
     ] = None,
     port: Annotated[
         int,
         typer.Option(
-            "--port", "-p", min=0, max=65535, envvar="OTTLA_DEV_PORT", help="Of the first broker; 0 picks a free one."
+            "--port",
+            "-p",
+            min=0,
+            max=65535,
+            envvar="OTTLA_DEV_PORT",
+            help="Port of the first broker; 0 picks a free one.",
         ),
     ] = 9092,
     listen: Annotated[
@@ -96,7 +104,9 @@ def dev(
     known = sum(found.is_dir() for found in directory.glob("broker-*"))
     count = brokers or max(known, 1)
     if count < known:
-        output.note(f"The data is of {known} brokers: what only the others have in sync will have no leader.")
+        output.note(
+            f"The data is of {known} brokers: partitions that only the others have in sync will have no leader."
+        )
     cluster = [
         planned(number, chosen, directory, listen, told, count, settings or [])
         for number, chosen in enumerate(free_ports(listen, port, count))

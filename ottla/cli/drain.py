@@ -33,7 +33,7 @@ def drain(
     replicas: Annotated[bool, typer.Option("--replicas", help="Move the replicas to other brokers, too.")] = False,
     throttle: reassign.ThrottleOption = None,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long until it is done.")
+        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long until the brokers are drained.")
     ] = 60.0,
 ) -> None:
     """Take leaderships away from brokers, and give them none until `ottla brokers undrain`."""
@@ -56,7 +56,7 @@ def drain(
         led = _led_by(cluster, brokers)
     names = ", ".join(map(str, brokers))
     moved = f", {counted(len(planned), 'partition')} moved" if replicas else ""
-    rest = f"; of {counted(led, 'partition')} nobody else has a replica in sync" if led else ""
+    rest = f"; of {counted(led, 'partition')} no other broker has a replica in sync" if led else ""
     output.done(f"Drained: {names}{moved}{rest}.", {"drained": brokers, "moved": len(planned), "still_led": led})
 
 

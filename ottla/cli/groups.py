@@ -216,7 +216,7 @@ def reset_offsets(
         typer.Option("--topic", metavar="TOPIC[:PARTITIONS]", help="Which partitions; may be repeated."),
     ] = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions that the group committed.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
     to_time: Annotated[
@@ -225,9 +225,11 @@ def reset_offsets(
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", help="Forwards by so many offsets, backwards when negative.")
     ] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; otherwise it is only shown.")] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Move the offsets; without it they are only shown.")
+    ] = False,
 ) -> None:
-    """Move a group's committed offsets. Without --execute it only shows what would be."""
+    """Move a group's committed offsets. Without --execute it only shows the new offsets."""
     targets = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift_by is not None]
     if sum(targets) != 1:
         raise UsageError("where to?", "Give one of --to-earliest, --to-latest, --to-offset, --to-time, --shift-by.")

@@ -28,8 +28,9 @@ FULL = "full: nothing is appended until there is room"
 FAILED = "failed: its partitions are offline"
 _VERB = {FULL: "is full", FAILED: "has failed"}
 _REMEDY = {
-    FULL: "Make room on its volume, or shorten retention (`ottla log-dirs` shows the sizes); it goes on by itself.",
-    FAILED: "The broker's log says why; it uses the directory again after a restart.",
+    FULL: "Make room on its volume, or shorten retention (`ottla log-dirs` shows the sizes); "
+    "the broker goes on by itself.",
+    FAILED: "The broker's log says why; the broker uses the directory again after a restart.",
 }
 
 

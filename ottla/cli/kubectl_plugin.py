@@ -35,11 +35,12 @@ def plugin(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]...", help="A command of `ottla`.")],
     context: Annotated[str, typer.Option("--context", metavar="NAME", help="The kubeconfig's context to use.")] = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="Where the Cluster is; else the context's.")
+        str,
+        typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the Cluster; by default the context's."),
     ] = "",
     kubeconfig: Annotated[str, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig to use.")] = "",
     cluster: Annotated[
-        str, typer.Option("--cluster", metavar="NAME", help="Which Cluster; else the only one of the namespace.")
+        str, typer.Option("--cluster", metavar="NAME", help="Which Cluster; by default the only one of the namespace.")
     ] = "",
 ) -> None:
     """Run a command of `ottla` on a Cluster in Kubernetes. These options stand in front of it."""

@@ -71,7 +71,7 @@ def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapp
     if not known:
         raise NotFound(
             f"there is no Cluster{f' {name!r}' if name else ''} in the namespace",
-            f"`kubectl get {_RESOURCE} --all-namespaces` shows where there is one; --namespace names it.",
+            f"`kubectl get {_RESOURCE} --all-namespaces` shows all Clusters; --namespace names the namespace.",
         )
     names = ", ".join(sorted(known))
     if name is None:
@@ -79,7 +79,7 @@ def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapp
             raise UsageError(f"the namespace has several Clusters: {names}", "Name one of them with --cluster.")
         return next(iter(known.values()))
     if name not in known:
-        raise NotFound(f"there is no Cluster '{name}' in the namespace", f"There is: {names}.{nearest(name, known)}")
+        raise NotFound(f"there is no Cluster '{name}' in the namespace", f"It has: {names}.{nearest(name, known)}")
     return known[name]
 
 

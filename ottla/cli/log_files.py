@@ -35,7 +35,7 @@ def dump(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show only so many entries.")] = None,
 ) -> None:
     """Show what a file of a log holds. With --json one object a line."""
-    from ottla.broker.log import dump as files
+    from ottla.cli import log_dump as files
 
     with _readable(file):
         for entry in islice(files.dump(str(file), deep=records), limit):
@@ -62,8 +62,8 @@ def verify(
         typer.Argument(metavar="FILE|DIR…", help=".log files, partitions' directories, or whole log directories."),
     ],
 ) -> None:
-    """Find batches that no consumer gets past, and what else is wrong. Exit code 1: something is."""
-    from ottla.broker.log.verification import verify as look
+    """Find batches that no consumer gets past, and other faults of logs. Exit code 1: there is a fault."""
+    from ottla.cli.log_verification import verify as look
 
     faults: list[dict[str, Any]] = []
     for path in paths:
@@ -103,7 +103,7 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
         return
     yield ""
     yield "If another replica is in order (look at its files, too), move this one away and back (`ottla reassign`)."
-    yield "Otherwise consumers go on behind what they can't read, and lose it:"
+    yield "Otherwise let consumers go on behind the damaged records, which are lost to them:"
     for stretch in stretches:
         where = f"{stretch['topic'] or 'TOPIC'}:{max(stretch['partition'], 0) if stretch['topic'] else 'PARTITION'}"
         go_on = stretch["next_offset"]
@@ -114,7 +114,7 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
 
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
-    from ottla.broker.log.dump import UnknownFile
+    from ottla.cli.log_dump import UnknownFile
     from ottla.protocol.errors import KafkaError
 
     if not file.exists():

@@ -31,7 +31,7 @@ StoreOption = Annotated[
         "--store",
         metavar="STORE",
         envvar="OTTLA_METADATA_STORE",
-        help="[embedded:]PATH or etcd:HOST:PORT,…; else by --config, else that of `ottla dev`.",
+        help="[embedded:]PATH or etcd:HOST:PORT,…; by default that of --config, or of `ottla dev`.",
     ),
 ]
 ConfigFileOption = Annotated[
@@ -43,7 +43,7 @@ SetOption = Annotated[
         "--set", "-s", metavar="NAME=VALUE", help="A broker's setting, as ottla.metadata.etcd.prefix; may be repeated."
     ),
 ]
-PrefixArgument = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys that begin so, as in topics/.")]
+PrefixArgument = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only keys with this prefix, such as topics/.")]
 
 
 @app.command("ls")
@@ -164,7 +164,7 @@ async def _print_changes(store: Store, prefix: str, begin: int, output: Output) 
                     _print_change(output, revision.revision, change.key, change.entry)
     except Compacted as error:
         raise CommandError(
-            f"the store no longer holds what came after revision {begin}", "Say a later one, or leave --after out."
+            f"the store no longer holds what came after revision {begin}", "Say a later revision, or leave --after out."
         ) from error
 
 

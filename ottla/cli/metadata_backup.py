@@ -62,7 +62,7 @@ def backup(
 def restore(
     output: Output,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `ottla metadata backup` wrote.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Drop what the store holds now.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Drop the store's present content.")] = False,
     gone: GoneOption = None,
     store: StoreOption = None,
     config: ConfigFileOption = None,
@@ -70,8 +70,9 @@ def restore(
 ) -> None:
     """Fill the metadata store from a backup. All brokers of the cluster must be stopped.
 
-    The backup may be old: a partition gets a leader when all brokers that the backup knows have started and said what
-    their logs hold, and it is the one whose log holds most. Name those that will not come back with --gone.
+    The backup may be old. So a partition gets a leader only when all brokers that the backup knows have started and
+    reported the ends of their logs; the replica with the longest log leads. Name brokers that will not come back with
+    --gone.
     """
 
     async def read() -> None:
@@ -83,7 +84,7 @@ def restore(
             try:
                 cluster = await backups.restore(target, whole, replace_all=replace, gone=gone or ())
             except backups.RestoreRefused as error:
-                remedy = "" if replace else "--replace drops what is there." if "isn't empty" in str(error) else ""
+                remedy = "" if replace else "--replace drops its content." if "isn't empty" in str(error) else ""
                 raise CommandError(str(error), remedy) from error
             except UnknownOutcome as error:
                 raise CommandError(f"the store didn't answer: {error}", "Run it again, to its end.") from error
@@ -111,7 +112,7 @@ def go_without(
     config: ConfigFileOption = None,
     settings: SetOption = None,
 ) -> None:
-    """After a restore: wait no longer for brokers that will not come back. What only they had is lost."""
+    """After a restore: wait no longer for brokers that will not come back. Records that only they had are lost."""
 
     async def write() -> None:
         from dataclasses import replace

@@ -69,7 +69,7 @@ def plan(
     racks = cluster.racks()
     unknown = sorted(set(brokers or ()).difference(racks))
     if unknown:
-        raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows which there are.")
+        raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows all brokers.")
     targets = [
         Target(broker, rack)
         for broker, rack in racks.items()
@@ -108,7 +108,9 @@ def resizing(
         return present, resized(present, names, candidates, replication_factor, in_sync)
     except KafkaError as error:
         raise CommandError(
-            error.message, "`ottla brokers list` shows who runs; start more, or ask for fewer.", kafka_code=error.code
+            error.message,
+            "`ottla brokers list` shows which brokers run; start more brokers, or ask for fewer replicas.",
+            kafka_code=error.code,
         ) from error
 
 

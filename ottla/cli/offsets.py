@@ -29,7 +29,7 @@ def offsets(
     cluster: Cluster,
     output: Output,
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITIONS]…]", help="Which partitions; all when left out.")
+        list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITIONS]…]", help="Which partitions; all if left out.")
     ] = None,
     time_: Annotated[
         str | None,
@@ -83,7 +83,7 @@ def delete_records(
     before: Annotated[
         int | None, typer.Option("--before", min=0, metavar="OFFSET", help="Delete the records below this offset.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Delete all records there are now.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Delete all present records.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
     """Delete the oldest records of partitions."""

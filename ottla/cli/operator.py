@@ -42,11 +42,13 @@ def operator(
     ] = "",
     image: Annotated[
         str,
-        typer.Option(metavar="IMAGE", envvar="OTTLA_OPERATOR_IMAGE", help="Image of brokers that name none."),
+        typer.Option(metavar="IMAGE", envvar="OTTLA_OPERATOR_IMAGE", help="Image of brokers whose Cluster names none."),
     ] = "",
     etcd_image: Annotated[
         str,
-        typer.Option(metavar="IMAGE", envvar="OTTLA_OPERATOR_ETCD_IMAGE", help="Image of etcd, where none is named."),
+        typer.Option(
+            metavar="IMAGE", envvar="OTTLA_OPERATOR_ETCD_IMAGE", help="Image of etcd if the Cluster names none."
+        ),
     ] = "",
     lease: Annotated[
         str,
@@ -56,7 +58,9 @@ def operator(
     ] = "",
     namespace: Annotated[
         str,
-        typer.Option(metavar="NAMESPACE", envvar="OTTLA_OPERATOR_NAMESPACE", help="Where the operator itself runs."),
+        typer.Option(
+            metavar="NAMESPACE", envvar="OTTLA_OPERATOR_NAMESPACE", help="Namespace that the operator itself runs in."
+        ),
     ] = "default",
     pod: Annotated[
         str, typer.Option(metavar="NAME", envvar="OTTLA_OPERATOR_POD", help="The operator's own name for the Lease.")
@@ -66,14 +70,14 @@ def operator(
         typer.Option(min=0, max=65535, envvar="OTTLA_OPERATOR_PORT", help="Port of /metrics, /healthz and /readyz."),
     ] = 9100,
     log_level: Annotated[
-        LogLevel, typer.Option(envvar="OTTLA_OPERATOR_LOG_LEVEL", help="What is logged.")
+        LogLevel, typer.Option(envvar="OTTLA_OPERATOR_LOG_LEVEL", help="Level of the log.")
     ] = LogLevel.info,
     log_level_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             envvar="OTTLA_OPERATOR_LOG_LEVEL_FILE",
-            help="A file that holds the level, and may change while the operator runs.",
+            help="A file with the level of the log, which may change while the operator runs.",
         ),
     ] = None,
     debug: DebugOption = False,

@@ -45,7 +45,7 @@ def produce(
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", metavar="TEXT", help="Each line is KEY TEXT VALUE, split here."),
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="Text between key and value in each line."),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -53,10 +53,12 @@ def produce(
     ] = None,
     header_separator: Annotated[
         str | None,
-        typer.Option("--header-separator", metavar="TEXT", help="Each line begins with a:1,b:2 and this text."),
+        typer.Option(
+            "--header-separator", metavar="TEXT", help="Text behind the headers (a:1,b:2) that each line begins with."
+        ),
     ] = None,
     null_marker: Annotated[
-        str | None, typer.Option("--null-marker", metavar="TEXT", help="A key or value that is this text is null.")
+        str | None, typer.Option("--null-marker", metavar="TEXT", help="Text that stands for null as a key or value.")
     ] = None,
     format_: Annotated[
         str,
@@ -75,7 +77,10 @@ def produce(
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition.")] = None,
     acks: Annotated[
-        str, typer.Option("--acks", metavar="all|1|0", help="Who must have a record before it counts.")
+        str,
+        typer.Option(
+            "--acks", metavar="all|1|0", help="Which replicas must have a record before it counts as written."
+        ),
     ] = "all",
     codec: Annotated[str, typer.Option("--codec", "-z", metavar="|".join(_CODECS), help="Compress batches.")] = "none",
     create: Annotated[bool, typer.Option("--create", help="Create the topic if it doesn't exist.")] = False,

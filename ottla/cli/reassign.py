@@ -75,7 +75,7 @@ def execute(
         float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for the moves to end.")
     ] = None,
 ) -> None:
-    """Begin the moves of a plan. `ottla reassign status FILE` tells how far they are, and ends the throttle."""
+    """Begin the moves of a plan. `ottla reassign status FILE` shows their progress, and ends the throttle."""
     planned, directories = moves.from_file(file)
     present = moves.assignments(cluster)
     _check_known(present, planned)
@@ -85,8 +85,8 @@ def execute(
     if coming := [at for at in directories if at[1] not in present[at[0]]]:
         (topic, index), broker = min(coming)
         output.warn(
-            f"broker {broker} itself chooses a log directory for its replica of {topic}-{index}, as for all that come",
-            "Execute the plan again once they are there.",
+            f"broker {broker} itself chooses a log directory for its replica of {topic}-{index}, as for each new one",
+            "Execute the plan again once the broker has the replicas.",
         )
     moves.begin(cluster, planned)
     if wait is None:
@@ -103,10 +103,10 @@ def status(
     cluster: Cluster,
     output: Output,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="The plan that was begun; all moves when left out.")
+        str | None, typer.Argument(metavar="[FILE]", help="The plan that was begun; all moves if left out.")
     ] = None,
 ) -> None:
-    """Show moves that are under way; of a plan also those that are done. Once all are, the throttle is taken away."""
+    """Show moves that are under way; of a plan also finished ones. Once all are, the throttle is taken away."""
     active = moves.under_way(cluster)
     if file is None:
         rows = [
@@ -133,7 +133,7 @@ def status(
         moves.unthrottle(cluster, {name[0] for name in planned if name in present})
     output.rows(states, {"topic": "TOPIC", "partition": "PARTITION", "to": "TO", "state": "STATE"})
     if ended:
-        output.note("Nothing of it is under way any more; the throttle, if there was one, is off.")
+        output.note("No move of the plan is under way any more; the throttle, if there was one, is off.")
 
 
 @app.command()

@@ -53,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ottla broker", description="Serves a log directory to Kafka's clients.")
     parser.add_argument("--config", metavar="FILE", help="a server.properties file with Kafka's property names")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="a setting, over the file's")
-    parser.add_argument("--until-stdin-ends", action="store_true", help="stop when whoever holds standard input ends")
+    parser.add_argument(
+        "--until-stdin-ends", action="store_true", help="stop when the process at the other end of standard input ends"
+    )
     options = parser.parse_args(arguments)
     try:
         config = _configuration(options.config, options.set)
@@ -139,13 +141,13 @@ async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event, pa
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECTED_AT, 10, 10)
-        print(f"ottla broker {broker.id} ready bootstrap={broker.bootstrap} pid={os.getpid()}", flush=True)
-        await _first((stopping, broker.failed))
+        print(f"ottla broker {broker.id} ready bootstrap={broker.membership.bootstrap} pid={os.getpid()}", flush=True)
+        await _first((stopping, broker.tasks.failed))
         if broker.store.refusal is not None:
             raise broker.store.refusal
         if broker.replaced is not None:
             raise broker.replaced
-        return 1 if broker.failed.is_set() else 0
+        return 1 if broker.tasks.failed.is_set() else 0
     finally:
         await broker.stop()
         await store.close()
@@ -181,7 +183,7 @@ def stand_for_controller(broker: Broker, config: BrokerConfig, connect: Connect 
     """Makes a registered broker's process a candidate for controller, too."""
     store, broker.controller_name = broker.store, f"broker-{broker.id}"
     controller = Controller(
-        store, broker.follower, broker.controller_name, _defaults(config), broker.session_seconds, broker.id
+        store, broker.follower, broker.controller_name, _defaults(config), broker.membership.session_seconds, broker.id
     )
     broker.spawn(controller.run(), "controller", vital=True)
     if config.get_bool("ottla.quick.death.enable"):

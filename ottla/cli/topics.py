@@ -160,9 +160,7 @@ def list_topics(
 def describe(
     cluster: Cluster,
     output: Output,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME…]", help="Which topics; all when left out.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Which topics; all if left out.")] = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated", help="Only partitions with replicas out of sync.")
     ] = False,
@@ -385,14 +383,14 @@ def elect(
     cluster: Cluster,
     output: Output,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME…]", help="Which topics, or TOPIC:0,2-4; all when left out.")
+        list[str] | None, typer.Argument(metavar="[NAME…]", help="Which topics, or TOPIC:0,2-4; all if left out.")
     ] = None,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Elect any live replica where there is no leader: records may be lost.")
+        bool, typer.Option("--unclean", help="Elect any live replica if there is no leader: records may be lost.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
-    """Give partitions back to their preferred leaders, or (--unclean) to whoever lives."""
+    """Give partitions back to their preferred leaders, or (--unclean) to any live replica."""
     if unclean:
         confirm("Elect replicas that may lack acknowledged records?", yes, output)
     partitions: dict[str, list[int]] | None = None

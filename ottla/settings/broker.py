@@ -23,16 +23,17 @@ SETTINGS = (
     ),
     Setting(
         "node.id", Kind.INT, None, Importance.HIGH,
-        "Number of this process, unique in the cluster.", bounds=Range(0),
+        "Id of this process, unique in the cluster.", bounds=Range(0),
     ),
     Setting("broker.id", Kind.INT, "-1", Importance.HIGH, "Older name of node.id."),
     Setting(
         "broker.rack", Kind.STRING, None, Importance.MEDIUM,
-        "Rack (or zone) this broker stands in, for replica placement.",
+        "Rack (or zone) of this broker, for the placement of replicas.",
     ),
     Setting(
         "cordoned.log.dirs", Kind.LIST, "", Importance.MEDIUM,
-        "Log directories that get no new replicas as long as there is another one; `*` means all.", bounds=Members(),
+        "Log directories that get no new replicas as long as there is another directory; `*` means all.",
+        bounds=Members(),
         update=Update.PER_BROKER,
     ),
     Setting(
@@ -95,7 +96,7 @@ SETTINGS = (
     ),
     Setting(
         "auto.leader.rebalance.enable", Kind.BOOLEAN, "true", Importance.HIGH,
-        "Move leadership back to preferred replicas by itself.",
+        "Let the controller move leaderships back to preferred replicas.",
     ),
     Setting(
         "leader.imbalance.check.interval.seconds", Kind.LONG, "300", Importance.HIGH,
@@ -115,19 +116,19 @@ SETTINGS = (
     ),
     Setting(
         "fetch.purgatory.purge.interval.requests", Kind.INT, "1000", Importance.MEDIUM,
-        "Finished waiting fetches that start a clean-up.", instead=_PURGATORY,
+        "Finished delayed fetches that start a clean-up.", instead=_PURGATORY,
     ),
     Setting(
         "producer.purgatory.purge.interval.requests", Kind.INT, "1000", Importance.MEDIUM,
-        "Finished waiting produces that start a clean-up.", instead=_PURGATORY,
+        "Finished delayed produces that start a clean-up.", instead=_PURGATORY,
     ),
     Setting(
         "delete.records.purgatory.purge.interval.requests", Kind.INT, "1", Importance.MEDIUM,
-        "Finished waiting deletions that start a clean-up.", instead=_PURGATORY,
+        "Finished delayed deletions that start a clean-up.", instead=_PURGATORY,
     ),
     Setting(
         "share.fetch.purgatory.purge.interval.requests", Kind.INT, "1000", Importance.MEDIUM,
-        "Finished waiting share fetches that start a clean-up.", instead=_PURGATORY,
+        "Finished delayed share fetches that start a clean-up.", instead=_PURGATORY,
     ),
     Setting(
         "num.io.threads", Kind.INT, "8", Importance.HIGH,
@@ -153,17 +154,17 @@ SETTINGS = (
     Setting(
         "initial.broker.registration.timeout.ms", Kind.INT, "60000", Importance.MEDIUM,
         "How long a starting broker or controller waits for each answer of a metadata store that can't be reached or "
-        "has no leader, before it gives up. Until the registration of a dead predecessor with its node.id has ended it "
-        "waits anyway.",
+        "has no leader, before it gives up. It always waits until the registration of a dead predecessor with its "
+        "node.id has ended.",
     ),
     Setting(
         "broker.heartbeat.interval.ms", Kind.INT, "2000", Importance.MEDIUM,
-        "Time between two signs of life of this broker.",
+        "Time between two heartbeats of this broker.",
         instead="the registration is renewed four times in a broker.session.timeout.ms",
     ),
     Setting(
         "broker.session.timeout.ms", Kind.INT, "9000", Importance.MEDIUM,
-        "Silence after which a broker counts as dead.",
+        "Time without a heartbeat after which a broker counts as dead.",
     ),
     Setting(
         "server.max.startup.time.ms", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
@@ -187,8 +188,8 @@ SETTINGS = (
     ),
     Setting(
         "replica.lag.time.max.ms", Kind.LONG, "30000", Importance.HIGH,
-        "How long a follower may lag before it leaves the ISR, and for how long the high watermark waits for one that "
-        "was caught up and is about to join it.",
+        "How long a follower may lag before it leaves the ISR, and how long the high watermark waits for a follower "
+        "that was caught up and is about to join the ISR.",
     ),
     Setting(
         "replica.socket.timeout.ms", Kind.INT, "30000", Importance.HIGH,
@@ -201,7 +202,7 @@ SETTINGS = (
     ),
     Setting(
         "replica.fetch.max.bytes", Kind.INT, "1048576", Importance.MEDIUM,
-        "Bytes per partition that a follower asks for.", bounds=Range(0),
+        "Most bytes of one partition that a follower asks for in a fetch.", bounds=Range(0),
     ),
     Setting(
         "replica.fetch.wait.max.ms", Kind.INT, "500", Importance.HIGH,
@@ -213,11 +214,11 @@ SETTINGS = (
     ),
     Setting(
         "replica.fetch.min.bytes", Kind.INT, "1", Importance.HIGH,
-        "Bytes that a follower's fetch waits for.",
+        "Fewest bytes that a follower's fetch waits for.",
     ),
     Setting(
         "replica.fetch.response.max.bytes", Kind.INT, "10485760", Importance.MEDIUM,
-        "Bytes in all that a follower asks for.", bounds=Range(0),
+        "Most bytes of all partitions that a follower asks for in a fetch.", bounds=Range(0),
     ),
     Setting(
         "num.replica.fetchers", Kind.INT, "1", Importance.HIGH,
@@ -227,8 +228,8 @@ SETTINGS = (
     Setting(
         "replica.selector.class", Kind.STRING, None, Importance.MEDIUM,
         "How the replica that a consumer reads from is chosen: "
-        "org.apache.kafka.common.replica.RackAwareReplicaSelector takes one in the consumer's rack, "
-        "anything else the leader.",
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector takes one in the consumer's rack, any other value "
+        "the leader.",
     ),
     Setting(
         "follower.fetch.last.tiered.offset.enable", Kind.BOOLEAN, "false", Importance.MEDIUM,
@@ -273,7 +274,7 @@ SETTINGS = (
     ),
     Setting(
         "kafka.metrics.polling.interval.secs", Kind.INT, "10", Importance.LOW,
-        "Time between two readings by those classes.", bounds=Range(1), instead=_METRICS,
+        "Time between two reports to kafka.metrics.reporters.", bounds=Range(1), instead=_METRICS,
     ),
     Setting(
         "telemetry.max.bytes", Kind.INT, "1048576", Importance.LOW,
@@ -301,7 +302,7 @@ SETTINGS = (
     ),
     Setting(
         "alter.log.dirs.replication.quota.window.size.seconds", Kind.INT, "1", Importance.LOW,
-        "Length of one such sample.", bounds=Range(1), instead=_QUOTA,
+        "Length of one sample of a quota on moves between log directories.", bounds=Range(1), instead=_QUOTA,
     ),
     Setting(
         "controller.quota.window.num", Kind.INT, "11", Importance.LOW,
@@ -309,7 +310,7 @@ SETTINGS = (
     ),
     Setting(
         "controller.quota.window.size.seconds", Kind.INT, "1", Importance.LOW,
-        "Length of one such sample.", bounds=Range(1), instead=_QUOTA,
+        "Length of one sample of a quota on changes of topics.", bounds=Range(1), instead=_QUOTA,
     ),
     Setting(
         "client.quota.callback.class", Kind.CLASS, None, Importance.LOW,

@@ -27,7 +27,7 @@ SETTINGS = (
     ),
     Setting(
         "group.coordinator.append.linger.ms", Kind.INT, "-1", Importance.MEDIUM,
-        "How long the coordinator gathers writes; -1 adapts by itself.", bounds=Range(-1),
+        "How long the coordinator gathers writes; -1 adapts the time by itself.", bounds=Range(-1),
         instead="the coordinator writes each decision at once",
     ),
     Setting(
@@ -41,7 +41,7 @@ SETTINGS = (
     ),
     Setting(
         "offsets.load.buffer.size", Kind.INT, "5242880", Importance.HIGH,
-        "Bytes read at once when a coordinator starts.", bounds=Range(1),
+        "Bytes that are read at once when a coordinator loads a partition of __consumer_offsets.", bounds=Range(1),
     ),
     Setting(
         "offsets.topic.replication.factor", Kind.SHORT, "3", Importance.HIGH,
@@ -61,7 +61,7 @@ SETTINGS = (
     ),
     Setting(
         "offset.metadata.max.bytes", Kind.INT, "4096", Importance.HIGH,
-        "Largest note that may come with a committed offset.",
+        "Largest metadata that may come with a committed offset.",
     ),
     Setting(
         "offsets.retention.minutes", Kind.INT, "10080", Importance.HIGH,
@@ -81,7 +81,7 @@ SETTINGS = (
     ),
     Setting(
         "group.initial.rebalance.delay.ms", Kind.INT, "3000", Importance.MEDIUM,
-        "How long a new group waits for more members.",
+        "How long a new classic group waits for more members.",
     ),
     Setting(
         "group.max.size", Kind.INT, "2147483647", Importance.MEDIUM,
@@ -89,35 +89,36 @@ SETTINGS = (
     ),
     Setting(
         "group.consumer.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
-        "Session time-out.", bounds=Range(1), instead=_CONSUMER,
+        "Session time-out of consumer groups' members.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.min.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
-        "Shortest session time-out of a group.", bounds=Range(1), instead=_CONSUMER,
+        "Shortest session time-out that a consumer group may set.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.max.session.timeout.ms", Kind.INT, "60000", Importance.MEDIUM,
-        "Longest session time-out of a group.", bounds=Range(1), instead=_CONSUMER,
+        "Longest session time-out that a consumer group may set.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.heartbeat.interval.ms", Kind.INT, "5000", Importance.MEDIUM,
-        "Time between heartbeats.", bounds=Range(1), instead=_CONSUMER,
+        "Time between two heartbeats of consumer groups' members.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.min.heartbeat.interval.ms", Kind.INT, "5000", Importance.MEDIUM,
-        "Shortest heartbeat interval of a group.", bounds=Range(1), instead=_CONSUMER,
+        "Shortest heartbeat interval that a consumer group may set.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.max.heartbeat.interval.ms", Kind.INT, "15000", Importance.MEDIUM,
-        "Longest heartbeat interval of a group.", bounds=Range(1), instead=_CONSUMER,
+        "Longest heartbeat interval that a consumer group may set.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.max.size", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Members a group may have.", bounds=Range(1), instead=_CONSUMER,
+        "Members that a consumer group may have.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.assignors", Kind.LIST, "uniform,range", Importance.MEDIUM,
-        "Assignors on the broker's side, the first being the default.", bounds=Members(may_be_empty=False),
+        "Assignors of consumer groups on the broker's side, the first being the default.",
+        bounds=Members(may_be_empty=False),
         instead=_CONSUMER,
     ),
     Setting(
@@ -127,15 +128,16 @@ SETTINGS = (
     ),
     Setting(
         "group.consumer.assignment.interval.ms", Kind.INT, "1000", Importance.MEDIUM,
-        "Shortest time between two assignments.", bounds=Range(0), update=Update.CLUSTER_WIDE, instead=_CONSUMER,
+        "Shortest time between two assignments of a consumer group.",
+        bounds=Range(0), update=Update.CLUSTER_WIDE, instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.min.assignment.interval.ms", Kind.INT, "0", Importance.MEDIUM,
-        "Lower bound of a group's assignment interval.", bounds=Range(0), instead=_CONSUMER,
+        "Lower bound of a consumer group's assignment interval.", bounds=Range(0), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.max.assignment.interval.ms", Kind.INT, "15000", Importance.MEDIUM,
-        "Upper bound of a group's assignment interval.", bounds=Range(0), instead=_CONSUMER,
+        "Upper bound of a consumer group's assignment interval.", bounds=Range(0), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.regex.refresh.interval.ms", Kind.INT, "600000", Importance.MEDIUM,
@@ -144,31 +146,31 @@ SETTINGS = (
     ),
     Setting(
         "group.streams.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
-        "Session time-out.", bounds=Range(1), instead=_STREAMS,
+        "Session time-out of streams groups' members.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.min.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
-        "Shortest session time-out of a group.", bounds=Range(1), instead=_STREAMS,
+        "Shortest session time-out that a streams group may set.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.max.session.timeout.ms", Kind.INT, "60000", Importance.MEDIUM,
-        "Longest session time-out of a group.", bounds=Range(1), instead=_STREAMS,
+        "Longest session time-out that a streams group may set.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.heartbeat.interval.ms", Kind.INT, "5000", Importance.MEDIUM,
-        "Time between heartbeats.", bounds=Range(1), instead=_STREAMS,
+        "Time between two heartbeats of streams groups' members.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.min.heartbeat.interval.ms", Kind.INT, "5000", Importance.MEDIUM,
-        "Shortest heartbeat interval of a group.", bounds=Range(1), instead=_STREAMS,
+        "Shortest heartbeat interval that a streams group may set.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.max.heartbeat.interval.ms", Kind.INT, "15000", Importance.MEDIUM,
-        "Longest heartbeat interval of a group.", bounds=Range(1), instead=_STREAMS,
+        "Longest heartbeat interval that a streams group may set.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.max.size", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Members a group may have.", bounds=Range(1), instead=_STREAMS,
+        "Members that a streams group may have.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.num.standby.replicas", Kind.INT, "0", Importance.MEDIUM,
@@ -176,107 +178,111 @@ SETTINGS = (
     ),
     Setting(
         "group.streams.max.standby.replicas", Kind.INT, "2", Importance.MEDIUM,
-        "Upper bound of a group's standby copies.", bounds=Range(0), instead=_STREAMS,
+        "Upper bound of a streams group's standby copies.", bounds=Range(0), instead=_STREAMS,
     ),
     Setting(
         "group.streams.initial.rebalance.delay.ms", Kind.INT, "3000", Importance.MEDIUM,
-        "How long a new group waits for more members.", bounds=Range(0), instead=_STREAMS,
+        "How long a new streams group waits for more members.", bounds=Range(0), instead=_STREAMS,
     ),
     Setting(
         "group.streams.assignment.interval.ms", Kind.INT, "1000", Importance.MEDIUM,
-        "Shortest time between two assignments.", bounds=Range(0), update=Update.CLUSTER_WIDE, instead=_STREAMS,
+        "Shortest time between two assignments of a streams group.",
+        bounds=Range(0), update=Update.CLUSTER_WIDE, instead=_STREAMS,
     ),
     Setting(
         "group.streams.min.assignment.interval.ms", Kind.INT, "0", Importance.MEDIUM,
-        "Lower bound of a group's assignment interval.", bounds=Range(0), instead=_STREAMS,
+        "Lower bound of a streams group's assignment interval.", bounds=Range(0), instead=_STREAMS,
     ),
     Setting(
         "group.streams.max.assignment.interval.ms", Kind.INT, "15000", Importance.MEDIUM,
-        "Upper bound of a group's assignment interval.", bounds=Range(0), instead=_STREAMS,
+        "Upper bound of a streams group's assignment interval.", bounds=Range(0), instead=_STREAMS,
     ),
     Setting(
         "group.share.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
-        "Session time-out.", bounds=Range(1), instead=_SHARE,
+        "Session time-out of share groups' members.", bounds=Range(1), instead=_SHARE,
     ),
     Setting(
         "group.share.min.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
-        "Shortest session time-out of a group.", bounds=Range(1), instead=_SHARE,
+        "Shortest session time-out that a share group may set.", bounds=Range(1), instead=_SHARE,
     ),
     Setting(
         "group.share.max.session.timeout.ms", Kind.INT, "60000", Importance.MEDIUM,
-        "Longest session time-out of a group.", bounds=Range(1), instead=_SHARE,
+        "Longest session time-out that a share group may set.", bounds=Range(1), instead=_SHARE,
     ),
     Setting(
         "group.share.heartbeat.interval.ms", Kind.INT, "5000", Importance.MEDIUM,
-        "Time between heartbeats.", bounds=Range(1), instead=_SHARE,
+        "Time between two heartbeats of share groups' members.", bounds=Range(1), instead=_SHARE,
     ),
     Setting(
         "group.share.min.heartbeat.interval.ms", Kind.INT, "5000", Importance.MEDIUM,
-        "Shortest heartbeat interval of a group.", bounds=Range(1), instead=_SHARE,
+        "Shortest heartbeat interval that a share group may set.", bounds=Range(1), instead=_SHARE,
     ),
     Setting(
         "group.share.max.heartbeat.interval.ms", Kind.INT, "15000", Importance.MEDIUM,
-        "Longest heartbeat interval of a group.", bounds=Range(1), instead=_SHARE,
+        "Longest heartbeat interval that a share group may set.", bounds=Range(1), instead=_SHARE,
     ),
     Setting(
         "group.share.max.size", Kind.INT, "200", Importance.MEDIUM,
-        "Members a group may have.", bounds=Range(1, 1000), instead=_SHARE,
+        "Members that a share group may have.", bounds=Range(1, 1000), instead=_SHARE,
     ),
     Setting(
         "group.share.assignors", Kind.LIST, "simple", Importance.MEDIUM,
-        "Assignors on the broker's side.", bounds=Members(may_be_empty=False), instead=_SHARE,
+        "Assignors of share groups on the broker's side.", bounds=Members(may_be_empty=False), instead=_SHARE,
     ),
     Setting(
         "group.share.assignment.interval.ms", Kind.INT, "1000", Importance.MEDIUM,
-        "Shortest time between two assignments.", bounds=Range(0), update=Update.CLUSTER_WIDE, instead=_SHARE,
+        "Shortest time between two assignments of a share group.",
+        bounds=Range(0), update=Update.CLUSTER_WIDE, instead=_SHARE,
     ),
     Setting(
         "group.share.min.assignment.interval.ms", Kind.INT, "0", Importance.MEDIUM,
-        "Lower bound of a group's assignment interval.", bounds=Range(0), instead=_SHARE,
+        "Lower bound of a share group's assignment interval.", bounds=Range(0), instead=_SHARE,
     ),
     Setting(
         "group.share.max.assignment.interval.ms", Kind.INT, "15000", Importance.MEDIUM,
-        "Upper bound of a group's assignment interval.", bounds=Range(0), instead=_SHARE,
+        "Upper bound of a share group's assignment interval.", bounds=Range(0), instead=_SHARE,
     ),
     Setting(
         "group.share.initialize.retry.interval.ms", Kind.INT, "30000", Importance.LOW,
-        "Pause before share partitions are set up again.", bounds=Range(1), instead=_SHARE, internal=True,
+        "Pause before a share group's partitions are initialized again.",
+        bounds=Range(1), instead=_SHARE, internal=True,
     ),
     Setting(
         "group.share.delivery.count.limit", Kind.INT, "5", Importance.MEDIUM,
-        "Times that a record is delivered at most.", bounds=Range(2, 10), instead=_SHARE,
+        "How often a record is delivered at most to a share group.", bounds=Range(2, 10), instead=_SHARE,
     ),
     Setting(
         "group.share.min.delivery.count.limit", Kind.INT, "2", Importance.MEDIUM,
-        "Lower bound of a group's delivery count.", bounds=Range(2, 5), instead=_SHARE,
+        "Lower bound of a share group's delivery count limit.", bounds=Range(2, 5), instead=_SHARE,
     ),
     Setting(
         "group.share.max.delivery.count.limit", Kind.INT, "10", Importance.MEDIUM,
-        "Upper bound of a group's delivery count.", bounds=Range(5, 25), instead=_SHARE,
+        "Upper bound of a share group's delivery count limit.", bounds=Range(5, 25), instead=_SHARE,
     ),
     Setting(
         "group.share.record.lock.duration.ms", Kind.INT, "30000", Importance.MEDIUM,
-        "How long a consumer holds a record.", bounds=Range(1000, 3600000), instead=_SHARE,
+        "How long a record stays locked for the consumer of a share group that got it.",
+        bounds=Range(1000, 3600000), instead=_SHARE,
     ),
     Setting(
         "group.share.min.record.lock.duration.ms", Kind.INT, "15000", Importance.MEDIUM,
-        "Shortest hold of a record.", bounds=Range(1000, 30000), instead=_SHARE,
+        "Lower bound of a share group's lock duration.", bounds=Range(1000, 30000), instead=_SHARE,
     ),
     Setting(
         "group.share.max.record.lock.duration.ms", Kind.INT, "60000", Importance.MEDIUM,
-        "Longest hold of a record.", bounds=Range(30000, 3600000), instead=_SHARE,
+        "Upper bound of a share group's lock duration.", bounds=Range(30000, 3600000), instead=_SHARE,
     ),
     Setting(
         "group.share.partition.max.record.locks", Kind.INT, "2000", Importance.MEDIUM,
-        "Records of a partition held at once.", bounds=Range(100, 10000), instead=_SHARE,
+        "Most records of a partition that a share group locks at once.", bounds=Range(100, 10000), instead=_SHARE,
     ),
     Setting(
         "group.share.min.partition.max.record.locks", Kind.INT, "100", Importance.MEDIUM,
-        "Lower bound of a group's held records.", bounds=Range(100, 2000), instead=_SHARE,
+        "Lower bound of a share group's number of locked records.", bounds=Range(100, 2000), instead=_SHARE,
     ),
     Setting(
         "group.share.max.partition.max.record.locks", Kind.INT, "4000", Importance.MEDIUM,
-        "Upper bound of a group's held records.", bounds=Range(2000, 10000), instead=_SHARE,
+        "Upper bound of a share group's number of locked records.", bounds=Range(2000, 10000), instead=_SHARE,
     ),
     Setting(
         "group.share.max.share.sessions", Kind.INT, "2000", Importance.MEDIUM,
@@ -325,7 +331,7 @@ SETTINGS = (
     ),
     Setting(
         "share.coordinator.load.buffer.size", Kind.INT, "5242880", Importance.HIGH,
-        "Bytes read at once when a share coordinator starts.", bounds=Range(1), instead=_SHARE,
+        "Bytes that are read at once when a share coordinator loads a partition.", bounds=Range(1), instead=_SHARE,
     ),
     Setting(
         "share.coordinator.append.linger.ms", Kind.INT, "-1", Importance.MEDIUM,

@@ -29,7 +29,7 @@ SETTINGS = (
     ),
     Setting(
         "log.roll.hours", Kind.INT, "168", Importance.HIGH,
-        "Age at which a segment is closed, when log.roll.ms is not set.", bounds=Range(1),
+        "Age in hours at which a segment is closed, when log.roll.ms is not set.", bounds=Range(1),
         synonyms=("log.roll.ms", "log.roll.hours"),
     ),
     Setting(
@@ -39,7 +39,8 @@ SETTINGS = (
     ),
     Setting(
         "log.roll.jitter.hours", Kind.INT, "0", Importance.HIGH,
-        "The same in hours, when log.roll.jitter.ms is not set.", bounds=Range(0),
+        "Random part, in hours, that is taken off the age at which a segment is closed, when log.roll.jitter.ms is "
+        "not set.", bounds=Range(0),
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     Setting(
@@ -49,12 +50,13 @@ SETTINGS = (
     ),
     Setting(
         "log.retention.minutes", Kind.INT, None, Importance.HIGH,
-        "The same in minutes, when log.retention.ms is not set.",
+        "Age in minutes at which a segment is deleted, when log.retention.ms is not set; -1 means never.",
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ),
     Setting(
         "log.retention.hours", Kind.INT, "168", Importance.HIGH,
-        "The same in hours, when neither of the others is set.",
+        "Age in hours at which a segment is deleted, when neither log.retention.ms nor log.retention.minutes is set; "
+        "-1 means never.",
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ),
     Setting(
@@ -67,7 +69,7 @@ SETTINGS = (
     ),
     Setting(
         "log.initial.task.delay.ms", Kind.LONG, "30000", Importance.LOW,
-        "Delay of the first chores of the log after the start.", bounds=Range(0), internal=True,
+        "Delay after the start until the first upkeep of the logs.", bounds=Range(0), internal=True,
         instead=_FIRST_CHORES,
     ),
     Setting(
@@ -168,8 +170,8 @@ SETTINGS = (
     ),
     Setting(
         "log.cleaner.backoff.ms", Kind.LONG, "15000", Importance.MEDIUM,
-        "Pause when there is nothing to compact. A log whose compaction failed rests for twice as long, and for up to "
-        "64 times as long when it fails again.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        "Pause when there is nothing to compact. After a failed compaction a log rests for twice as long, and for up "
+        "to 64 times as long if it fails again.", bounds=Range(0), update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "log.cleaner.min.cleanable.ratio", Kind.DOUBLE, "0.5", Importance.MEDIUM,
@@ -195,6 +197,6 @@ SETTINGS = (
     ),
     Setting(
         "producer.id.expiration.check.interval.ms", Kind.INT, "600000", Importance.LOW,
-        "Time between two looks for such producers.", bounds=Range(1), internal=True,
+        "Time between two looks for idle producers to forget.", bounds=Range(1), internal=True,
     ),
 )

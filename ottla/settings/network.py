@@ -18,7 +18,7 @@ SETTINGS = (
     ),
     Setting(
         "advertised.listeners", Kind.LIST, None, Importance.HIGH,
-        "Addresses told to clients, where they differ from listeners.", bounds=Members(may_be_empty=False),
+        "Addresses that clients are told, if they differ from listeners.", bounds=Members(may_be_empty=False),
     ),
     Setting(
         "listener.security.protocol.map",
@@ -42,12 +42,12 @@ SETTINGS = (
     ),
     Setting(
         "socket.send.buffer.bytes", Kind.INT, "102400", Importance.HIGH,
-        "Send buffer of client sockets; -1 leaves it to the system.",
+        "Send buffer of client sockets; -1 leaves its size to the system.",
     ),
     Setting(
         "socket.receive.buffer.bytes", Kind.INT, "-1", Importance.HIGH,
-        "Receive buffer of client sockets; -1 leaves it to the system, which Apache Kafka doesn't by default (102400). "
-        "ottla.buffered.memory.bytes.max doesn't count what it holds.",
+        "Receive buffer of client sockets; -1, the default, leaves its size to the system (Apache Kafka's default is "
+        "102400). ottla.buffered.memory.bytes.max doesn't count the bytes in it.",
     ),
     Setting(
         "socket.request.max.bytes", Kind.INT, "104857600", Importance.HIGH,
@@ -59,12 +59,12 @@ SETTINGS = (
     ),
     Setting(
         "socket.connection.setup.timeout.ms", Kind.LONG, "10000", Importance.MEDIUM,
-        "First time-out for a connection to another broker.",
+        "First time-out of the attempt to connect to another broker.",
         instead=_ONE_TIME_OUT,
     ),
     Setting(
         "socket.connection.setup.timeout.max.ms", Kind.LONG, "30000", Importance.MEDIUM,
-        "Longest time-out for a connection to another broker.",
+        "Longest time-out of an attempt to connect to another broker.",
         instead=_ONE_TIME_OUT,
     ),
     Setting(
@@ -77,9 +77,10 @@ SETTINGS = (
     ),
     Setting(
         "max.connections", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Connections allowed in all; fewer where the process may not open so many files. At that bound a connection to "
-        "the inter-broker listener is accepted all the same, if clients have another one, and the client's connection "
-        "that was used longest ago is closed. `listener.name.<listener>.max.connections` bounds one listener's.",
+        "Connections that are allowed in all; fewer if the process may not open so many files. At this bound a "
+        "connection to the inter-broker listener is still accepted, if clients have another listener, and the "
+        "client's connection that was used longest ago is closed. `listener.name.<listener>.max.connections` bounds "
+        "the connections of one listener.",
         bounds=Range(0), update=Update.CLUSTER_WIDE,
     ),
     Setting(

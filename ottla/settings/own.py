@@ -24,83 +24,87 @@ SETTINGS = (
     ),
     Setting(
         "ottla.metadata.etcd.prefix", Kind.STRING, "/ottla/default/", Importance.HIGH,
-        "What all of the cluster's keys in etcd begin with: the clusters that share one etcd differ in it.",
+        "Prefix of all of the cluster's keys in etcd. Clusters that share one etcd have different prefixes.",
         bounds=Pattern(r"/\S*", "/ottla/NAME/"),
     ),
     Setting(
         "ottla.metadata.etcd.timeout.ms", Kind.INT, "5000", Importance.LOW,
-        "Longest wait for one answer of etcd, its other endpoints included.", bounds=Range(100),
+        "Longest wait for one answer of etcd, including attempts at other endpoints.", bounds=Range(100),
     ),
     Setting(
         "ottla.metadata.etcd.user", Kind.STRING, "", Importance.MEDIUM,
-        "User of etcd's own authentication; nothing where etcd asks for none.",
+        "User of etcd's own authentication; empty if etcd asks for none.",
     ),
     Setting(
         "ottla.metadata.etcd.password.file", Kind.STRING, "", Importance.MEDIUM,
-        "File with that user's password, read at each authentication.",
+        "File with the password of ottla.metadata.etcd.user, read at each authentication.",
     ),
     Setting(
         "ottla.metadata.etcd.tls", Kind.BOOLEAN, "false", Importance.MEDIUM, "Talk to etcd over TLS.",
     ),
     Setting(
         "ottla.metadata.etcd.tls.ca.file", Kind.STRING, "", Importance.MEDIUM,
-        "PEM file of the authorities that etcd's certificate may come from; nothing means the system's.",
+        "PEM file of the authorities that etcd's certificate may come from; empty means the system's authorities.",
     ),
     Setting(
         "ottla.metadata.etcd.tls.certificate.file", Kind.STRING, "", Importance.MEDIUM,
-        "PEM file of the broker's own certificate, where etcd asks for one. Read at start.",
+        "PEM file of the broker's own certificate, if etcd asks for one. Read at start.",
     ),
     Setting(
         "ottla.metadata.etcd.tls.key.file", Kind.STRING, "", Importance.MEDIUM,
-        "PEM file of that certificate's key. Read at start.",
+        "PEM file of the key to ottla.metadata.etcd.tls.certificate.file. Read at start.",
     ),
     Setting(
         "ottla.event.loop.stall.ms.max", Kind.LONG, "30000", Importance.LOW,
-        "For how long a broker's event loop may stand still, as on a disk that doesn't answer, before its registration "
-        "is no longer renewed; a `broker.session.timeout.ms` later the others take over. A process that ends or is "
-        "stopped isn't waited for.",
+        "How long a broker's event loop may stand still, as on a disk that doesn't answer, before the broker's "
+        "registration is no longer renewed; one `broker.session.timeout.ms` later other brokers lead its partitions. "
+        "The registration of a process that has ended or was stopped (SIGSTOP) isn't renewed in any case.",
         bounds=Range(1000),
     ),
     Setting(
         "ottla.listener.addresses", Kind.LIST, "", Importance.MEDIUM,
-        "Addresses told to clients beside and before advertised.listeners, as LISTENER://host:port: those that are "
-        "known only while the broker runs.",
+        "Addresses that clients are told, as LISTENER://host:port, for addresses that are known only while the broker"
+        " runs. They add to advertised.listeners and outweigh it.",
         bounds=Pattern(r"[^:/,\s]+://[^,/\s]+:[0-9]{1,5}", "LISTENER://host:port"), update=Update.PER_BROKER,
     ),
     Setting(
         "ottla.brokers.drained", Kind.LIST, "", Importance.MEDIUM,
-        "Ids of brokers that are not to lead partitions: they keep their replicas, and lead only what nobody else can.",
+        "Ids of brokers that are not to lead partitions: they keep their replicas, and lead only partitions that no "
+        "other broker can lead.",
         bounds=Pattern(r"[0-9]{1,9}", "broker ids"), update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "ottla.quick.death.enable", Kind.BOOLEAN, "true", Importance.MEDIUM,
-        "Take a broker for dead as soon as its connection to the controller is cut and then refused, without waiting "
+        "Count a broker as dead as soon as its connection to the controller is cut and then refused, without waiting "
         "for the end of its session.",
     ),
     Setting(
         "ottla.http.listener", Kind.STRING, "", Importance.MEDIUM,
-        "Address as host:port for /metrics, /healthz and /readyz; nothing switches them off.", bounds=_ADDRESS,
+        "Address as host:port for /metrics, /healthz and /readyz; empty switches these pages off.", bounds=_ADDRESS,
     ),
     Setting(
         "ottla.buffered.memory.bytes.max", Kind.LONG, "268435456", Importance.HIGH,
-        "Bytes of requests and responses held for all connections together; beyond it the broker stops reading.",
+        "Most bytes of requests and responses in memory, for all connections together; beyond it the broker stops "
+        "reading.",
         bounds=Range(1048576),
     ),
     Setting(
         "ottla.connection.unanswered.requests.max", Kind.INT, "100", Importance.MEDIUM,
-        "Requests of one connection that may wait for their answers; beyond it the broker stops reading from it.",
+        "Most requests of one connection that may wait for their answers; beyond it the broker stops reading from the"
+        " connection.",
         bounds=Range(1),
     ),
     Setting(
         "ottla.connection.unanswered.bytes.max", Kind.LONG, "67108864", Importance.MEDIUM,
-        "Bytes of the requests of one connection that may wait for their answers; beyond it the broker stops reading.",
+        "Most bytes of one connection's requests that may wait for their answers; beyond it the broker stops reading "
+        "from the connection.",
         bounds=Range(1),
     ),
     Setting(
         "ottla.validate.records", Kind.BOOLEAN, "true", Importance.MEDIUM,
-        "Look at the records in every batch that producers send, compressed or not, as Apache Kafka does. Where it is "
-        "false one producer that writes nonsense stops all consumers of its topic; compacted topics are looked at all "
-        "the same.",
+        "Check the records in every batch that producers send, compressed or not, as Apache Kafka does. If it is "
+        "false, one producer that writes malformed records can stop all consumers of its topic; records of compacted "
+        "topics are checked all the same.",
         update=Update.CLUSTER_WIDE,
     ),
     Setting(
@@ -117,14 +121,14 @@ SETTINGS = (
 TOPIC_SETTINGS = (
     Setting(
         "ottla.owner", Kind.STRING, "", Importance.LOW,
-        "The Kubernetes resource that this topic follows. The operator sets it, and knows by it which topic is left "
-        "over when that resource is gone.",
+        "The Kubernetes resource that this topic follows. The operator sets it, and recognises by it a topic whose "
+        "resource is gone.",
         bounds=_OWNER,
     ),
     Setting(
         "ottla.owner.deletion.policy", Kind.STRING, "Retain", Importance.LOW,
-        "Whether the operator deletes the topic when its owner is gone, leaves it to nobody, or waits for a person's "
-        "word, because many owners vanished at once.",
+        "What the operator does when the topic's owner is gone: Delete deletes the topic, Retain keeps it without an "
+        "owner, and Held (set when many owners vanished at once) keeps it until a person confirms the deletion.",
         bounds=OneOf(("Delete", "Retain", "Held")),
     ),
 )

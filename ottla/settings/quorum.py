@@ -34,7 +34,7 @@ SETTINGS = (
     ),
     Setting(
         "controller.quorum.bootstrap.servers", Kind.LIST, "", Importance.HIGH,
-        "Where the quorum is found first.", bounds=_ADDRESSES, instead=_QUORUM,
+        "Addresses at which the quorum is found first.", bounds=_ADDRESSES, instead=_QUORUM,
     ),
     Setting(
         "controller.quorum.election.timeout.ms", Kind.INT, "1000", Importance.HIGH,
@@ -42,7 +42,8 @@ SETTINGS = (
     ),
     Setting(
         "controller.quorum.fetch.timeout.ms", Kind.INT, "2000", Importance.HIGH,
-        "Silence of the leader that starts an election.", bounds=Range(0), instead=_QUORUM,
+        "Time without an answer of the quorum's leader after which an election starts.",
+        bounds=Range(0), instead=_QUORUM,
     ),
     Setting(
         "controller.quorum.election.backoff.max.ms", Kind.INT, "1000", Importance.HIGH,
@@ -50,7 +51,7 @@ SETTINGS = (
     ),
     Setting(
         "controller.quorum.append.linger.ms", Kind.INT, "25", Importance.MEDIUM,
-        "How long the leader gathers writes.", bounds=Range(0), instead=_QUORUM,
+        "How long the quorum's leader gathers writes.", bounds=Range(0), instead=_QUORUM,
     ),
     Setting(
         "controller.quorum.request.timeout.ms", Kind.INT, "2000", Importance.MEDIUM,
@@ -58,7 +59,7 @@ SETTINGS = (
     ),
     Setting(
         "controller.quorum.retry.backoff.ms", Kind.INT, "20", Importance.LOW,
-        "Pause before a request is sent again.", bounds=Range(0), instead=_QUORUM,
+        "Pause before a request in the quorum is sent again.", bounds=Range(0), instead=_QUORUM,
     ),
     Setting(
         "controller.quorum.auto.join.enable", Kind.BOOLEAN, "false", Importance.LOW,
@@ -66,7 +67,7 @@ SETTINGS = (
     ),
     Setting(
         "controller.quorum.fetch.snapshot.max.bytes", Kind.INT, "1048576", Importance.LOW,
-        "Bytes of a snapshot fetched at once.", bounds=Range(1), instead=_QUORUM,
+        "Bytes of a metadata snapshot fetched at once.", bounds=Range(1), instead=_QUORUM,
     ),
     Setting(
         "controller.quorum.fetch.max.bytes", Kind.INT, "1048576", Importance.LOW,
@@ -86,11 +87,11 @@ SETTINGS = (
     ),
     Setting(
         "metadata.max.retention.bytes", Kind.LONG, "104857600", Importance.HIGH,
-        "Size of the metadata log beyond which old parts go.", instead=_METADATA_LOG,
+        "Size of the metadata log beyond which its oldest parts are deleted.", instead=_METADATA_LOG,
     ),
     Setting(
         "metadata.max.retention.ms", Kind.LONG, "604800000", Importance.HIGH,
-        "Age beyond which old parts of the metadata log go.", instead=_METADATA_LOG,
+        "Age beyond which parts of the metadata log are deleted.", instead=_METADATA_LOG,
     ),
     Setting(
         "metadata.max.idle.interval.ms", Kind.INT, "500", Importance.LOW,
@@ -98,11 +99,11 @@ SETTINGS = (
     ),
     Setting(
         "metadata.log.max.record.bytes.between.snapshots", Kind.LONG, "20971520", Importance.HIGH,
-        "Bytes that call for a new snapshot.", bounds=Range(1), instead=_METADATA_LOG,
+        "Bytes of new metadata after which a new snapshot is written.", bounds=Range(1), instead=_METADATA_LOG,
     ),
     Setting(
         "metadata.log.max.snapshot.interval.ms", Kind.LONG, "3600000", Importance.HIGH,
-        "Time that calls for a new snapshot.", bounds=Range(0), instead=_METADATA_LOG,
+        "Time after which a new metadata snapshot is written.", bounds=Range(0), instead=_METADATA_LOG,
     ),
     Setting(
         "internal.metadata.log.segment.bytes", Kind.INT, None, Importance.LOW,
@@ -114,6 +115,6 @@ SETTINGS = (
     ),
     Setting(
         "internal.metadata.delete.delay.millis", Kind.LONG, "60000", Importance.LOW,
-        "Delay before its files are deleted, for tests.", instead=_METADATA_LOG, internal=True,
+        "Delay before the metadata log's files are deleted, for tests.", instead=_METADATA_LOG, internal=True,
     ),
 )

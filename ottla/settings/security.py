@@ -132,7 +132,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.server.max.receive.size", Kind.INT, "524288", Importance.MEDIUM,
-        "Largest message before authentication.", instead=_SASL,
+        "Largest message that a client may send before it is authenticated.", instead=_SASL,
     ),
     Setting(
         "sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT", Importance.MEDIUM,
@@ -146,7 +146,10 @@ SETTINGS = (
         "sasl.client.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
         "Class that provides credentials of the client's side.", instead=_SASL,
     ),
-    Setting("sasl.login.class", Kind.CLASS, None, Importance.MEDIUM, "Class that logs in.", instead=_SASL),
+    Setting(
+        "sasl.login.class", Kind.CLASS, None, Importance.MEDIUM,
+        "Class that carries out the login.", instead=_SASL,
+    ),
     Setting(
         "sasl.login.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
         "Class that provides credentials for the login.", instead=_SASL,
@@ -161,31 +164,31 @@ SETTINGS = (
     ),
     Setting(
         "sasl.kerberos.ticket.renew.window.factor", Kind.DOUBLE, "0.8", Importance.MEDIUM,
-        "Share of a ticket's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
+        "Share of a Kerberos ticket's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.kerberos.ticket.renew.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
-        "Random part of that.", update=Update.PER_BROKER, instead=_SASL,
+        "Random part of the time of a Kerberos ticket's renewal.", update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.kerberos.min.time.before.relogin", Kind.LONG, "60000", Importance.MEDIUM,
-        "Shortest time between two logins.", update=Update.PER_BROKER, instead=_SASL,
+        "Shortest time between two Kerberos logins.", update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.login.refresh.window.factor", Kind.DOUBLE, "0.8", Importance.MEDIUM,
-        "Share of a token's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
+        "Share of a login token's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.login.refresh.window.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
-        "Random part of that.", update=Update.PER_BROKER, instead=_SASL,
+        "Random part of the time of a login token's renewal.", update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.login.refresh.min.period.seconds", Kind.SHORT, "60", Importance.MEDIUM,
-        "Shortest time between two renewals.", update=Update.PER_BROKER, instead=_SASL,
+        "Shortest time between two renewals of a login token.", update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.login.refresh.buffer.seconds", Kind.SHORT, "300", Importance.MEDIUM,
-        "Rest of a token's life that renewal keeps free.", update=Update.PER_BROKER, instead=_SASL,
+        "Time before a login token's end by which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.login.connect.timeout.ms", Kind.INT, None, Importance.LOW,
@@ -193,15 +196,15 @@ SETTINGS = (
     ),
     Setting(
         "sasl.login.read.timeout.ms", Kind.INT, None, Importance.LOW,
-        "Longest wait for its answer.", instead=_SASL,
+        "Longest wait for the identity provider's answer.", instead=_SASL,
     ),
     Setting(
         "sasl.login.retry.backoff.max.ms", Kind.LONG, "10000", Importance.LOW,
-        "Longest pause between two logins.", instead=_SASL,
+        "Longest pause between two attempts to log in.", instead=_SASL,
     ),
     Setting(
         "sasl.login.retry.backoff.ms", Kind.LONG, "100", Importance.LOW,
-        "First pause between two logins.", instead=_SASL,
+        "First pause between two attempts to log in.", instead=_SASL,
     ),
     Setting(
         "sasl.oauthbearer.jwt.retriever.class",
@@ -263,7 +266,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.oauthbearer.assertion.private.key.passphrase", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Passphrase of that key.", instead=_SASL,
+        "Passphrase of the private key that signs assertions.", instead=_SASL,
     ),
     Setting(
         "sasl.oauthbearer.assertion.template.file", Kind.STRING, None, Importance.MEDIUM,
@@ -287,7 +290,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms", Kind.LONG, "3600000", Importance.LOW,
-        "Time between two fetches of these keys.", instead=_SASL,
+        "Time between two fetches of the keys to check tokens.", instead=_SASL,
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Kind.LONG, "100", Importance.LOW,
@@ -299,7 +302,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.oauthbearer.clock.skew.seconds", Kind.INT, "30", Importance.LOW,
-        "Difference allowed between the clocks.", instead=_SASL,
+        "Allowed difference between the clocks of broker and identity provider.", instead=_SASL,
     ),
     Setting(
         "sasl.oauthbearer.expected.audience", Kind.LIST, "", Importance.HIGH,

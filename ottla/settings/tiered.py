@@ -27,7 +27,7 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.storage.manager.class.path", Kind.STRING, None, Importance.MEDIUM,
-        "Where that class is found.", instead=_TIERED,
+        "Where the class that reaches the remote store is found.", instead=_TIERED,
     ),
     Setting(
         "remote.log.metadata.manager.class.name",
@@ -36,11 +36,11 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.metadata.manager.class.path", Kind.STRING, None, Importance.MEDIUM,
-        "Where that class is found.", instead=_TIERED,
+        "Where the class that keeps the remote metadata is found.", instead=_TIERED,
     ),
     Setting(
         "remote.log.metadata.manager.listener.name", Kind.STRING, None, Importance.MEDIUM,
-        "Listener that this class connects to.", bounds=_NOT_EMPTY, instead=_TIERED,
+        "Listener that the class that keeps the remote metadata connects to.", bounds=_NOT_EMPTY, instead=_TIERED,
     ),
     Setting(
         "remote.log.metadata.custom.metadata.max.bytes", Kind.INT, "128", Importance.LOW,
@@ -52,7 +52,7 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.index.file.cache.ttl.ms", Kind.LONG, "900000", Importance.LOW,
-        "How long an unused copy is kept.", bounds=Range(-1), instead=_TIERED, internal=True,
+        "How long an unused copy of a remote index file is kept.", bounds=Range(-1), instead=_TIERED, internal=True,
     ),
     Setting(
         "remote.log.manager.thread.pool.size", Kind.INT, "2", Importance.MEDIUM,
@@ -73,19 +73,21 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.manager.task.interval.ms", Kind.LONG, "30000", Importance.LOW,
-        "Time between two rounds of copying and deleting.", bounds=Range(1), instead=_TIERED,
+        "Time between two rounds of copying segments to the remote store and deleting them there.",
+        bounds=Range(1), instead=_TIERED,
     ),
     Setting(
         "remote.log.manager.task.retry.backoff.ms", Kind.LONG, "500", Importance.LOW,
-        "First pause after a failure.", bounds=Range(1), instead=_TIERED, internal=True,
+        "First pause after a failure of the remote store.", bounds=Range(1), instead=_TIERED, internal=True,
     ),
     Setting(
         "remote.log.manager.task.retry.backoff.max.ms", Kind.LONG, "30000", Importance.LOW,
-        "Longest pause after failures.", bounds=Range(1), instead=_TIERED, internal=True,
+        "Longest pause after failures of the remote store.", bounds=Range(1), instead=_TIERED, internal=True,
     ),
     Setting(
         "remote.log.manager.task.retry.jitter", Kind.DOUBLE, "0.2", Importance.LOW,
-        "Random part of such a pause.", bounds=Range(0, 0.5), instead=_TIERED, internal=True,
+        "Random part of the pause after a failure of the remote store.",
+        bounds=Range(0, 0.5), instead=_TIERED, internal=True,
     ),
     Setting(
         "remote.log.reader.threads", Kind.INT, "10", Importance.MEDIUM,
@@ -111,11 +113,11 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.manager.copy.quota.window.num", Kind.INT, "11", Importance.MEDIUM,
-        "Samples kept for that limit.", bounds=Range(1), instead=_TIERED,
+        "Samples kept for the limit of copies to the remote store.", bounds=Range(1), instead=_TIERED,
     ),
     Setting(
         "remote.log.manager.copy.quota.window.size.seconds", Kind.INT, "1", Importance.MEDIUM,
-        "Length of one such sample.", bounds=Range(1), instead=_TIERED,
+        "Length of one sample for the limit of copies to the remote store.", bounds=Range(1), instead=_TIERED,
     ),
     Setting(
         "remote.log.manager.fetch.max.bytes.per.second", Kind.LONG, "9223372036854775807", Importance.MEDIUM,
@@ -123,11 +125,11 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.manager.fetch.quota.window.num", Kind.INT, "11", Importance.MEDIUM,
-        "Samples kept for that limit.", bounds=Range(1), instead=_TIERED,
+        "Samples kept for the limit of reads from the remote store.", bounds=Range(1), instead=_TIERED,
     ),
     Setting(
         "remote.log.manager.fetch.quota.window.size.seconds", Kind.INT, "1", Importance.MEDIUM,
-        "Length of one such sample.", bounds=Range(1), instead=_TIERED,
+        "Length of one sample for the limit of reads from the remote store.", bounds=Range(1), instead=_TIERED,
     ),
     Setting(
         "remote.fetch.max.wait.ms", Kind.INT, "500", Importance.MEDIUM,

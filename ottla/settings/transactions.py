@@ -14,7 +14,8 @@ SETTINGS = (
     ),
     Setting(
         "transaction.state.log.load.buffer.size", Kind.INT, "5242880", Importance.HIGH,
-        "Bytes read at once when a transaction coordinator starts.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Bytes that are read at once when a transaction coordinator loads a partition.",
+        bounds=Range(1), instead=_TRANSACTIONS,
     ),
     Setting(
         "transaction.state.log.replication.factor", Kind.SHORT, "3", Importance.HIGH,
@@ -30,7 +31,7 @@ SETTINGS = (
     ),
     Setting(
         "transaction.partition.verification.enable", Kind.BOOLEAN, "true", Importance.LOW,
-        "Check that a partition belongs to the transaction that is written.", update=Update.CLUSTER_WIDE,
+        "Check that a partition that a transaction writes to belongs to the transaction.", update=Update.CLUSTER_WIDE,
         instead=_TRANSACTIONS,
     ),
     Setting(
@@ -55,10 +56,10 @@ SETTINGS = (
     ),
     Setting(
         "add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, "100", Importance.HIGH,
-        "Longest time spent on adding a partition again.", bounds=Range(0), instead=_TRANSACTIONS,
+        "Longest time spent on adding a partition to a transaction again.", bounds=Range(0), instead=_TRANSACTIONS,
     ),
     Setting(
         "add.partitions.to.txn.retry.backoff.ms", Kind.INT, "20", Importance.HIGH,
-        "Pause before a partition is added again.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Pause before a partition is added to a transaction again.", bounds=Range(1), instead=_TRANSACTIONS,
     ),
 )

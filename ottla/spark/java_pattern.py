@@ -304,7 +304,7 @@ class _Translation:
 
     def _next(self) -> str:
         if self.at >= len(self.pattern):
-            raise self._refusal("an end in the middle of something")
+            raise self._refusal("the pattern's end in the middle of a construct")
         self.at += 1
         return self.pattern[self.at - 1]
 

@@ -144,7 +144,7 @@ def ends(
         behind = [each for each in asked if found[each].offset < known.get(each, 0)]
         if not behind:
             break
-        log.warning("the end of %s is before what is known to be there", ", ".join(map(str, behind)))
+        log.warning("the end of %s is before an offset that is known to exist", ", ".join(map(str, behind)))
     return {each: found[each].offset for each in asked}
 
 

@@ -89,7 +89,9 @@ class Writer:
         if "partition" in names:
             chosen = pc.fill_null(rows.column("partition"), -1).to_numpy(zero_copy_only=False)
             if chosen.max() >= count or chosen.min() < -1:
-                raise OptionError(f"topic '{topic}' has partitions 0 to {count - 1}, and a row asks for another")
+                raise OptionError(
+                    f"topic '{topic}' has partitions 0 to {count - 1}, and a row asks for another partition"
+                )
         batches = encode(
             rows.column("key").cast(pa.binary()) if "key" in names else None,
             rows.column("value").cast(pa.binary()),

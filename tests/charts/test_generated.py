@@ -1,4 +1,4 @@
-"""What is made from the CRDs and the charts is up to date, and what only people keep in step is in step."""
+"""Files generated from the CRDs and the charts are up to date; files that only people keep in step with them agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.peers.tools import ROOT
 
 CLUSTER_ALERTS = ROOT / "charts/ottla-cluster/alerts/cluster.yaml"
 OPERATOR_ALERTS = ROOT / "charts/ottla-operator/alerts/operator.yaml"
-# What Prometheus itself, and the kubelet, know.
+# Metrics that Prometheus itself, the kubelet and etcd serve.
 ELSEWHERE = re.compile(r"^(up|kubelet_volume_stats_(available|capacity|used)_bytes|etcd_\w+)$")
 
 
@@ -43,7 +43,8 @@ def test_a_definition_without_a_place_for_settings_names_is_told() -> None:
 
 @pytest.mark.parametrize("kind", ["clusters", "topics"])
 def test_no_comma_has_cut_a_description_in_two(kind: str) -> None:
-    """In `{type: string, description: Why, in a word.}` the second half is a key of its own, and nobody objects."""
+    """In `{type: string, description: Why, in a word.}` the text after the comma becomes a key of its own, and no
+    parser objects."""
 
     def empty(part: Any, path: str) -> Iterator[str]:
         for name, inner in (
@@ -64,7 +65,7 @@ def test_version_is_that_of_the_package() -> None:
 
 
 def expressions() -> list[str]:
-    """Every query of alerts and dashboard."""
+    """Every query of the alerts and of the dashboard."""
     found = [query for _, row in ROWS for panel in row for query in queries(panel).values()]
     for path in (CLUSTER_ALERTS, OPERATOR_ALERTS):
         found += [rule["expr"] for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
@@ -72,7 +73,7 @@ def expressions() -> list[str]:
 
 
 def series() -> set[str]:
-    """The names that brokers and operator serve."""
+    """The names of the metrics that brokers and the operator serve."""
     names = {metric.name for metric in METRICS}
     names |= {f"{metric.name}{suffix}" for metric in METRICS for suffix in ("_bucket", "_sum", "_count")}
     page = Page({"Cluster": Queue("Cluster", Idle(), 1)}, Watched(), lambda: 0)
@@ -80,7 +81,7 @@ def series() -> set[str]:
 
 
 class Idle:
-    """Reconciles nothing."""
+    """A reconciler that does nothing."""
 
     async def reconcile(self, key: Ref) -> Result:
         return Result()
@@ -96,7 +97,7 @@ def test_alerts_and_dashboard_name_metrics_that_exist(query: str) -> None:
 
 
 def allowed_verbs() -> set[tuple[str, str]]:
-    """What the chart lets the operator do: verbs and resources."""
+    """The rights that the chart grants the operator, as (verb, resource)."""
     allowed: set[tuple[str, str]] = set()
     golden = ROOT / "tests/charts/golden/ottla-operator/default.yaml"
     for role in yaml.safe_load_all(golden.read_text()):
@@ -117,7 +118,8 @@ def test_what_is_watched_is_what_the_operator_watches() -> None:
 
 
 def test_the_operator_may_do_what_it_does() -> None:
-    """Each verb and kind that stands in its source, and for what it applies whatever that takes."""
+    """The chart grants each verb and kind that the operator's source names, and get, create and patch for the kinds
+    that it applies."""
     allowed = allowed_verbs()
     verbs = {"merge": "patch"}
     done: set[tuple[str, str]] = set()
@@ -134,7 +136,7 @@ def test_the_operator_may_do_what_it_does() -> None:
     done |= {("delete", KINDS[kind].plural) for kind in PRUNED} | {("list", KINDS[kind].plural) for kind in OWNED}
     assert ("patch", "pods") in done
     assert done <= allowed
-    # Of what belongs to no namespace nothing is allowed that isn't used.
+    # For resources without a namespace, the operator has no rights but the ones that it uses.
     wide = {"nodes", "namespaces", "customresourcedefinitions"}
     assert {right for right in allowed if right[1] in wide} == {right for right in done if right[1] in wide}
 
@@ -227,7 +229,7 @@ def test_every_field_of_a_resource_is_described() -> None:
 
 
 def test_strings_and_lists_have_a_maximum() -> None:
-    """Or the cost of rules over them has no bound that the API server could find."""
+    """Without a maximum the API server can't bound the cost of rules over a string or a list."""
     endless: list[str] = []
 
     def look(schema: Any, path: str) -> None:

@@ -1,4 +1,4 @@
-"""The health checks of docs/gitops.md, as they stand there, judged by Argo CD's Lua and by Flux's own evaluator."""
+"""The health checks of docs/gitops.md, word for word, evaluated by Argo CD's Lua and by Flux's own evaluator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs/gitops.md").read_text()
 BLOCKS = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
 CONFIG_MAP = next(block for block in BLOCKS if block["kind"] == "ConfigMap")
 KUSTOMIZATION = next(block for block in BLOCKS if block["kind"] == "Kustomization")
-# Reasons that are Kafka's codes stand in no source of the operator's.
+# Reasons that are Kafka's error codes: the operator's source doesn't name them.
 KAFKA_REASONS = {"InvalidConfig", "PolicyViolation"}
 
 Object = dict[str, Any]
@@ -34,11 +34,11 @@ Case = tuple[str, Object, Verdicts]
 WELL: Verdicts = ("Healthy", "Current")
 PASSES: Verdicts = ("Progressing", "InProgress")
 FAILED: Verdicts = ("Degraded", "Failed")
-UNWELL: Verdicts = ("Degraded", "InProgress")  # Flux's "failed" is for what only another spec mends
+UNWELL: Verdicts = ("Degraded", "InProgress")  # Flux's "failed" is for troubles that only another spec ends
 
 
 def resource(kind: str, *found: Condition, generation: int = 2, observed: int | None = 2) -> Object:
-    """A resource with these conditions; `observed` None: its operator has written no status."""
+    """A resource with these conditions. With `observed` None the operator has written no status yet."""
     made: Object = {
         "apiVersion": API_VERSION,
         "kind": kind,
@@ -99,7 +99,7 @@ CASES = {"Cluster": CLUSTERS, "Topic": TOPICS}
 
 
 def verdicts(judge: str, check: Any, objects: list[Object]) -> list[tuple[str, str]]:
-    """What the judge says of each object, and its message."""
+    """The judge's verdict on each object, and its message."""
     program = go_program(ROOT / "tests/peers/gitops_health")
     asked = json.dumps({"judge": judge, "check": check, "objects": objects})
     done = subprocess.run([program], input=asked, capture_output=True, text=True, timeout=60, check=False)
@@ -108,12 +108,12 @@ def verdicts(judge: str, check: Any, objects: list[Object]) -> list[tuple[str, s
 
 
 def argo_check(kind: str) -> str:
-    """The page's health.lua."""
+    """The health.lua of docs/gitops.md for this kind."""
     return str(CONFIG_MAP["data"][f"resource.customizations.health.ottla.dev_{kind}"])
 
 
 def flux_check(kind: str) -> dict[str, str]:
-    """The page's expressions."""
+    """The expressions of docs/gitops.md for this kind."""
     (found,) = (one for one in KUSTOMIZATION["spec"]["healthCheckExprs"] if one["kind"] == kind)
     assert found["apiVersion"] == API_VERSION
     return {name: text for name, text in found.items() if name in ("current", "failed", "inProgress")}
@@ -139,7 +139,7 @@ def test_flux_judges_as_the_page_says(kind: str) -> None:
 
 
 def test_without_expressions_ready_and_the_generation_decide_once_there_is_a_status() -> None:
-    """What the page says of kstatus, its trap among it."""
+    """kstatus judges as docs/gitops.md says, also in the case that the page warns of."""
     cases = [
         resource("Cluster", READY, SETTLED),
         resource("Cluster", READY, SETTLED, observed=1),

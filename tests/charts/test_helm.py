@@ -1,4 +1,4 @@
-"""The charts under Helm 3 and Helm 4: what they render, what they refuse, and that an API server would take it."""
+"""The charts under Helm 3 and Helm 4: they render, they refuse mistakes, and an API server takes their objects."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def rendered(helm: Helm, chart: str, name: str, *words: str) -> str:
 )
 class TestEachSetOfValues:
     def test_renders_what_it_did(self, helm: Helm, chart: str, name: str) -> None:
-        # That the CRDs are what they should be is test_generated's; here each change of them would be four.
+        # test_generated checks the CRDs; here each change of a CRD would appear in four files.
         text = rendered(helm, chart, name, *(["--set", "crds.create=false"] if chart == "ottla-operator" else []))
         golden = GOLDEN / chart / f"{name}.yaml"
         if os.environ.get(REWRITE):
             golden.parent.mkdir(parents=True, exist_ok=True)
             golden.write_text(text)
-        assert golden.read_text() == text, f"look at the difference; {REWRITE}=1 takes it over"
+        assert golden.read_text() == text, f"check the difference; {REWRITE}=1 writes the new text"
 
     def test_renders_what_an_api_server_takes(self, helm: Helm, chart: str, name: str) -> None:
         assert objections(rendered(helm, chart, name)) == []
@@ -115,7 +115,8 @@ def test_without_rights_on_the_cluster_there_is_no_cluster_role(helm: Helm) -> N
     found = objects(text)
     assert not [one["kind"] for one in found if one["kind"].startswith("ClusterRole")]
     places = [one["metadata"]["namespace"] for one in found if one["kind"] == "Role"]
-    assert sorted(places) == ["data", "data", "web"]  # data twice: the Lease is in the release's own
+    # data has two: the release's own namespace also has the Role for the Lease
+    assert sorted(places) == ["data", "data", "web"]
 
 
 def test_another_log_level_is_no_other_pod(helm: Helm) -> None:
@@ -131,7 +132,7 @@ def test_another_log_level_is_no_other_pod(helm: Helm) -> None:
 
 
 def container(deployment: dict[str, Any]) -> dict[str, Any]:
-    """The operator's."""
+    """The operator's container."""
     (only,) = deployment["spec"]["template"]["spec"]["containers"]
     return dict(only)
 
@@ -144,7 +145,7 @@ def test_network_policies_of_clusters_know_the_operator(helm: Helm) -> None:
 
 
 def test_notes_say_what_comes_next(tmp_path: Path) -> None:
-    helm = Helm(4, tmp_path)  # Helm 3 renders them only where there is a cluster
+    helm = Helm(4, tmp_path)  # Helm 3 renders notes only where there is a cluster
     dry = ["--dry-run=client", "--namespace", "data"]
     notes = helm("install", "flights", "charts/ottla-cluster", *dry)
     assert "kubectl --namespace data wait clusters.ottla.dev/flights --for=condition=Ready" in notes

@@ -21,7 +21,8 @@ OPERATOR = ROOT / "operator/ottla/operator"
 
 
 def conditions() -> Iterator[str]:
-    """The types and reasons of conditions in the operator's source: words in capitals that are given to `Condition`."""
+    """The types and reasons of conditions in the operator's source: capitalised words in the arguments of
+    `Condition`."""
     for path in OPERATOR.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
@@ -39,7 +40,8 @@ def test_every_condition_is_explained() -> None:
 
 
 def reasons_of_events() -> Iterator[str]:
-    """Reasons of Events in the operator's source: what is given to whoever tells, or kept to be told."""
+    """The reasons of Events in the operator's source: words in the arguments of functions that write Events, and in
+    variables that keep reasons for them."""
     for path in OPERATOR.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             parts: list[ast.expr] = []
@@ -48,7 +50,7 @@ def reasons_of_events() -> Iterator[str]:
                 told = name in ("tell", "_tell", "event", "Restart", "News")
                 parts = node.args[:3] if told else [arg for arg in node.args if isinstance(arg, ast.Tuple)]
                 if name == "tell" and isinstance(first := node.args[0], ast.Constant):
-                    yield str(first.value)  # of one word, too
+                    yield str(first.value)  # also a reason of a single word
             elif isinstance(node, ast.Assign) and {getattr(each, "id", "") for each in node.targets} & EVENTS_KEPT_IN:
                 parts = [node.value]
             for part in parts:
@@ -84,7 +86,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of a page as GitHub makes links of them."""
+    """The anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -111,7 +113,7 @@ def test_values_exist_that_commands_set() -> None:
 
 
 def paths(value: Value) -> Iterator[str]:
-    """The key, and those below it."""
+    """The value's path, and the paths below it."""
     yield value.path
     for child in value.children:
         yield from paths(child)

@@ -1,8 +1,9 @@
-"""Which connections the NetworkPolicies of a Cluster and of the operator's chart let through, by cyclonus' evaluator.
+"""The connections that the NetworkPolicies of a Cluster and of the operator's chart allow, by cyclonus' evaluator.
 
-Each pod has the labels that the operator, or a chart, gives it; and beside these stand those who have no business here:
-an application that is labelled as the Cluster is, another Cluster, somebody outside. Who may connect where is compared
-with a table, port by port. A mistake in a policy changes who may, or the table would be worth nothing.
+Each pod has the labels that the operator or a chart gives it. Beside these pods there are others that no policy may
+admit: an application with the Cluster's labels, another Cluster, a client from outside. A table names the pods that may
+connect, port by port. Each planted mistake in a policy has to change the result; otherwise the table would prove
+nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def pod(namespace: str, labels: dict[str, str]) -> Object:
 
 
 def of_cluster(cluster: Cluster) -> dict[str, Object]:
-    """A Cluster's pods, by what they are."""
+    """A Cluster's pods by their roles."""
     assert isinstance(cluster.metadata, Etcd)
     templates = {
         "broker": broker_pods.broker_set(cluster, cluster.pools[0], 3)["spec"]["template"],
@@ -87,7 +88,7 @@ def of_cluster(cluster: Cluster) -> dict[str, Object]:
 
 @pytest.fixture(scope="module")
 def charts(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
-    """What the charts make, the operator's with a NetworkPolicy of its own."""
+    """The objects of both charts; the operator's chart has its NetworkPolicy switched on."""
     helm = Helm(4, tmp_path_factory.mktemp("helm"))
     made = helm.template("ottla-operator", "--set", "networkPolicy.create=true", namespace="ottla-system")
     made += "\n---\n" + helm.template("ottla-cluster", release="orders")
@@ -96,7 +97,7 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
 
 @pytest.fixture(scope="module")
 def world(charts: list[Object]) -> dict[str, Object]:
-    """Everybody who may try."""
+    """All pods and addresses that try to connect, by name."""
     (operator,) = [item for item in charts if item["kind"] == "Deployment"]
     (test,) = [item for item in charts if item["kind"] == "Pod" and item["metadata"]["name"] == "orders-test"]
     other = of_cluster(parsed("payments"))
@@ -127,7 +128,7 @@ def judged(rules: list[Object], connections: Iterable[Object]) -> list[bool]:
 
 
 def admitted(rules: list[Object], world: dict[str, Object]) -> Admitted:
-    """Who may connect to which port of a pod of the Cluster."""
+    """The names in `world` that may connect to each port of the Cluster's pods."""
     tried = [(source, to, port) for to, ports in PORTS.items() for port in ports for source in world]
     answers = judged(rules, [{"from": world[source], "to": world[to], "port": port} for source, to, port in tried])
     found: Admitted = {(to, port): set() for to, ports in PORTS.items() for port in ports}
@@ -163,7 +164,7 @@ def test_without_policies_everybody_gets_everywhere(world: dict[str, Object]) ->
 
 
 def test_a_policy_is_of_its_own_namespace_and_cluster(world: dict[str, Object]) -> None:
-    """Pods of another Cluster, and pods elsewhere that are labelled in the same way, are none of its business."""
+    """A Cluster's policies select no pods of another Cluster, and no pods with the same labels in another namespace."""
     tried = [{"from": world["outside"], "to": world[to], "port": 9091} for to in ("another Cluster's broker", "shop")]
     tried.append({"from": world["outside"], "to": world["broker's labels elsewhere"], "port": 9091})
     assert judged(policies(parsed()), tried) == [True, True, True]
@@ -177,7 +178,7 @@ def test_nobody_reaches_the_operator_but_its_page(charts: list[Object], world: d
     assert judged(rules, [*page, *rest]) == [True] * 3 + [False] * 3
 
 
-# ---- mistakes, each in a copy of what the operator makes
+# ---- mistakes, each in a copy of the operator's policies
 
 
 def peers_in(rules: list[Object]) -> list[list[Object]]:
@@ -194,7 +195,8 @@ def anybody_labelled_as_the_cluster(rules: list[Object]) -> None:
 
 
 def two_peers_of_one(rules: list[Object]) -> None:
-    """The dash too many: any pod of the namespace, or any such pod of this one."""
+    """One dash too many makes two peers of one: any pod of that namespace, or any pod with those labels in this
+    namespace."""
     for peers in peers_in(rules):
         split = [{name: part} for peer in peers if len(peer) == 2 for name, part in peer.items()]
         peers[:] = [peer for peer in peers if len(peer) == 1] + split

@@ -1,4 +1,4 @@
-"""The oldest Kubernetes that Ottla is for takes its definitions: it thinks rules more expensive than newer ones do."""
+"""The oldest supported Kubernetes accepts the CRDs; it estimates a higher cost for rules than newer versions do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_takes_the_definitions() -> None:
 
 
 def test_it_refuses_rules_whose_cost_grows_with_the_values(tmp_path: Path) -> None:
-    """What newer ones think cheap, because they know how long a value may be that is a number or text."""
+    """Newer versions find this rule cheap: they know the maximal length of a value that is a number or a text."""
     crd = yaml.safe_load((CRDS / "topics.yaml").read_text())
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["config"]["x-kubernetes-validations"].append(

@@ -1,4 +1,4 @@
-"""The command line as a process of its own, and a cluster for it.
+"""The fixtures and helpers that run the command line as a process of its own, and a cluster for it to talk to.
 
 The cluster is the one at OTTLA_TEST_BOOTSTRAP (which may be Apache Kafka), else an `ottla dev` of this test run.
 """
@@ -27,7 +27,7 @@ TIMEOUT_S = 60
 
 
 class Result:
-    """What a run of `ottla` printed and how it ended."""
+    """The output and the exit code of a run of `ottla`."""
 
     def __init__(self, code: int, stdout: bytes, stderr: bytes) -> None:
         self.code = code
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def json_lines(self) -> list[Any]:
-        """stdout as one JSON document a line."""
+        """stdout with one JSON document on each line."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 
@@ -50,7 +50,8 @@ Ottla = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_running() -> Iterator[None]:
-    """A test that fails half-way leaves an `ottla dev`, which with --restart would start brokers for ever."""
+    """Kills the processes that a test leaves: after a test that fails half-way, an `ottla dev --restart` would start
+    brokers for ever."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
     for child in psutil.Process().children(recursive=True):
@@ -61,14 +62,14 @@ def _nothing_is_left_running() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Nothing of the person who runs the tests gets in: no contexts, no variables."""
+    """The variables of every run, without the contexts and the variables of the person who runs the tests."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTTLA_")}
     return clean | {"OTTLA_CONFIG_FILE": str(tmp_path_factory.mktemp("config") / "config.toml"), "PYTHONUTF8": "1"}
 
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[str]:
-    """Where the cluster is."""
+    """The cluster's bootstrap address."""
     given = os.environ.get("OTTLA_TEST_BOOTSTRAP")
     if given:
         yield given
@@ -102,7 +103,7 @@ def ottla(bootstrap: str, environment: dict[str, str]) -> Ottla:
 
 
 def run_forked(arguments: tuple[str, ...], input: bytes, variables: dict[str, str]) -> Result:
-    """A run in a fork of this process: a process of its own, without the time that the imports take."""
+    """Runs `ottla` in a fork of this process: a process of its own, but without the time for the imports."""
     with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
         stdin.write(input)
         stdin.seek(0)

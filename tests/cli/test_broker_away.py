@@ -1,4 +1,4 @@
-"""A broker that is away with the only replica of something: each command says so at once, and what to do."""
+"""A broker that has the only replica of a partition is away: each command says so at once, and says what to do."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from tests.cli.test_processes import Dev, alive
 OFFSETS = "__consumer_offsets"
 SETTINGS = ("--set", "offsets.topic.replication.factor=1", "--set", "offsets.topic.num.partitions=2")
 AWAY = "broker 0 is away, and no other one has a replica"
-SOON_S = 40.0  # below any of the waits that there were, on a loaded machine
+SOON_S = 40.0  # less than any time-out that the commands used to wait for, also on a loaded machine
 
 
 class Halved(NamedTuple):
-    """Two brokers of which the first is killed: `lost` is a group that it coordinated, `kept` one of the other's."""
+    """Two brokers, of which the first was killed. It coordinated the group `lost`; the other broker coordinates
+    `kept`."""
 
     environment: dict[str, str]
     lost: str
     kept: str
 
     def ottla(self, *arguments: str) -> Result:
-        """One run."""
+        """Runs `ottla`, which has to end within SOON_S."""
         begun = time.monotonic()
         result = run_forked(arguments, b"", self.environment)
         assert time.monotonic() - begun < SOON_S
@@ -46,7 +47,7 @@ def halved(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
         created = run_forked(("topics", "create", name, "--assignment", assignment), b"", variables)
         assert created.code == 0, created.stderr
     read = ("consume", "healthy", "--group", "anybody", "--idle", "0.5")
-    assert run_forked(read, b"", variables).code == 0  # makes the offsets' topic
+    assert run_forked(read, b"", variables).code == 0  # creates the offsets topic
     described = run_forked(("topics", "describe", OFFSETS, "--json"), b"", variables).json
     leaders = {row["partition"]: row["leader"] for row in described[0]["partitions"]}
     names = {leaders[partition_for(f"group-{number}", 2)]: f"group-{number}" for number in range(50)}

@@ -59,7 +59,7 @@ def test_the_classic_demo(tmp_path: Path, environment: dict[str, str]) -> None:
     assert time.monotonic() - began < 15
     assert not any(map(alive, pids.values()))
 
-    # Without a number there are as many as before.
+    # Without --brokers there are as many brokers as before.
     dev = Dev(tmp_path / "data", environment)
     assert len(dev.announced["brokers"]) == 3
     assert len(consume(environment, dev.bootstrap)) == len(RECORDS)
@@ -100,9 +100,10 @@ def test_a_broker_of_several_is_started_again(tmp_path: Path, environment: dict[
     died, other = dev.bootstrap.split(",")[:2]
     while True:
         listed = run(environment, "brokers", "list", "--json", "-b", other)
-        # Until its death is known the client may be sent to it, and say that it found nobody.
+        # Until the broker's death is known, the client may be sent to the dead broker, and say that nothing answers
+        # there.
         assert listed.returncode in (0, 3), listed.stderr
-        # Only a broker that was started again answers at its address.
+        # Only a restarted broker 0 answers at the address of the dead one.
         again = run(environment, "brokers", "list", "--json", "-b", died)
         if not again.returncode and len(json.loads(again.stdout)) == 3:
             break

@@ -1,4 +1,4 @@
-"""Moves, drained brokers and elections by the command line, on three brokers."""
+"""Moves of replicas, drained brokers and elections by the command line, on three brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = ("offsets.topic.num.partitions=1", "auto.leader.rebalance.enable=fals
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Iterator[Ottla]:
-    """`ottla` against three brokers that share one embedded store."""
+    """Runs `ottla` against three brokers that share one embedded store."""
     folder = tmp_path_factory.mktemp("three")
     processes: list[subprocess.Popen[str]] = []
     addresses = []
@@ -137,7 +137,8 @@ def test_leaders_are_elected(three: Ottla) -> None:
 
 
 def test_brokers_are_levelled_by_what_they_bear(three: Ottla, tmp_path: Path) -> None:
-    """A topic stands on one broker of three; a plan is made, carried out, and leaves nothing to do a second time."""
+    """A topic is on one broker of three. A plan is made and carried out; the same plan then has nothing left to
+    move."""
     done(three("topics", "create", "heavy", "-p", "6", "-r", "1", "--json"))
     skewed = {"version": 1, "partitions": [{"topic": "heavy", "partition": n, "replicas": [1]} for n in range(6)]}
     (tmp_path / "skewed.json").write_text(json.dumps(skewed))

@@ -1,4 +1,4 @@
-"""An `ottla dev` that is killed takes its brokers with it, and the next one waits for them or names them."""
+"""When an `ottla dev` is killed, its brokers end, and the next `ottla dev` waits for them or names them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.test_processes import Dev, alive, run
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether these processes end within a while; those that don't are killed."""
+    """Whether these processes end within TIMEOUT_S. Kills the processes that don't."""
     deadline = time.monotonic() + TIMEOUT_S
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -38,7 +38,7 @@ def test_brokers_end_with_a_dev_that_is_killed_and_the_next_one_has_their_data(
     assert run(environment, "produce", "orders", "--value", "kept", "-b", dev.bootstrap).returncode == 0
     dev.stop(signal.SIGKILL)
     try:
-        again = Dev(data, environment)  # at once, while they close their logs
+        again = Dev(data, environment)  # at once, while the old brokers close their logs
     finally:
         assert gone(pids)
     assert len(again.announced["brokers"]) == 3
@@ -66,7 +66,7 @@ def test_a_broker_whose_starter_was_gone_before_it_looked_ends_by_itself(
     settings = {"node.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "data")}
     command = [*server_command(None, settings), "--until-stdin-ends"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    _, errors = process.communicate(timeout=TIMEOUT_S)  # which closes its standard input at once
+    _, errors = process.communicate(timeout=TIMEOUT_S)  # closes the broker's standard input at once
     assert process.returncode == 0
     assert b"the process that started this one is gone" in errors
 

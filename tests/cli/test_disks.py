@@ -1,4 +1,4 @@
-"""Disks that are full or damaged: what is wrong stands in the answer, in the status and on the terminal of `dev`."""
+"""Disks that are full or damaged: the answer, the status and the terminal of `dev` say what is wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORD = b"r" * 10_000 + b"\n"
 
 
 class Terminal:
-    """An `ottla dev` on a terminal, and what it shows there."""
+    """An `ottla dev` on a pseudo-terminal, and the text that it shows there."""
 
     def __init__(self, data: Path, environment: dict[str, str], *options: str) -> None:
         master, slave = pty.openpty()
@@ -53,7 +53,7 @@ class Terminal:
             pass  # the terminal's other end is closed
 
     def until(self, condition: Callable[[str], bool]) -> str:
-        """Waits for what is to be shown; all that is."""
+        """Waits until the text on the terminal fulfils the condition; returns the text."""
         deadline = time.monotonic() + TIMEOUT_S
         while not condition(self._text):
             assert time.monotonic() < deadline, self._text
@@ -61,7 +61,7 @@ class Terminal:
         return self._text
 
     def stop(self) -> None:
-        """Ctrl-C."""
+        """Sends Ctrl-C."""
         self._process.send_signal(signal.SIGINT)
         assert self._process.wait(TIMEOUT_S) == 0
         self._reader.join(TIMEOUT_S)
@@ -137,7 +137,7 @@ def test_a_corrupt_batch_has_a_topic_a_partition_and_an_offset(
     dev = Dev(damaged, environment)
     result = ottla(dev, environment, "consume", "orders", "--from-beginning", *options)
     assert result.code == 1
-    assert len(result.stdout.splitlines()) == 10, "what came before it is printed"
+    assert len(result.stdout.splitlines()) == 10, "the records before the batch are printed"
     assert "the record batch at offset 10 of orders:0 is corrupt: its CRC doesn't fit its bytes" in result.stderr
     assert "ottla log verify LOG-DIRECTORY/orders-0" in result.stderr
     if "--json" in options:
@@ -150,13 +150,13 @@ def test_a_corrupt_batch_has_a_topic_a_partition_and_an_offset(
 def test_a_corrupt_batch_that_a_compaction_meets_stands_in_the_status_and_on_the_terminal(
     damaged: Path, environment: dict[str, str]
 ) -> None:
-    """A broker's log said it, and nobody else."""
+    """Earlier, only the broker's log mentioned the batch."""
     options = ("--set", "log.cleaner.backoff.ms=200", "--set", "log.roll.ms=500")
     with terminal(damaged, environment, *options) as dev:
         assert ottla(dev, environment, "cluster", "status", "--json").json["damaged"] == []
         settings = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0")
         assert ottla(dev, environment, "configs", "alter", "topic", "orders", *settings).code == 0
-        time.sleep(0.6)  # what is appended then begins another segment
+        time.sleep(0.6)  # longer than log.roll.ms, so that the next record begins another segment
         assert ottla(dev, environment, "produce", "orders", "--key", "k", "--value", "v").code == 0
         dev.until(lambda text: "orders:0 can't be read at offset 10: not compacted any more" in text)
         (told,) = ottla(dev, environment, "cluster", "status", "--json").json["damaged"]
@@ -171,7 +171,8 @@ def test_a_corrupt_batch_that_a_compaction_meets_stands_in_the_status_and_on_the
 def test_a_corrupt_batch_that_a_follower_refuses_stands_in_the_status_and_on_the_terminal(
     damaged: Path, environment: dict[str, str]
 ) -> None:
-    """`dev` has more brokers than before, and waits for the replicas of the others: for ever, and said nothing."""
+    """`dev` has more brokers than before, and waits for the new brokers' replicas. Earlier it waited for ever without a
+    word."""
     with terminal(damaged, environment, "--brokers", "2") as dev:
         line = "orders:0 can't be read at offset 10: not copied from broker 0 any further: the batch has a wrong CRC"
         dev.until(lambda text: line in text)
@@ -181,7 +182,8 @@ def test_a_corrupt_batch_that_a_follower_refuses_stands_in_the_status_and_on_the
 
 
 def test_what_recovery_cut_stands_in_the_status_and_on_the_terminal(damaged: Path, environment: dict[str, str]) -> None:
-    (damaged / "broker-0" / ".kafka_cleanshutdown").unlink()  # as if it had been killed, before anything was synced
+    # as if the broker had been killed before anything was synced
+    (damaged / "broker-0" / ".kafka_cleanshutdown").unlink()
     (damaged / "broker-0" / "recovery-point-offset-checkpoint").unlink()
     with terminal(damaged, environment) as dev:
         status: Any = ottla(dev, environment, "cluster", "status", "--json").json

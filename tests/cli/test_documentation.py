@@ -1,4 +1,5 @@
-"""docs/cli.md names every command and exit code, and the command line starts without what it needs only later."""
+"""docs/cli.md names every command and exit code; the command line starts without the modules that it needs only
+later."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
 
 def commands(command: Any, path: str) -> Iterator[tuple[str, str]]:
-    """(command, its help's first sentence) of everything that can be run."""
+    """(command, the first sentence of its help) of every command that can be run."""
     children = getattr(command, "commands", {})
     if not children or getattr(command, "invoke_without_command", False):
         yield path, (command.help or "").split("\n")[0].partition(". ")[0].rstrip(".")

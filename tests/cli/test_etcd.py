@@ -1,4 +1,5 @@
-"""`ottla broker --etcd` and `ottla metadata --store etcd:…`, as processes: grpc's threads don't take a fork."""
+"""`ottla broker --etcd` and `ottla metadata --store etcd:…`, each as a new process, because grpc's threads don't
+survive a fork."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def test_mistakes_are_one_line(environment: dict[str, str], arguments: list[str]
 def test_a_broker_that_starts_while_etcd_has_no_leader_waits_for_one(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    """It ended at once. Then the same with an etcd that isn't there at all, which a signal ends, or its patience."""
+    """Earlier such a broker ended at once. Without any etcd the broker waits, too, until a signal or the end of the
+    registration time-out ends it."""
     members = etcd_cluster(tmp_path / "etcd", 3)
     log = tmp_path / "broker.log"
     own = ["--set", "node.id=1", "--set", "ottla.metadata.etcd.timeout.ms=500"]

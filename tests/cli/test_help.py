@@ -37,7 +37,7 @@ def test_nothing_is_cut_or_too_wide(environment: Environment, path: tuple[str, .
     for parameter in EVERY[path].params:
         if parameter.param_type_name == "option" and not parameter.hidden:
             assert set(parameter.opts) <= words
-    assert not re.search(r"<[a-z]", shown.stdout), "a type's own name instead of what is asked for"
+    assert not re.search(r"<[a-z]", shown.stdout), "the name of a Python type instead of a description of the value"
     text = " ".join(shown.stdout.split())
     for child in getattr(EVERY[path], "commands", {}).values():
         assert child.help.split(". ")[0].split("\n")[0].rstrip(".") in text

@@ -1,4 +1,4 @@
-"""Ottla installs with a C compiler and without one; with it, the native walk of records comes along."""
+"""Ottla installs with and without a C compiler; with one, the installation has the native walk of records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from typing import cast
 import pytest
 
 from bench.__main__ import main as benchmarks
-from ottla.broker.metrics.catalogue import METRICS
-from ottla.broker.node import Broker
+from ottla.broker.metrics.catalogue import METRICS, Source
 from ottla.protocol import record_walk
 from tests.peers.tools import ROOT, locked, need, need_native_walk
 
@@ -26,7 +25,7 @@ REQUIREMENTS = ("hatchling>=1.25",)
 
 @pytest.fixture(scope="module")
 def builder() -> Path:
-    """A Python that has what pip would install to build a wheel."""
+    """A Python with the packages that pip would install to build a wheel."""
     with locked("hatchling") as folder:
         python = folder / "bin" / "python"
         if not (folder / "done").exists():
@@ -40,10 +39,10 @@ def builder() -> Path:
 def build(
     builder: Path, out: Path, *, compiler: bool = True, wish: str = "", target: str = "wheel", flags: str = ""
 ) -> str:
-    """Builds into `out`; what was said. Raises CalledProcessError."""
+    """Builds into `out` and returns the builder's output. Raises CalledProcessError if the build fails."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CFLAGS", "OTTLA_NATIVE")}
     if not compiler:
-        environment["PATH"] = str(builder.parent)  # no program but Python's own
+        environment["PATH"] = str(builder.parent)  # the PATH has no programs but Python's own
     environment |= {name: value for name, value in (("OTTLA_NATIVE", wish), ("CFLAGS", flags)) if value}
     words = [str(builder), "-m", "hatchling", "build", "--target", target, "--directory", str(out)]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -56,7 +55,7 @@ def walk_in_use(wheel: Path, folder: Path) -> str:
     """Whether the walk in `wheel`, once unpacked, is native: "True" or "False"."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    # Without `site`: else the namespace would have the portions of an editable installation, too.
+    # Without `site`: otherwise the namespace would also have the portions of an editable installation.
     paths = [str(folder), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     code = f"import sys; sys.path[:0] = {paths}; import ottla.protocol.record_walk as it; print(it.NATIVE, it.__file__)"
     said = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
@@ -120,12 +119,12 @@ def test_a_source_distribution_carries_what_builds_the_native_walk(builder: Path
 
 
 def test_the_native_walk_is_in_use_under_ci() -> None:
-    """So that CI never passes with the twin alone. Elsewhere it is skipped where there is no compiler."""
+    """CI never passes with the twin alone. Elsewhere the test is skipped where there is no compiler."""
     need_native_walk()
 
 
 WITHOUT = "import sys; sys.modules['ottla.protocol._record_walk'] = None; "
-"""What makes a process one of an installation without the native walk."""
+"""Code before a program that makes its process behave as in an installation without the native walk."""
 
 
 def test_the_version_says_which_walk_is_in_use() -> None:
@@ -149,7 +148,7 @@ def test_a_broker_without_the_native_walk_says_so_in_its_log(tmp_path: Path) -> 
     )
     assert broker.stdout is not None
     ready = broker.stdout.readline()
-    _, log = broker.communicate(timeout=60)  # closes its standard input, and so ends it
+    _, log = broker.communicate(timeout=60)  # closes the broker's standard input, which ends the broker
     assert "ready" in ready, log
     assert "the native walk of records isn't there" in log
     assert broker.returncode == 0
@@ -159,7 +158,7 @@ def test_a_broker_without_the_native_walk_says_so_in_its_log(tmp_path: Path) -> 
 def test_the_metric_says_which_walk_is_in_use(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_walk, "NATIVE", native)
     (metric,) = [metric for metric in METRICS if metric.name == "ottla_native_record_walk"]
-    assert list(metric.collect(cast(Broker, None))) == [((), int(native))]
+    assert list(metric.collect(cast(Source, None))) == [((), int(native))]
 
 
 def test_benchmarks_refuse_the_twin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`kubectl ottla` on two brokers whose advertised names nobody can resolve, through a stand-in for kubectl."""
+"""`kubectl ottla` on two brokers whose advertised names can't be resolved, through a stand-in for kubectl."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOOTSTRAP = f"flights-bootstrap.demo.svc:{PORT}"
 
 
 class Demo:
-    """Two brokers as a Cluster `flights`, and the plug-in as a process whose kubectl is a stand-in."""
+    """Two brokers that serve as the Cluster `flights`, and the plug-in as a process whose kubectl is a stand-in."""
 
     def __init__(self, brokers: list[OttlaBroker], kubectl: KubectlStandIn, environment: dict[str, str]) -> None:
         self.brokers = brokers
@@ -36,12 +36,12 @@ class Demo:
 
     @property
     def targets(self) -> dict[str, str]:
-        """What kubectl can forward to while all is well."""
+        """The targets that kubectl can forward to while both brokers run."""
         pods = {f"pod/flights-broker-{number}": broker.bootstrap for number, broker in enumerate(self.brokers)}
         return {"service/flights-bootstrap": self.brokers[0].bootstrap, **pods}
 
     def start(self, *arguments: str, own_session: bool = False, **variables: str) -> subprocess.Popen[str]:
-        """`kubectl ottla …` that runs on."""
+        """Starts `kubectl ottla …`, and doesn't wait for its end."""
         return subprocess.Popen(
             [*PLUGIN, *arguments],
             env=self.environment | variables,
@@ -53,7 +53,7 @@ class Demo:
         )
 
     def __call__(self, *arguments: str, given: str = "", **variables: str) -> Result:
-        """`kubectl ottla …`, until it ends."""
+        """Runs `kubectl ottla …` to its end."""
         process = self.start(*arguments, **variables)
         out, err = process.communicate(given, TIMEOUT_S)
         return Result(process.returncode, out.encode(), err.encode())
@@ -61,7 +61,7 @@ class Demo:
 
 @contextmanager
 def two_brokers(folder: Path) -> Iterator[list[OttlaBroker]]:
-    """They tell clients names which nobody can look up."""
+    """Two brokers that advertise names which can't be resolved."""
     brokers: list[OttlaBroker] = []
     try:
         for number in range(2):
@@ -85,7 +85,7 @@ def two_brokers(folder: Path) -> Iterator[list[OttlaBroker]]:
 
 @contextmanager
 def demo_of(brokers: list[OttlaBroker], folder: Path, environment: dict[str, str]) -> Iterator[Demo]:
-    """All is well, and at the end no kubectl is left running."""
+    """A demo in which kubectl reaches both brokers. At the end no kubectl may be left running."""
     found = Demo(brokers, KubectlStandIn(folder / "bin"), environment)
     found.kubectl.tell([cluster("flights", BOOTSTRAP)], found.targets)
     yield found
@@ -94,26 +94,26 @@ def demo_of(brokers: list[OttlaBroker], folder: Path, environment: dict[str, str
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[OttlaBroker]]:
-    """The brokers of all tests that restart none."""
+    """The brokers that all tests share, except the test that restarts brokers."""
     with two_brokers(tmp_path_factory.mktemp("two")) as found:
         yield found
 
 
 @pytest.fixture
 def demo(two: list[OttlaBroker], tmp_path: Path, environment: dict[str, str]) -> Iterator[Demo]:
-    """With these brokers."""
+    """A demo with the shared brokers."""
     with demo_of(two, tmp_path, environment) as found:
         yield found
 
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no test used before."""
+    """A topic's name that no other test has used."""
     return f"tour-{uuid.uuid4().hex[:8]}"
 
 
 def test_topics_records_and_groups_by_names_that_only_kubernetes_knows(demo: Demo, topic: str) -> None:
-    """With one partition led by each broker, each client has to reach both."""
+    """Each broker leads one partition, so each client has to reach both brokers."""
     made = demo("topics", "create", topic, "--partitions", "2", "--json")
     assert made.code == 0, made.stderr
     (described,) = demo("topics", "describe", topic, "--json").json
@@ -202,7 +202,7 @@ def test_another_address_is_refused_and_variables_do_not_name_one(demo: Demo) ->
 
 
 def led_by_one(demo: Demo, topic: str) -> int:
-    """A new topic with a single partition; its leader."""
+    """Creates a topic with a single partition, and returns its leader."""
     made = demo("topics", "create", topic, "--partitions", "1", "--replication-factor", "1")
     assert made.code == 0, made.stderr
     (described,) = demo("topics", "describe", topic, "--json").json
@@ -210,7 +210,7 @@ def led_by_one(demo: Demo, topic: str) -> int:
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
-    """The next line that it prints."""
+    """The next line that the process prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -218,7 +218,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_a_pod_that_is_restarted_in_between_is_found_again(
     tmp_path: Path, topic: str, environment: dict[str, str]
 ) -> None:
-    """A consumer goes on by itself: its kubectl ends, then there is no such pod, then there is one again."""
+    """A consumer goes on by itself: its kubectl ends, then there is no such pod, then the pod is back."""
     with two_brokers(tmp_path) as brokers, demo_of(brokers, tmp_path, environment) as demo:
         _restarted(demo, topic)
 
@@ -237,7 +237,7 @@ def _restarted(demo: Demo, topic: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not any(f"pod/flights-broker-{leader}" in call for call in demo.kubectl.calls()[starts:]):
         assert consumer.poll() is None
-        assert time.monotonic() < deadline, "the pod that has gone is never asked for again"
+        assert time.monotonic() < deadline, "the plug-in never asks for the missing pod again"
         time.sleep(0.05)
     broker.start_again()
     demo.kubectl.tell(targets=demo.targets)
@@ -250,7 +250,8 @@ def _restarted(demo: Demo, topic: str) -> None:
 
 
 def test_ctrl_c_leaves_the_group_before_the_forwards_end(demo: Demo, topic: str) -> None:
-    """A terminal sends it to all processes of the command line; the consumer still needs its kubectl to leave."""
+    """A terminal sends Ctrl-C to all processes of the command line, but the consumer needs its kubectl to leave the
+    group."""
     led_by_one(demo, topic)
     assert demo("produce", topic, given="one\n").code == 0
     consumer = demo.start("consume", topic, "--group", f"{topic}-readers", "--from-beginning", own_session=True)
@@ -275,7 +276,7 @@ def test_no_kubectl_outlives_the_plug_in(demo: Demo, topic: str, ends: signal.Si
     consumer.communicate(timeout=TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
     while left := demo.kubectl.living():
-        assert time.monotonic() < deadline, f"kubectl runs on: {left}"
+        assert time.monotonic() < deadline, f"kubectl still runs: {left}"
         time.sleep(0.05)
 
 
@@ -283,6 +284,6 @@ def test_kubectl_finds_the_plug_in_by_its_name() -> None:
     program = Path(sys.executable).parent / "kubectl-ottla"
     (point,) = entry_points(group="console_scripts", name="kubectl-ottla")
     assert point.load() is kubectl_plugin
-    if program.exists():  # an editable installation of before has its old programs
+    if program.exists():  # an editable installation from before this entry point doesn't have the program
         done = subprocess.run([program, "version"], capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.startswith("ottla ")

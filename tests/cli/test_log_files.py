@@ -66,7 +66,8 @@ def test_verify(stopped: Path, environment: Environment, tmp_path: Path) -> None
 def test_what_verify_says_gets_a_group_past_a_bad_batch(
     stopped: Path, environment: Environment, tmp_path: Path
 ) -> None:
-    """A batch from before batches were looked into: nobody reads on, until the printed command has been run."""
+    """A log has a bad batch that was appended before brokers checked batches. No consumer gets past the batch until the
+    printed command has been run."""
     data = tmp_path / "dev" / "broker-0"
     shutil.copytree(stopped.parent, data.parent)
     (data / ".kafka_cleanshutdown").unlink()
@@ -116,7 +117,7 @@ def test_what_is_no_log(stopped: Path, environment: Environment, name: str, code
 
 
 def as_of_kafka(stopped: Path, target: Path) -> Path:
-    """A copy without the only file that Apache Kafka wouldn't have left there."""
+    """A copy of the directory, without the only file in it that Apache Kafka wouldn't have left."""
     shutil.copytree(stopped, target)
     (target / "ottla-lineage-checkpoint").unlink()
     return target
@@ -132,7 +133,7 @@ def test_adopted_topics_keep_ids_records_and_offsets(stopped: Path, environment:
     }
     store = tmp_path / "metadata.sqlite"
     assert not store.exists()
-    for _ in range(2):  # doing it again changes nothing
+    for _ in range(2):  # adopting a second time changes nothing
         adopted = run(environment, "adopt", str(data), "--store", str(store), "--json")
         assert adopted.returncode == 0, adopted.stderr
     topic_id = next(row["topic_id"] for row in json.loads(adopted.stdout) if row["name"] == "orders")
@@ -149,7 +150,7 @@ def test_adopted_topics_keep_ids_records_and_offsets(stopped: Path, environment:
     busy = run(environment, "adopt", str(data), "--store", str(store))
     assert (busy.returncode, "a broker uses" in busy.stderr) == (1, True)
     assert dev.stop() == 0
-    # The leader epoch and the producer ids went on, they didn't start anew.
+    # The leader epoch and the producer ids continued, and didn't start anew.
     last = json.loads(
         run(environment, "log", "dump", str(next((data / "orders-1").glob("*.log"))), "--json").stdout.splitlines()[-1]
     )

@@ -1,4 +1,5 @@
-"""`ottla metadata backup`, `restore` and `go-without`: what they print, and what they refuse in one line."""
+"""`ottla metadata backup`, `restore` and `go-without`: what they print, and the requests that they refuse in one
+line."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def run(environment: Environment, *arguments: str) -> Result:
 
 @pytest.fixture
 def backup(tmp_path: Path, environment: Environment) -> str:
-    """Of a store with brokers 1 and 2."""
+    """A backup of a store with brokers 1 and 2."""
     fill(tmp_path / "store", "abc", 1, 2)
     made = run(environment, "backup", str(tmp_path / "backup"), "--store", str(tmp_path / "store"))
     assert made.code == 0, made.stderr
@@ -73,7 +74,7 @@ def test_a_store_that_holds_something_is_refused(tmp_path: Path, environment: En
     for cluster_id, brokers, words in (
         ("abc", (1,), "broker 1 runs on the metadata store: stop it first"),
         ("other", (), "the backup is of cluster abc, the store holds cluster other"),
-        ("abc", (), "isn't empty: it holds 4 keys. --replace drops what is there"),
+        ("abc", (), "isn't empty: it holds 4 keys. --replace drops its content"),
     ):
         path = tmp_path / f"{cluster_id}-{len(brokers)}"
         fill(path, cluster_id, *brokers)

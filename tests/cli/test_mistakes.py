@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong: each mistake is one helpful line on stderr, nothing on stdout, and its exit code."""
+"""A newcomer's mistakes: each one gives one helpful line on stderr, nothing on stdout, and its own exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Ottla
 
 NOT_FOUND, USAGE, UNREACHABLE, FAILED = 4, 2, 3, 1
-HERE = "ottla-test-topic"  # exists; see the fixture
+HERE = "ottla-test-topic"  # exists: the fixture creates it
 
 MISTAKES = [
     (["topics", "creat", "x"], USAGE, "Did you mean 'create'?"),

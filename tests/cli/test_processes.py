@@ -1,4 +1,5 @@
-"""`ottla dev` and `ottla broker`: start, stop, status, what stands in the way of a start, what survives one."""
+"""`ottla dev` and `ottla broker`: start, stop and status, troubles that prevent a start, and data that survives a
+restart."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.peers.wire import free_port
 
 
 class Dev:
-    """An `ottla dev` in a folder, with its announcement."""
+    """An `ottla dev` on a data directory, and the JSON that it printed when it was ready."""
 
     def __init__(self, data: Path, environment: dict[str, str], *options: str) -> None:
         self.log = data.with_suffix(".log").open("ab")
@@ -39,12 +40,12 @@ class Dev:
         self.broker_pid: int = self.announced["brokers"][0]["pid"]
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Its exit code after a signal."""
+        """Sends a signal; the exit code."""
         self.process.send_signal(how)
         return self.wait()
 
     def wait(self) -> int:
-        """Its exit code when it ends by itself."""
+        """Waits until the process ends by itself; the exit code."""
         code = self.process.wait(TIMEOUT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -53,14 +54,14 @@ class Dev:
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """One run of `ottla` to its end."""
+    """Runs `ottla` to its end."""
     result = run_forked(arguments, b"", environment)
     return subprocess.CompletedProcess(arguments, result.code, result.stdout, result.stderr)
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> list[str]:
-    """Options of a broker on a free port, in a folder of its own."""
+    """The options of a broker on a free port, with a data directory of its own."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     file = tmp_path / "server.properties"
@@ -167,7 +168,7 @@ def test_a_daemons_life(settings: list[str], environment: dict[str, str]) -> Non
 def test_the_file_may_stand_alone_as_for_kafkas_own_start_script(
     tmp_path: Path, environment: dict[str, str], order: tuple[str, ...]
 ) -> None:
-    """`ottla broker server.properties` answered "No such command 'server.properties'"."""
+    """Earlier, `ottla broker server.properties` answered "No such command 'server.properties'"."""
     file = tmp_path / "server.properties"
     file.write_text(f"node.id=8\nlog.dirs={tmp_path}/data\nlisteners=PLAINTEXT://127.0.0.1:{free_port()}\n")
     arguments = [str(file) if word == "FILE" else word for word in order]

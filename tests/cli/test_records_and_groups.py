@@ -1,4 +1,4 @@
-"""`ottla produce`, `consume` and `groups` against a cluster: everything that is written comes back as it was."""
+"""`ottla produce`, `consume` and `groups` against a cluster: all records that are written come back unchanged."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_reading_is_quiet_when_it_is_ended(
         assert process.stderr is not None
         os.set_blocking(process.stdout.fileno(), False)
         deadline = time.monotonic() + TIMEOUT_S
-        # The reader starts at the end of the topic, so it is known to read once something comes.
+        # The reader starts at the end of the topic, so only a record that it prints shows that it reads by now.
         while not process.stdout.read():
             assert time.monotonic() < deadline
             ottla("produce", topic, "--value", "x")

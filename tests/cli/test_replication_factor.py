@@ -14,7 +14,7 @@ OFFSETS = "__consumer_offsets"
 
 
 def ottla(dev: Dev, environment: dict[str, str], *arguments: str) -> Any:
-    """What a run prints as JSON; the run has to succeed."""
+    """Runs `ottla`, which has to succeed; its output as JSON."""
     result = run_forked((*arguments, "--json"), b"", environment | {"OTTLA_BOOTSTRAP": dev.bootstrap})
     assert result.code == 0, result.stderr
     return result.json
@@ -45,7 +45,7 @@ def test_a_dev_that_has_grown_raises_what_was_there_and_nothing_that_was_wished_
     assert ottla(dev, environment, "topics", "create", "later", "-r", "1")
     assert dev.stop() == 0
 
-    dev = Dev(data, environment, *small)  # as many as before, so that nothing is owed any more
+    dev = Dev(data, environment, *small)  # as many brokers as before, so no topic is to get more replicas
     time.sleep(2)
     assert factors(dev, environment) == wanted | {"later": 1}
     assert dev.stop() == 0
@@ -69,9 +69,9 @@ def test_a_topic_gets_more_and_fewer_replicas_by_one_command(tmp_path: Path, env
     assert lowered.stdout == "Topic orders changed: 6 partitions to 2 replicas, all in sync.\n", lowered.stderr
     rows = ottla(dev, environment, "topics", "describe", "orders")[0]["partitions"]
     assert [len(row["replicas"]) for row in rows] == [2] * 6
-    assert [row["leader"] for row in rows][:4] == leaders, "who leads stays"
+    assert [row["leader"] for row in rows][:4] == leaders, "the leaders stay"
     refused = run_forked(("topics", "alter", "orders", "-r", "4", "-c", "retention.ms=1", "--json"), b"", variables)
     assert refused.code == 1
     assert json.loads(refused.stderr)["error"]["message"] == "4 replicas need as many brokers, and 3 run"
-    assert "retention.ms" not in str(ottla(dev, environment, "topics", "describe", "orders")), "nothing is changed"
+    assert "retention.ms" not in str(ottla(dev, environment, "topics", "describe", "orders")), "nothing changes"
     assert dev.stop() == 0

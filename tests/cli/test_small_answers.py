@@ -1,4 +1,5 @@
-"""Small answers that misled: exit codes, names and numbers in messages, one shape of JSON for one thing."""
+"""Small answers that used to mislead: exit codes, names and numbers in messages, and two shapes of JSON for one
+thing."""
 
 from __future__ import annotations
 

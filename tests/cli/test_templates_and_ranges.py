@@ -29,7 +29,7 @@ def test_a_template_prints_what_kcat_prints(ottla: Ottla, topic: str) -> None:
 
 
 def test_what_a_template_printed_is_written_again(ottla: Ottla, topic: str) -> None:
-    """By lengths any bytes pass: line ends, nothing at all, and null."""
+    """Fields with lengths carry any bytes: line ends, empty values and null."""
     value = bytes(range(128)) * 3
     data = b"3,%d,key%s-1,0,0,-1,2,5,a\nb\nc\r\n" % (len(value), value)
     cut = ottla("produce", topic, "-p", "0", "--format", "%K,%S,%k%s", input=data[:-1])
@@ -158,7 +158,7 @@ def test_a_range_whose_end_was_compacted_away_ends(ottla: Ottla) -> None:
     begun = time.monotonic()
     assert [read("-o", f":{end}").stdout for end in (1, first)] == ["", ""]
     assert read("-o", f":{first + 1}").stdout == f"{first} "
-    assert time.monotonic() - begun < 30, "ended by --idle"
+    assert time.monotonic() - begun < 30, "the read was ended by --idle, not by its range"
     assert ottla("topics", "delete", name, "--yes").code == 0
 
 

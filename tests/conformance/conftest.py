@@ -1,7 +1,8 @@
-"""One broker for all of these tests, three for the suites of others' clients, and Apache Kafka where they compare.
+"""One broker for all tests of this folder, three brokers for the suites of other clients, and Apache Kafka to compare
+with.
 
-OTTLA_TEST_BOOTSTRAP=host:port tries another broker instead, Apache Kafka for one: everything here but the comparisons
-has to pass against it too. The suites take several addresses as well (host:port,host:port,host:port).
+OTTLA_TEST_BOOTSTRAP=host:port tests another broker instead, for example Apache Kafka: all tests except the comparisons
+have to pass against it, too. For the suites the variable may name several brokers (host:port,host:port,host:port).
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Wire
 
 METADATA = 3
-# What both brokers are told: kafka-python's suite wants four partitions and short sessions; no test wants to wait for
-# more members.
+# Settings of both brokers: kafka-python's suite needs four partitions and short sessions, and no test should wait for
+# more members of a group.
 SETTINGS = {"num_partitions": "4", "group_min_session_timeout_ms": "1000", "group_initial_rebalance_delay_ms": "0"}
 
 
 @pytest.fixture(scope="session")
 def ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker | None]:
-    """The broker under test as a process; None where it is somebody else's."""
+    """The broker under test as a process; None if OTTLA_TEST_BOOTSTRAP names a broker."""
     if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
         yield None
         return
@@ -45,15 +46,16 @@ def bootstrap(ottla: OttlaBroker | None) -> str:
 class Target:
     """The brokers that a suite is run against."""
 
-    bootstrap: str  # all of their addresses
-    replication_factor: int  # of the topics that it makes, and what the brokers give by default
+    bootstrap: str  # the addresses of all brokers
+    replication_factor: int  # of the topics that the suite creates, and the brokers' default
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one-broker", "three-brokers"])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """One broker, then three of which each has a replica of everything, and two must have what is acknowledged.
+    """One broker, then three brokers that all have a replica of each partition. With three, at least
+    two have every acknowledged record.
 
-    When a suite is through, the three have the same bytes in every partition.
+    When a suite has run, the three brokers have the same bytes in every partition.
     """
     brokers: int = request.param
     if brokers == 1:
@@ -61,7 +63,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Target(bootstrap, min(len(bootstrap.split(",")), 3))
         return
     if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
-        pytest.skip("the brokers are somebody else's: OTTLA_TEST_BOOTSTRAP says how many")
+        pytest.skip("OTTLA_TEST_BOOTSTRAP names the brokers, and so their number")
     with ottla_cluster(tmp_path_factory.mktemp("three"), brokers, **SETTINGS) as cluster:
         yield Target(cluster.bootstrap, brokers)
         cluster.wait("all replicas are in sync and the same", lambda: replicated(cluster), 60)
@@ -69,7 +71,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def replicated(cluster: OttlaCluster) -> bool:
-    """Whether each broker is in the ISR of every partition, and has the same records in it as the others."""
+    """Whether each broker is in the ISR of every partition, and all replicas have the same bytes."""
     with Wire(cluster.brokers[0].bootstrap) as wire:
         topics = wire.call(METADATA, 9, {"topics": None, "allow_auto_topic_creation": False}).topics
     everybody = list(range(len(cluster.brokers)))
@@ -82,7 +84,7 @@ def replicated(cluster: OttlaCluster) -> bool:
 
 
 def records(cluster: OttlaCluster, number: int, topic: str, index: int) -> bytes:
-    """A replica's segments, one after the other. Raises AssertionError where the broker has none."""
+    """A replica's segments, one after the other. Raises AssertionError if the broker has no replica."""
     folder = cluster.folder_of(number, topic, index)
     assert folder, f"broker {number} has no replica of {topic}-{index}"
     return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))

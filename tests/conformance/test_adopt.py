@@ -1,4 +1,4 @@
-"""A log directory that Apache Kafka wrote becomes Ottla's: records, topic ids and offsets are as they were."""
+"""A log directory that Apache Kafka wrote becomes Ottla's: records, topic ids and offsets stay as they are."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
             assert consumer.commit(offsets=[position], asynchronous=False)[0].error is None
             break
         except confluent_kafka.KafkaException as error:
-            # The coordinator is new, and Apache Kafka's answer for a moment is that it is none.
+            # The group's coordinator is new, and for a moment Apache Kafka's answer is that it isn't the coordinator.
             if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
@@ -47,7 +47,8 @@ def adopt(theirs: ApacheKafka, *options: str) -> subprocess.CompletedProcess[str
 
 
 def transaction(bootstrap: str, topic: str, end: str) -> confluent_kafka.Producer:
-    """Ten records of one transaction, and how it ends: "commit", "abort", or not at all."""
+    """Writes ten records in one transaction, which ends by `end`: "commit", "abort", or "" for a transaction left
+    open."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": topic, "transaction.timeout.ms": 600_000, "log_level": 0}
     )
@@ -65,7 +66,7 @@ def transaction(bootstrap: str, topic: str, end: str) -> confluent_kafka.Produce
 
 @pytest.mark.parametrize("stop", ["clean", "kill"])
 def test_logs_with_open_and_aborted_transactions_are_refused_by_name(tmp_path: Path, stop: str) -> None:
-    """Ottla would show their records to consumers that read only what is committed."""
+    """Ottla would show the records of these transactions to consumers that read only committed records."""
     theirs = ApacheKafka(tmp_path / "kafka", group_initial_rebalance_delay_ms="0")
     try:
         ends = {"kept": "commit", "undone": "abort", "pending": ""}
@@ -104,7 +105,9 @@ def test_logs_with_open_and_aborted_transactions_are_refused_by_name(tmp_path: P
             deadline = time.monotonic() + 30
             while len(values) < 11 and time.monotonic() < deadline:
                 values += [record.value for records in consumer.poll(500).values() for record in records]
-            assert values == [*(b"%d" % number for number in range(10)), b"plain"], "as the option says"
+            assert values == [*(b"%d" % number for number in range(10)), b"plain"], (
+                "the option exposes the records of every transaction"
+            )
             consumer.close()
     finally:
         ours.stop()
@@ -137,7 +140,7 @@ def test_adopts_what_kafka_wrote(tmp_path: Path) -> None:
             bootstrap_servers=ours.bootstrap, group_id="adopted-group", enable_auto_commit=False
         )
         committed = consumer.committed(kafka.TopicPartition("adopted-lz4", 0), metadata=True)
-        # librdkafka ends it in a zero byte.
+        # librdkafka ends the metadata in a zero byte.
         assert (committed.offset, committed.metadata.rstrip("\0")) == (123, "where we were")
         consumer.close()
         producer = kafka.KafkaProducer(bootstrap_servers=ours.bootstrap)

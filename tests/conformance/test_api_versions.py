@@ -1,4 +1,4 @@
-"""What the broker advertises, API by API, beside Apache Kafka 4.3."""
+"""The APIs and versions that the broker advertises, compared with Apache Kafka 4.3."""
 
 import struct
 
@@ -19,8 +19,10 @@ def advertised(bootstrap: str) -> dict[int, tuple[int, int]]:
 def test_ranges_are_those_of_apache_kafka(bootstrap: str, apache_kafka: ApacheKafka) -> None:
     ours, theirs = advertised(bootstrap), advertised(apache_kafka.bootstrap)
     left_out = frozenset[int]().union(*LEFT_OUT.values())
-    assert not {key: versions for key, versions in ours.items() if key not in theirs}, "advertised, but Kafka doesn't"
-    assert not set(ours) & left_out, "there by now: take it from LEFT_OUT"
+    assert not {key: versions for key, versions in ours.items() if key not in theirs}, (
+        "APIs that Kafka doesn't advertise"
+    )
+    assert not set(ours) & left_out, "the broker has this API by now: remove it from LEFT_OUT"
     expected = {key: versions for key, versions in theirs.items() if key not in left_out}
     assert ours == expected
 
@@ -38,7 +40,7 @@ def test_unknown_version_is_answered_in_version_0(bootstrap: str) -> None:
         correlation_id, error, count, key, lowest, highest = struct.unpack(">ihihhh", wire.receive())
         assert (correlation_id, error, count, key) == (7, UNSUPPORTED_VERSION, 1, API_VERSIONS)
         assert (lowest, highest) == advertised(bootstrap)[API_VERSIONS]
-        # The connection lives on: clients ask again with what they were told.
+        # The connection stays open: the client asks again, in the advertised version.
         assert (
             wire.call(API_VERSIONS, highest, {"client_software_name": "x", "client_software_version": "1"}).error_code
             == 0
@@ -54,7 +56,7 @@ def test_client_name_outside_the_rule_is_invalid(bootstrap: str) -> None:
 
 
 def test_pipelined_with_another_request(bootstrap: str) -> None:
-    """A client may send its next request before the first answer: answers come in order."""
+    """A client may send its next requests before the first answer. The answers come in the order of the requests."""
     with Wire(bootstrap) as wire:
         for _ in range(5):
             wire.ask(API_VERSIONS, 0, b"")

@@ -1,4 +1,4 @@
-"""What the fuzz suite's table says of Apache Kafka is what Apache Kafka does, and Ottla, where nothing else is said."""
+"""Apache Kafka and Ottla answer each bad batch as the table of tests/fuzz/bad_batches.py says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.peers.wire import Wire
 
 
 def answers(bootstrap: str, unique: Callable[[str], str]) -> dict[str, str]:
-    """Each case, and what that broker answers."""
+    """The broker's answer to each case."""
     names = {topic: unique(topic) for topic in TOPICS}
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     wanted = {
@@ -41,12 +41,13 @@ def test_apache_kafka_answers_as_the_table_says(apache_kafka: ApacheKafka, uniqu
 def test_the_broker_answers_as_the_table_says(
     bootstrap: str, ottla: object | None, unique: Callable[[str], str]
 ) -> None:
-    """Record by record the same as Apache Kafka, but where the table says what Ottla answers instead."""
+    """Ottla answers as Apache Kafka, down to the named records, except where the table has another answer of
+    Ottla's."""
     expected = {f"{case.topic}, {case}": str(case.expected if ottla is None else case.wanted) for case in all_cases(0)}
     assert answers(bootstrap, unique) == expected
 
 
 def test_where_ottla_differs_it_refuses_what_apache_kafka_takes_or_names_the_error() -> None:
-    """Nothing that Apache Kafka refuses is taken."""
+    """Ottla takes no batch that Apache Kafka refuses."""
     for case in all_cases(0):
         assert case.expected.error == "none" or case.wanted.error != "none", str(case)

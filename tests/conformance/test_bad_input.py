@@ -1,4 +1,5 @@
-"""What a broker makes of bytes that no decent client sends: an error or a closed connection; nobody else notices."""
+"""Bytes that no correct client sends: the broker answers an error or closes the connection, and serves its other
+clients."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def header(api_key: int, version: int) -> bytes:
 
 
 def serves(bootstrap: str) -> bool:
-    """Whether another client gets an answer, and soon."""
+    """Whether another client gets an answer within five seconds."""
     start = time.monotonic()
     with Wire(bootstrap, 5) as wire:
         brokers = wire.call(METADATA, 4, {"topics": [], "allow_auto_topic_creation": False}).brokers
@@ -123,7 +124,7 @@ def batch(count: int = 3, **options: object) -> bytes:
 
 
 def patched(data: bytes, position: int, value: bytes) -> bytes:
-    """`data` with `value` at `position` and a CRC that is right again."""
+    """`data` with `value` at `position`, and with a CRC that fits the new bytes."""
     changed = bytearray(data)
     changed[position : position + len(value)] = value
     struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
@@ -225,9 +226,9 @@ def test_the_inside_of_a_batch_is_checked_on_compacted_topics(bootstrap: str, un
 
 
 def test_transactional_batches_are_refused(bootstrap: str, ottla: OttlaBroker | None, topic: str) -> None:
-    """Without transactions nobody could ever commit them."""
+    """Without support for transactions no client could ever commit these batches."""
     if ottla is None:
-        pytest.skip("Apache Kafka closes the connection or knows transactions")
+        pytest.skip("Apache Kafka supports transactions, or closes the connection")
     assert (
         produce(bootstrap, topic, batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)).name
         != "none"
@@ -240,7 +241,7 @@ def test_idempotence_is_checked(bootstrap: str, topic: str) -> None:
 
     assert numbered(0) == "none"
     assert numbered(3) == "none"
-    assert numbered(0) == "none", "a duplicate within the last five is answered like the original"
+    assert numbered(0) == "none", "a duplicate of one of the last five batches gets the answer of the original"
     assert numbered(9) == "out_of_order_sequence_number"
     assert numbered(0, epoch=2) == "invalid_producer_epoch"
 
@@ -259,7 +260,7 @@ def test_partitions_that_are_not_there(bootstrap: str, topic: str) -> None:
 
 def test_clients_may_not_write_internal_topics(bootstrap: str) -> None:
     with Wire(bootstrap) as wire:
-        wire.call(10, 2, {"key": "any-group", "key_type": 0})  # creates it
+        wire.call(10, 2, {"key": "any-group", "key_type": 0})  # creates __consumer_offsets
     assert produce(bootstrap, "__consumer_offsets", batch()).name in (
         "invalid_topic_exception",
         "unknown_topic_or_partition",
@@ -275,7 +276,8 @@ def test_garbage_for_a_compressed_payload_harms_nobody(bootstrap: str, topic: st
 def test_decompression_bombs_are_bounded(
     bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]
 ) -> None:
-    """Where the broker has to decompress, because the topic wants another codec, a batch may not swell without end."""
+    """The topic wants another codec, so the broker has to decompress the batch, whose unpacked size has to have a
+    bound."""
     name = unique("bomb")
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     configs = {"compression.type": "gzip"}
@@ -387,9 +389,9 @@ def test_unknown_members(bootstrap: str, unique: Callable[[str], str]) -> None:
 
 
 def test_who_announces_much_and_sends_nothing_shuts_nobody_out(bootstrap: str, ottla: OttlaBroker | None) -> None:
-    """Forty connections announce a frame of 50 MB each: 2 GB that Apache Kafka with a heap of 1 GiB dies of."""
+    """Forty connections announce a frame of 50 MB each, 2 GB in all. Apache Kafka with a heap of 1 GiB would die."""
     if ottla is None:
-        pytest.skip("this ends Apache Kafka")
+        pytest.skip("Apache Kafka would die")
     before = ottla.resident_bytes()
     announced = struct.pack(">i", 50 * MEGABYTE) + header(PRODUCE, 7)
     connections = []
@@ -418,9 +420,10 @@ def test_who_announces_much_and_sends_nothing_shuts_nobody_out(bootstrap: str, o
 
 
 def test_who_never_reads_answers_is_not_read_from(bootstrap: str, ottla: OttlaBroker | None) -> None:
-    """Requests without end, answers never fetched: the broker stops reading, and its memory doesn't grow."""
+    """A client sends requests without end and never reads an answer. The broker stops reading, and its memory doesn't
+    grow."""
     if ottla is None:
-        pytest.skip("the memory of another process isn't ours to measure")
+        pytest.skip("the memory of a broker that this test hasn't started can't be measured")
     before = ottla.resident_bytes()
     requests = frame(header(METADATA, 1) + struct.pack(">i", -1)) * 1000
     with Wire(bootstrap) as wire:
@@ -445,7 +448,7 @@ def test_records_written_right_after_the_topic_was_created(
     bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]
 ) -> None:
     if ottla is None:
-        pytest.skip("Apache Kafka answers not_leader_or_follower for a moment")
+        pytest.skip("for a moment Apache Kafka answers not_leader_or_follower")
     for _ in range(10):
         name = unique("at-once")
         with Wire(bootstrap) as wire:

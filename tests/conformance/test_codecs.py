@@ -1,4 +1,5 @@
-"""Every codec in both directions: each client writes each codec, each other client reads the same bytes."""
+"""Every codec in both directions: each client writes topics in each codec, and each other client reads the same
+bytes."""
 
 import uuid
 from collections.abc import Callable
@@ -17,7 +18,7 @@ FETCH, METADATA = 1, 3
 
 @pytest.fixture(scope="module")
 def topics(target: Target) -> dict[tuple[str, str], str]:
-    """(client, codec) → a topic of one partition that this client shall write."""
+    """(client, codec) → a topic of one partition, for this client to write with this codec."""
     run = uuid.uuid4().hex[:8]
     names = {(client.name, codec): f"codec-{run}-{client.name}-{codec}" for client in CLIENTS for codec in CODECS}
     wanted = {"num_partitions": 1, "replication_factor": target.replication_factor}
@@ -29,7 +30,7 @@ def topics(target: Target) -> dict[tuple[str, str], str]:
 
 @pytest.fixture(scope="module")
 def written(target: Target, topics: dict[tuple[str, str], str]) -> Callable[[Client], list[str]]:
-    """Has a client write its topics, once."""
+    """A function that has a client write its topics, at most once, and returns the topics' names."""
     done: dict[str, list[str]] = {}
 
     def write(client: Client) -> list[str]:
@@ -52,7 +53,7 @@ def test_reads_what_every_client_wrote(target: Target, written: Callable[[Client
 def test_batches_stay_compressed_as_they_came(
     target: Target, written: Callable[[Client], list[str]], writer: Client
 ) -> None:
-    """The broker keeps each codec: what it serves has the attribute that the client set."""
+    """The broker keeps each batch's codec: fetched batches have the codec that the client set."""
     for codec, topic in zip(range(5), written(writer), strict=True):
         with Wire(leader(target, topic)) as wire:
             answer = wire.call(FETCH, 11, fetch_request(topic))
@@ -69,7 +70,8 @@ def leader(target: Target, topic: str) -> str:
 
 
 def fetch_request(topic: str) -> dict[str, object]:
-    """All of partition 0 without a session, in version 11, the last one with topic names and no tags."""
+    """Asks for all of partition 0 without a session, in version 11: the last version with topic names and without
+    tags."""
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
     return {
         "replica_id": -1,

@@ -1,4 +1,4 @@
-"""Apache Kafka's own command-line tools, as its documentation uses them."""
+"""Apache Kafka's own command-line tools, used as its documentation shows."""
 
 import json
 import re
@@ -194,7 +194,7 @@ def test_performance_tools(bootstrap: str, unique: Callable[[str], str]) -> None
 
 def test_dump_log_reads_our_segments(ottla: OttlaBroker | None, topic: str) -> None:
     if ottla is None:
-        pytest.skip("the broker's folder is elsewhere")
+        pytest.skip("this test hasn't started the broker, and can't read its folder")
     folder = ottla.data / f"{topic}-1"
     segment = folder / f"{0:020d}.log"
     dumped = tool("dump-log", "--deep-iteration", "--print-data-log", "--files", str(segment))
@@ -207,9 +207,9 @@ def test_dump_log_reads_our_segments(ottla: OttlaBroker | None, topic: str) -> N
 def test_dump_log_finds_our_indexes_sane(
     ottla: OttlaBroker | None, bootstrap: str, unique: Callable[[str], str]
 ) -> None:
-    """A log of several segments, with something in each index."""
+    """A log of several segments, with entries in each index."""
     if ottla is None:
-        pytest.skip("the broker's folder is elsewhere")
+        pytest.skip("this test hasn't started the broker, and can't read its folder")
     name = unique("indexed")
     small = ["--config", "segment.bytes=1048576", "--config", "file.delete.delay.ms=1000"]
     tool("topics", "--bootstrap-server", bootstrap, "--create", "--topic", name, "--partitions", "1", *small)
@@ -233,7 +233,7 @@ def test_dump_log_reads_our_group_log(
     ottla: OttlaBroker | None, bootstrap: str, topic: str, unique: Callable[[str], str]
 ) -> None:
     if ottla is None:
-        pytest.skip("the broker's folder is elsewhere")
+        pytest.skip("this test hasn't started the broker, and can't read its folder")
     group = unique("dumped-group")
     limits = ["--from-beginning", "--max-messages", "10", "--timeout-ms", "30000"]
     tool("console-consumer", "--bootstrap-server", bootstrap, "--topic", topic, "--group", group, *limits)

@@ -1,4 +1,4 @@
-"""What applications are built on: spring-kafka, Kafka Connect in distributed mode, Kafka Streams."""
+"""The frameworks that applications are built on: spring-kafka, Kafka Connect in distributed mode, Kafka Streams."""
 
 import json
 import subprocess
@@ -66,7 +66,7 @@ def test_streams_word_count(target: Target, unique: Callable[[str], str], tmp_pa
 
 
 def word_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str, int]:
-    """The latest count of each word, once they are what is expected or a minute has passed."""
+    """The latest count of each word, when the counts are as expected or a minute has passed."""
     consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None)
     counts: dict[str, int] = {}
     deadline = time.monotonic() + 60
@@ -78,7 +78,7 @@ def word_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str,
 
 
 class Connect:
-    """A Kafka Connect worker in distributed mode, by its REST interface."""
+    """A client of the REST interface of a Kafka Connect worker in distributed mode."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
@@ -110,7 +110,7 @@ class Connect:
 
 @contextmanager
 def connect_worker(target: Target, name: str, folder: Path) -> Iterator[Connect]:
-    """Its three internal topics are created by the worker itself, compacted."""
+    """A running worker. It creates its three internal topics itself, compacted."""
     port = free_port()
     properties = {
         "bootstrap.servers": target.bootstrap,
@@ -174,10 +174,10 @@ def test_connect_distributed_file_source_and_sink(target: Target, unique: Callab
         wait_for(
             lambda: sink.exists() and sink.read_text().split("\n")[:-1] == first, "first hundred lines in the sink"
         )
-        time.sleep(1.5)  # an interval of offset flushes
+        time.sleep(1.5)  # longer than offset.flush.interval.ms
     with open(source, "a") as file:
         file.writelines(f"{line}\n" for line in second)
-    # A new worker of the same group knows the connectors, and where they were.
+    # A new worker of the same group knows the connectors, and the offsets that they had reached.
     with connect_worker(target, name, tmp_path) as connect:
         wait_for(lambda: sink.read_text().split("\n")[:-1] == first + second, "second hundred lines in the sink")
         for kind in ("source", "sink"):

@@ -8,11 +8,11 @@ import pytest
 from tests.peers import kafka_python_suite
 from tests.peers.apache_kafka import ApacheKafka
 
-# Fails against both.
+# These tests fail against both.
 FAILS_ANYWHERE = {
     "test_admin_integration::test_create_describe_delete_acls": "the brokers have no authorizer",
 }
-# Passes against Apache Kafka only.
+# These tests pass against Apache Kafka only.
 DIFFERENCES = {
     "test_producer_integration::test_transactional_producer_messages": "transactions are a later issue",
     "test_producer_integration::test_transactional_producer_offsets": "transactions are a later issue",

@@ -1,4 +1,4 @@
-"""Several listeners: whoever comes in by one is told that one's addresses, and gets along with them."""
+"""Several listeners: a client that connects by one listener gets that listener's addresses, and can work with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
 
 @pytest.fixture
 def addresses(tmp_path: Path) -> Iterator[list[str]]:
-    """One broker's addresses: inside, outside, and a third that advertises another host name."""
+    """The advertised addresses of one broker's three listeners; the third advertises another host name than it listens
+    on."""
     inside, outside, named = (free_port() for _ in range(3))
     listeners = f"INSIDE://127.0.0.1:{inside},OUTSIDE://127.0.0.1:{outside},NAMED://127.0.0.1:{named}"
     broker = OttlaBroker(
@@ -34,7 +35,7 @@ def addresses(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def told(address: str) -> set[str]:
-    """What a client that comes in by `address` is told."""
+    """The addresses in the answers to a client that connects by `address`."""
     with Wire(address) as wire:
         brokers = wire.call(METADATA, 12, {"topics": []}).brokers
         cluster = wire.call(DESCRIBE_CLUSTER, 1, {"endpoint_type": 1}).brokers

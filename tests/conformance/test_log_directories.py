@@ -1,4 +1,5 @@
-"""A broker with two log directories: partitions spread, and one moves while it is written (KIP-113)."""
+"""A broker with two log directories: it spreads partitions over them, and moves one while a client writes it
+(KIP-113)."""
 
 import json
 import threading
@@ -28,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[OttlaBroker]:
 
 
 def places(tmp_path: Path, topic: str) -> dict[int, str]:
-    """Partition → the log directory it lies in."""
+    """Partition → the name of its log directory."""
     return {
         int(path.name.rpartition("-")[2]): path.parent.name
         for home in ("one", "two")
@@ -37,7 +38,7 @@ def places(tmp_path: Path, topic: str) -> dict[int, str]:
 
 
 class Writer(threading.Thread):
-    """Writes numbers to partition 0 until told to stop."""
+    """Writes consecutive numbers to partition 0 until `stopping` is set."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -109,7 +110,9 @@ def test_a_move_that_a_kill_interrupts_begins_anew(broker: OttlaBroker, tmp_path
     replica = TopicPartitionReplica("moving", 0, 0)
     source = places(tmp_path, "moving")[0]
     target = "two" if source == "one" else "one"
-    assert admin.alter_replica_log_dirs({replica: str(tmp_path / source)})[replica].errno == 0, "it is there already"
+    assert admin.alter_replica_log_dirs({replica: str(tmp_path / source)})[replica].errno == 0, (
+        "the replica is there already"
+    )
     assert admin.alter_replica_log_dirs({replica: str(tmp_path / target)})[replica].errno == 0
     admin.close()
 
@@ -132,7 +135,7 @@ def test_a_move_that_a_kill_interrupts_begins_anew(broker: OttlaBroker, tmp_path
 
 
 def described(bootstrap: str, home: Path) -> dict[str, Any]:
-    """What Kafka's own tool says of the one replica in a log directory."""
+    """Kafka's own tool's description of the one replica in a log directory."""
     printed = tool("log-dirs", "--bootstrap-server", bootstrap, "--describe", "--topic-list", "moving")
     found = json.loads(printed.splitlines()[-1])["brokers"][0]["logDirs"]
     (replica,) = next(item["partitions"] for item in found if item["logDir"] == str(home))
@@ -140,7 +143,7 @@ def described(bootstrap: str, home: Path) -> dict[str, Any]:
 
 
 def numbers(bootstrap: str) -> list[int]:
-    """What partition 0 holds."""
+    """The numbers in partition 0, in order."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None, check_crcs=True)
     partition = TopicPartition("moving", 0)
     consumer.assign([partition])
@@ -155,7 +158,8 @@ def numbers(bootstrap: str) -> list[int]:
 
 
 def test_a_cordoned_directory_gets_no_new_replicas_and_says_so(broker: OttlaBroker, tmp_path: Path) -> None:
-    """As Kafka's CordonedLogDirsIntegrationTest, but for brokers whose directories are all cordoned."""
+    """The cases of Kafka's CordonedLogDirsIntegrationTest, except those in which all directories of a broker are
+    cordoned."""
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     confluent = AdminClient({"bootstrap.servers": broker.bootstrap})
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
@@ -185,8 +189,8 @@ def test_a_cordoned_directory_gets_no_new_replicas_and_says_so(broker: OttlaBrok
     broker.restart()
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     admin.create_topics({"later": {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
-    assert set(places(tmp_path, "later").values()) == {"two"}, "it outlives the process"
+    assert set(places(tmp_path, "later").values()) == {"two"}, "a restart doesn't lift the cordon"
     cordon("")
     admin.create_topics({"again": {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
-    assert set(places(tmp_path, "again").values()) == {"one"}, "it has the fewest"
+    assert set(places(tmp_path, "again").values()) == {"one"}, "the directory with the fewest replicas gets them"
     admin.close()

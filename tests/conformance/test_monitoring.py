@@ -1,4 +1,5 @@
-"""A broker seen from outside: Prometheus' own parser reads its metrics, and health and logs say what they should."""
+"""A broker as monitoring sees it: Prometheus' own parser reads its metrics, and its health pages and its log are
+right."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def get(broker: OttlaBroker, path: str) -> tuple[int, str]:
 
 
 def samples(broker: OttlaBroker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample of the page by name and labels."""
+    """Every sample of the page, by name and labels."""
     status, page = get(broker, "/metrics")
     assert status == 200
     return {
@@ -55,7 +56,7 @@ def test_alive_and_ready(broker: OttlaBroker) -> None:
 
 def test_every_metric_is_on_the_page_with_its_type(broker: OttlaBroker) -> None:
     families = {family.name: family.type for family in text_string_to_metric_families(get(broker, "/metrics")[1])}
-    # The parser takes the suffix of counters for part of the samples, not of the name.
+    # The parser counts the suffix `_total` of a counter as part of the sample's name, not of the family's.
     assert families == {metric.name.removesuffix("_total"): metric.kind for metric in METRICS}
 
 
@@ -106,11 +107,11 @@ def test_the_level_of_a_logger_changes_while_the_broker_runs(broker: OttlaBroker
     logger, level = "ottla", "ERROR"
 
     def lines_of_a_topic_made(name: str) -> int:
-        """How many lines say that the topic's partition is led from now on."""
+        """Creates a topic; the number of lines in the log that name its partition."""
         before = len(broker.log_path.read_text())
         new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         assert wire.call(19, 5, {"topics": [new], "timeout": 10_000}).topics[0].error_code == 0
-        exchange(broker.bootstrap, produce_request(name, b"x"), 1, 1)  # it is led now
+        exchange(broker.bootstrap, produce_request(name, b"x"), 1, 1)  # the partition has a leader now
         return broker.log_path.read_text()[before:].count(f"{name}-0")
 
     def altered(operation: int, value: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The README tells the truth: its tour runs as written, its make targets and its links are there."""
+"""The README and CONTRIBUTING are true: the tour runs as written; the make targets, links and files in them exist."""
 
 import os
 import re

@@ -17,7 +17,7 @@ from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaCluster]:
-    """Three brokers, whose leaders nobody balances."""
+    """Three brokers, without automatic balancing of leaders."""
     with ottla_cluster(tmp_path_factory.mktemp("three"), auto_leader_rebalance_enable="false") as cluster:
         yield cluster
 

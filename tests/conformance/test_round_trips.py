@@ -1,4 +1,4 @@
-"""Produce, consume, groups and admin with the clients that people use; and what a transactional client is told."""
+"""Produce, consume, groups and administration with popular clients, and the answers to a transactional client."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ GO_STEPS = [
 
 @pytest.fixture(scope="module")
 def outcomes(target: Target) -> Callable[[Program], list[str]]:
-    """What a program's steps came to; it runs once."""
+    """A function that runs a program, at most once, and returns a line for each of its steps."""
     runs: dict[str, list[str]] = {}
 
     def run(program: Program) -> list[str]:
@@ -115,7 +115,8 @@ def test_librdkafka(target: Target, unique: Callable[[str], str]) -> None:
 def test_librdkafka_learns_which_records_are_at_fault(
     target: Target, unique: Callable[[str], str], batch_size: int, others: str
 ) -> None:
-    """KIP-467, as librdkafka's own test 0011 asks for it: records without a key don't suit a compacted topic."""
+    """KIP-467, as in librdkafka's own test 0011: a compacted topic refuses records without a key, and the answer names
+    them."""
     bootstrap, topic = target.bootstrap, unique("at-fault")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, 1, target.replication_factor, config={"cleanup.policy": "compact"})
@@ -222,7 +223,7 @@ async def _aiokafka(target: Target, topic: str, group: str) -> None:
 
 @pytest.mark.parametrize("program", [JAVA, GO], ids=lambda program: program.name)
 def test_transactions_are_refused_at_once(target: Target, program: Program) -> None:
-    """They don't exist yet: the error is fatal, and nobody waits for a time-out."""
+    """Ottla has no transactions yet: the error is fatal, and the client doesn't wait for a time-out."""
     assert "refused with" in program.run(target.bootstrap, "transactional")
 
 

@@ -1,4 +1,5 @@
-"""Three brokers as Kafka's own tools see them: replicas, elections, moves, and what is left when a leader is killed."""
+"""Three brokers through Kafka's own tools: replicas, elections and moves, and the records after the death of a
+leader."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.peers import kafka_python_suite
 from tests.peers.apache_kafka import tool
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 
-# Against three brokers these two fail with Apache Kafka as well.
+# Against three brokers these two tests fail with Apache Kafka as well.
 FAILS_WITH_SEVERAL_BROKERS = {
     "test_admin_integration::test_delete_records": "one poll doesn't always bring what three brokers have",
     "test_admin_integration::test_alter_replica_log_dirs": "it asks a broker that has no replica",
@@ -24,14 +25,15 @@ FAILS_WITH_SEVERAL_BROKERS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaCluster]:
-    """Brokers 0, 1 and 2, on an embedded store; topics have three replicas unless they say otherwise."""
+    """Brokers 0, 1 and 2 on an embedded store. A topic has three replicas unless its creation asks for another
+    number."""
     settings = {**SETTINGS, "min_insync_replicas": "1", "auto_leader_rebalance_enable": "false"}
     with ottla_cluster(tmp_path_factory.mktemp("three"), 3, **settings) as running:
         yield running
 
 
 def rows(described: str) -> list[tuple[int, int, list[int], list[int]]]:
-    """(partition, leader, replicas, ISR) of what `kafka-topics --describe` prints."""
+    """(partition, leader, replicas, ISR) of each line of `kafka-topics --describe`; a leader of -1 stands for none."""
     pattern = re.compile(r"Partition: (\d+)\s+Leader: (\d+|none)\s+Replicas: (\S+)\s+Isr: (\S*)")
     return [
         (int(index), -1 if leader == "none" else int(leader), numbers(replicas), numbers(isr))
@@ -78,7 +80,7 @@ def test_a_leader_is_killed_and_nothing_is_missing(cluster: OttlaCluster, unique
 
 
 def test_reassign_partitions(cluster: OttlaCluster, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """`kafka-reassign-partitions` proposes, carries out, throttles, verifies and lists moves; records come along."""
+    """`kafka-reassign-partitions` proposes, executes, throttles, verifies and lists moves, and the records arrive."""
     topic = unique("moved")
     create(cluster, topic, "--replica-assignment", "0:1,1:2,2:0")
     lines = "".join(f"value {number}\n" for number in range(3000))
@@ -136,7 +138,8 @@ def test_wishes_that_cannot_be_met(cluster: OttlaCluster, unique: Callable[[str]
 
 
 def test_verifiable_clients_through_bounces(cluster: OttlaCluster, unique: Callable[[str], str]) -> None:
-    """Kafka's system tests: what the verifiable producer was acknowledged, the verifiable consumer gets."""
+    """As in Kafka's system tests: the verifiable consumer gets all records that were acknowledged to the verifiable
+    producer."""
     topic, group = unique("verified"), unique("group")
     create(cluster, topic, "--partitions", "3", "--replication-factor", "3", "--config", "min.insync.replicas=2")
     acknowledged: set[str] = set()

@@ -1,4 +1,4 @@
-"""What every implementation of the disk port promises."""
+"""The contract of the disk port: every test runs on the real and on the simulated disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What etcd does to its clients: dies, comes back, forgets, stands still, splits its answers, asks who they are."""
+"""etcd's faults as its clients see them: it dies, comes back, compacts its history, hangs, splits its answers and asks
+for passwords."""
 
 from __future__ import annotations
 
@@ -124,7 +125,7 @@ def test_a_reader_hears_of_an_etcd_that_stays_away_and_goes_on_later(etcd: Etcd)
 
 
 def test_history_forgotten_while_the_watch_was_cut(etcd: Etcd) -> None:
-    """The watch resumes by itself, but what it asks for is gone."""
+    """The watch resumes by itself, but the revisions that it needs have been compacted."""
 
     async def test() -> None:
         async with connected(etcd, timeout_s=20) as store:
@@ -179,7 +180,8 @@ def test_a_new_connection_may_be_looked_at_before_anything_of_it_comes(etcd: Etc
 
 
 def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
-    """It stands still while words are written, and is asked at once when it goes on; the others stand by it."""
+    """One member is paused while the cluster's words are written, and is read as soon as it goes on. It mustn't be
+    taken for an older store."""
 
     async def words(store: EtcdStore, count: int) -> None:
         for number in range(count):
@@ -199,11 +201,12 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
                 slow.pause()
                 await words(one, 20)
                 await ahead.read()
-                again = OwnStore(two, ahead.known)  # as a broker that was restarted and asks another member
+                again = OwnStore(two, ahead.known)  # as a restarted broker that now asks another member
                 reading = asyncio.ensure_future(again.read())
                 await asyncio.sleep(0.5)
                 slow.go_on()
-                with suppress(StoreUnavailable):  # it was asked too early; never that it is older
+                # the slow member may not answer yet, but it is never taken for an older store
+                with suppress(StoreUnavailable):
                     await reading
                 await again.read()
                 assert again.known == ahead.known
@@ -218,7 +221,8 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
 
 
 def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
-    """Its connection stands, and gRPC's pings tell nothing: a broker on it heard of nothing as long as it hung."""
+    """The member's connection stays open, and gRPC's pings don't notice that the member hangs. Earlier, the watch of a
+    broker on that member brought nothing until the member went on."""
 
     async def test() -> None:
         members = await asyncio.to_thread(etcd_cluster, tmp_path, 3)
@@ -236,7 +240,8 @@ def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
                 await put(writing, "a")
                 await asyncio.sleep(0.5)
                 hanging.pause()
-                await asyncio.sleep(2.0)  # it may have led
+                # for the election of a leader, because the hanging member may have been the leader
+                await asyncio.sleep(2.0)
                 await put(writing, "b")
                 async with asyncio.timeout(20.0):
                     seen = [change.key for revision in await following for change in revision.changes]
@@ -250,7 +255,7 @@ def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
 
 
 class SlowRanges:
-    """A member's answers to Ranges, which come too late. `asked` is set when one is asked for."""
+    """The `kv` of a member that answers no Range in time. `asked` is set when a Range is asked for."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -264,7 +269,8 @@ class SlowRanges:
 def test_a_member_that_is_slow_with_ranges_delays_no_event(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What came while it was asked for a sign of life was yielded when it had answered that, or not in time."""
+    """Earlier, events that arrived while the member was being asked for a sign of life waited for the end of that
+    request."""
     monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
     caplog.set_level("INFO")
 
@@ -289,7 +295,7 @@ def test_a_member_that_is_slow_with_ranges_delays_no_event(
 def test_a_member_that_dies_while_it_is_asked_for_a_sign_of_life(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Why its watch had ended was heard of by nobody but the log: "exception was never retrieved"."""
+    """Earlier, the error that ended the watch was only logged, as "exception was never retrieved"."""
     monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
     caplog.set_level("INFO")
 
@@ -312,7 +318,8 @@ def test_a_member_that_dies_while_it_is_asked_for_a_sign_of_life(
 
 
 def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd: Etcd) -> None:
-    """Each restart gives its lease the whole time anew: a successor waits, and registers when it has ended."""
+    """Each restart of etcd gives the dead broker's lease its whole time again. The successor waits, and registers when
+    the lease has ended."""
 
     async def test() -> None:
         async with connected(etcd, 20.0) as dead, connected(etcd, 20.0) as living:
@@ -338,9 +345,10 @@ def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd:
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["old-address", "no-address"])
 def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd: Etcd, unknown: bool) -> None:
-    """As a pod does that was killed: its name leads to where it was, or nowhere, and then to where it is.
+    """As for the pod of an etcd member that was killed: its name resolves to the old address, or to none, and then to
+    the new one.
 
-    A channel of grpc's asks for an address twice a minute, and the registration had ended long before.
+    A channel of gRPC resolves its name only twice a minute, and the registration would have ended long before.
     """
     _, _, port = etcd.endpoint.rpartition(":")
     server = NameServer("127.0.0.1")
@@ -364,7 +372,9 @@ def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd
         while registration.unconfirmed_s > time.monotonic() - back_at:
             assert time.monotonic() - back_at < 30
             await asyncio.sleep(0.05)
-        assert isinstance(await store.transact([], [Put("x", b"")]), Committed), "by the other connection, too"
+        assert isinstance(await store.transact([], [Put("x", b"")]), Committed), (
+            "transactions find the new address, too"
+        )
         assert registration.epoch == registered.epoch
         assert (await store.read(keys.broker(0))).entries[0].create_revision == registered.epoch
         keeping.cancel()
@@ -378,7 +388,8 @@ def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd
 
 
 def test_an_etcd_that_stands_still_for_three_seconds(etcd: Etcd) -> None:
-    """Patient calls only take longer; impatient ones don't know, and one look afterwards tells."""
+    """Calls with a long time-out only take longer. After a short time-out the outcome is unknown, and one read shows
+    it."""
 
     async def test() -> None:
         async with connected(etcd) as patient, connected(etcd, timeout_s=1.0) as impatient:
@@ -480,7 +491,7 @@ def test_clusters_that_share_an_etcd_dont_see_each_other(etcd: Etcd) -> None:
             last = await put(one, "z")
             assert [entry.key for entry in (await two.read()).entries] == ["y"]
             assert [r.revision for r in await collect(one, start, 1)] == [last]
-            # A transaction that changes nothing names no revision that only others will see.
+            # A transaction that changes nothing returns its own cluster's last revision, not one of another cluster.
             await put(two, "y")
             unchanged = await one.transact([Guard("z", last)], [Delete("nothing")])
             assert unchanged == Committed(last)
@@ -502,7 +513,7 @@ def test_refuses_what_is_too_large(etcd: Etcd) -> None:
 def test_another_endpoint_takes_over(etcd: Etcd) -> None:
     async def test() -> None:
         nobody = f"127.0.0.1:{free_port()}"
-        for _ in range(4):  # whichever it begins with
+        for _ in range(4):  # whichever endpoint the store tries first
             store = EtcdStore(EtcdAddress((nobody, etcd.endpoint, "no-such-host.invalid:2379")), PREFIX)
             start = await put(store, "a")
             await store.keep_alive(await store.grant(5))
@@ -513,7 +524,8 @@ def test_another_endpoint_takes_over(etcd: Etcd) -> None:
 
 
 def test_members_die_one_by_one(tmp_path: Path) -> None:
-    """The leader: another takes over. One more: the last one refuses. All back: the watch has missed nothing."""
+    """The leader dies: another member takes over. One more dies: the last one refuses. All are back: the watch has
+    missed no revision."""
     members = etcd_cluster(tmp_path, 3)
 
     async def test() -> None:
@@ -529,7 +541,8 @@ def test_members_die_one_by_one(tmp_path: Path) -> None:
         revisions = [revision, await put(store, "b")]
         others[0].kill()
         refusals = [await refusal(store) for _ in range(3)]
-        assert StoreUnavailable in refusals  # at first the last member may not know that it is alone
+        # at first the last member may not know that it is alone: the outcome is unknown then
+        assert StoreUnavailable in refusals
         leader.launch()
         leader.wait()
         await store.keep_alive(lease)
@@ -550,7 +563,7 @@ def test_members_die_one_by_one(tmp_path: Path) -> None:
 
 
 async def collect_in_spite(store: EtcdStore, after: int, count: int) -> list[int]:
-    """Revisions from `after` on, as a reader collects them who watches again whenever he is told to."""
+    """The revisions after `after`, as a reader collects them that watches again after each StoreUnavailable."""
     seen: list[int] = []
     while True:
         try:
@@ -572,7 +585,7 @@ def wait_for_leader(members: list[Etcd]) -> None:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Etcd]:
-    """An etcd with TLS and authentication: user `broker` may do anything under /ottla/faults/."""
+    """An etcd with TLS and authentication; the user `broker` may read and write all keys under /ottla/faults/."""
     etcd = Etcd(tmp_path / "etcd", ["--auto-tls", "--peer-auto-tls"], scheme="https")
     tls = ["--cacert", str(authority(etcd))]
     admin = [*tls, "--user", "root:secret"]
@@ -617,7 +630,7 @@ def test_tls_and_a_user(guarded: Etcd, tmp_path: Path) -> None:
         assert len(await collect(let_in, start - 1, 1)) == 1
         line = let_in.lease_line()
         await asyncio.to_thread(line.keep_alive, lease, 2.0)
-        # Tokens don't outlive etcd: calls and watches get new ones by themselves.
+        # Tokens are lost when etcd restarts: calls and watches get new ones by themselves.
         following = asyncio.ensure_future(collect(let_in, start, 1))
         await asyncio.sleep(0.3)
         guarded.kill()

@@ -1,4 +1,4 @@
-"""A lease lives while its broker's event loop waits for a disk, and not for ever."""
+"""A broker's lease lives while the broker's event loop waits for a disk, but only up to a bound."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LEASE, SESSION_S = LeaseId(7), 0.4
 
 
 def hold_the_loop(seconds: float) -> None:
-    """As a read does that waits for its disk."""
+    """Blocks the event loop, as a read that waits for its disk does."""
     time.sleep(seconds)
 
 
 class Line:
-    """Remembers when it was asked; fails as planned."""
+    """A lease line that notes each keep-alive, and raises `error` if there is one."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[LeaseId, float]] = []
@@ -93,7 +93,7 @@ def test_a_loop_that_stands_still_for_longer_than_the_bound_loses_its_lease(capl
         assert 1.0 - SESSION_S < last - began < 2.0
         line.again.clear()
         await asyncio.to_thread(line.again.wait, 10)
-        assert line.asked[-1][1] > began + 4  # as soon as the loop turns
+        assert line.asked[-1][1] > began + 4  # as soon as the loop turns again
 
     run(scene, stall_s=1.0)
     assert "stood still" in caplog.text
@@ -122,13 +122,13 @@ asyncio.run(main())
 
 
 def test_a_process_that_stood_still_is_not_taken_for_a_loop_that_did() -> None:
-    """A machine that slept, or SIGSTOP: the thread stood still, too, and no disk is to blame."""
+    """After a sleep of the machine, or SIGSTOP, the thread has stood still as well, so the loop isn't to blame."""
     command = [sys.executable, "-c", WHOLE_PROCESS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        for _ in range(3):  # wherever the thread is
+        for _ in range(3):  # three times, so that the thread is stopped at different places
             time.sleep(0.3)
             process.send_signal(signal.SIGSTOP)
             time.sleep(3)
@@ -151,8 +151,8 @@ class Late(threading.Event):
 def test_a_loop_that_stands_still_loses_its_lease_also_where_the_thread_is_late_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By more than the time between two of its questions: each time it began to count anew, and a loop that never
-    turned again kept its lease for ever."""
+    """The thread is late by more than the time between its questions to the loop. Earlier it began to count anew each
+    time, so a loop that never turned again kept its lease for ever."""
 
     monkeypatch.setattr(renewals, "threading", SimpleNamespace(Event=Late, Thread=threading.Thread))
 
@@ -171,7 +171,8 @@ def test_a_loop_that_stands_still_loses_its_lease_also_where_the_thread_is_late_
 def test_a_loop_that_turns_is_not_taken_for_one_that_stands_still_where_renewals_are_rare(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A session of 12 s is renewed each 3 s: an answer that was asked for with the last renewal is older than 2 s."""
+    """A session of 12 s is renewed every 3 s. If the loop were asked only at a renewal, its last answer would be older
+    than 2 s."""
 
     async def scene(line: Line, renewal: RenewalThread) -> None:
         renewal.hold(LEASE, 12.0, nobody_ended)
@@ -221,7 +222,7 @@ def test_only_the_last_lease_is_renewed() -> None:
     run(scene)
 
 
-# ---- a registration
+# ---- the registration of a broker
 
 
 @pytest.fixture
@@ -232,7 +233,8 @@ def path(tmp_path: Path) -> Path:
 def held_broker(
     path: Path, hold_s: float, renewal_of: Callable[[EmbeddedStore], Renewal], registered: list[int]
 ) -> threading.Thread:
-    """A broker's process as a thread: it registers, stands still, goes on for three seconds, and withdraws."""
+    """A broker's process as a thread: it registers, blocks its event loop for `hold_s`, goes on for three seconds, and
+    withdraws."""
 
     async def main() -> None:
         store = await EmbeddedStore.open(path)
@@ -255,7 +257,8 @@ def held_broker(
 
 
 def seen_for(path: Path, process: threading.Thread) -> list[tuple[bool, float]]:
-    """Whether the broker was registered, with the time, as another process sees it."""
+    """Reads the registration from another connection until the thread ends: whether it was there, and the seconds since
+    the first read."""
 
     async def main() -> list[tuple[bool, float]]:
         store = await EmbeddedStore.open(path)
@@ -271,7 +274,7 @@ def seen_for(path: Path, process: threading.Thread) -> list[tuple[bool, float]]:
 
 
 def away(seen: list[tuple[bool, float]]) -> list[float]:
-    """When the registration was gone, between its first and its last sight."""
+    """The moments at which the registration was gone, between the first and the last moment at which it was there."""
     first = next(at for there, at in seen if there)
     last = max(at for there, at in seen if there)
     return [at for there, at in seen if not there and first < at < last]
@@ -294,7 +297,7 @@ def test_a_registration_ends_with_a_stall_beyond_the_bound_and_is_made_anew(path
 
 
 def test_without_the_thread_a_stall_costs_the_registration(path: Path) -> None:
-    """What the thread is for."""
+    """Shows what the thread is for: RenewalTask renews on the event loop itself."""
     epochs: list[int] = []
     process = held_broker(path, 4.0, RenewalTask, epochs)
     assert away(seen_for(path, process))

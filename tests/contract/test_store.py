@@ -1,4 +1,4 @@
-"""What every metadata store must do: each test runs once per store, with connections as two processes would have."""
+"""The contract of metadata stores: each test runs once for each store, with connections as two processes would have."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Test = Callable[[Opener], Coroutine[Any, Any, None]]
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """One etcd for all tests: each has a prefix of its own, as clusters have."""
+    """One etcd for all tests. Each test has a prefix of its own, as each cluster has."""
     etcd = Etcd(tmp_path_factory.mktemp("etcd"))
     yield etcd
     etcd.kill()
@@ -63,10 +63,10 @@ def newer_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture(params=["embedded", "etcd", "newer_etcd", "simulated"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a coroutine function with an opener of connections to one fresh store."""
+    """A function that runs a test with an opener of connections to one fresh store."""
     servers: list[StoreServer] = []
     if request.param in ("etcd", "newer_etcd"):
-        request.getfixturevalue(request.param)  # here, because building etcd may take longer than a test
+        request.getfixturevalue(request.param)  # here and not within the test's time-out: building etcd may take longer
 
     async def connect() -> Store:
         if request.param == "simulated":
@@ -305,7 +305,7 @@ def test_how_long_a_lease_has_left(run: Any) -> None:
         assert granted.below_s > 2.0
         assert granted.below_s - granted.at_least_s <= 2.0
         await asyncio.sleep(1.5)
-        later = await two.lease_left(lease)  # and to ask doesn't keep it alive
+        later = await two.lease_left(lease)  # asking hasn't kept the lease alive
         assert later.at_least_s <= 2.5
         await one.keep_alive(lease)
         renewed = await two.lease_left(lease)
@@ -337,7 +337,7 @@ def test_a_thread_keeps_a_lease_alive_while_the_event_loop_stands_still(run: Any
 
     async def test(opener: Opener) -> None:
         one, two = await opener(), await opener()
-        lease = await one.grant(1.0)  # etcd makes two seconds of it
+        lease = await one.grant(1.0)  # etcd's shortest lease is two seconds
         await put(one, "eph", b"", lease)
         line = one.lease_line()
 
@@ -425,7 +425,8 @@ def test_refuses_what_another_store_would_refuse(run: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_transactions_against_a_model(run: Any, seed: int) -> None:
-    """Two connections, one model: guards, outcomes, revisions, snapshots, and what watches from anywhere replay."""
+    """Two connections and one model agree on guards, outcomes, revisions and snapshots; watches from any revision
+    replay the history."""
 
     async def test(opener: Opener) -> None:
         pick = Random(seed)
@@ -512,7 +513,8 @@ def test_whoever_watches_may_look_at_the_store_before_anything_comes(run: Any) -
 
 @pytest.mark.parametrize("wrong", ["empty", "older", "foreign"])
 def test_nothing_is_written_to_another_store_of_the_same_address(run: Any, wrong: str) -> None:
-    """All keys are gone, or some are as before, or it is another cluster's: by transactions, which any store has."""
+    """The store at this address becomes empty, older, or another cluster's. The test makes it so by transactions,
+    because every store has them."""
 
     async def test(opener: Opener) -> None:
         store, other = await opener(), await opener()

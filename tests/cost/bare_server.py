@@ -1,7 +1,8 @@
-"""The least that a broker could do for a request: receive, write, send, on the same event loop.
+"""A server that does the least that a broker needs for a request: it receives, writes and sends, on the same event
+loop.
 
-`python bare_server.py ANSWER_BYTES` prints its port and serves until its standard input closes. What a broker costs
-beyond it is the broker's own doing, on any machine and however busy that is.
+`python bare_server.py ANSWER_BYTES` prints its port, and serves until its standard input closes. The CPU that a broker
+takes beyond this server's is spent by the broker's own code, on any machine, however busy.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import tempfile
 
 import uvloop
 
-SMALL_BYTES = 4096  # answers up to here are sent from memory, others from the file, as a broker does it
+SMALL_BYTES = 4096  # answers of up to this size are sent from memory, larger ones from the file, as a broker does
 BUFFER_BYTES = 256 * 1024
-# Appending costs new pages of the page cache, as it does a broker; here the file begins anew.
+# Appending needs new pages of the page cache, as in a broker. At this size the file begins anew.
 FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Served:
-    """One connection; `file` is where requests are written, and answers of some size come from."""
+    """One connection. Requests are written to `file`; answers above SMALL_BYTES are sent from it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, file: int, answer_bytes: int) -> None:
         self._loop = loop

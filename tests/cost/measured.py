@@ -1,6 +1,7 @@
-"""`python -m tests.cost.measured`: after a thread has ended, prints the CPU that each of five windows of 2 ms took.
+"""`python -m tests.cost.measured`: after a thread has ended, prints the CPU time of each of five windows of 2 ms.
 
-It is a process of its own, because the CPU time of a process counts its children, and those of pytest may be at work.
+It is a process of its own, because the CPU time of a process includes its children's, and children of pytest may be
+running.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ WINDOW_S = 0.002
 
 
 def burn(seconds: float) -> None:
-    """Takes so much CPU."""
+    """Uses this much CPU time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass

@@ -1,10 +1,10 @@
-"""What a request costs in CPU, counted, as a multiple of the least that any server would need on this machine.
+"""A request's CPU time, as a multiple of the least that any server would need on this machine.
 
-Absolute figures differ between machines, and wall time says nothing on a busy one. So a server that only receives,
-writes and sends is measured in between, window by window, and the cheapest windows are compared: they saw least of what
-else the machine does. Processors differ in how much longer they take for Python than for system calls, up to twice: a
-request of little data is therefore compared with the bare server and a fixed amount of interpreted work together. Each
-bound lies a third above what was measured when this was written.
+Absolute times differ between machines, and wall time says nothing on a busy one. So a server that only receives, writes
+and sends is measured in turn with the broker, window by window, and the cheapest windows are compared: the rest of the
+machine disturbed them least. Processors differ, by up to a factor of two, in how much slower they run Python than
+system calls. A request of little data is therefore compared with the sum of the bare server and a fixed amount of
+interpreted work. Each bound is a third above the multiple that was measured when the bound was set.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.tools import ROOT, need_native_walk
 from tests.peers.wire import Wire
 
-WINDOW_REQUESTS = 400  # about 10 ms: short enough that some windows are left alone by whatever else runs
+WINDOW_REQUESTS = 400  # about 10 ms: short enough that other processes leave some windows undisturbed
 LARGE_WINDOW_REQUESTS = 4
 PACKED_WINDOW_REQUESTS = 20
 WINDOWS_MIN = 20
 WINDOWS_MAX = 600
-WINDOWS_UNCHANGED = 10  # so many in which nothing was cheaper, by what follows
+# the measurement ends after this many windows without a new minimum below CHEAPER times the old one
+WINDOWS_UNCHANGED = 10
 CHEAPER = 0.98
 INTERPRETED = pickle.dumps(("topic", 0, None))
-PRODUCE_INTERPRETED = 6.5  # times that is read: what a request takes beside what the bare server does
+PRODUCE_INTERPRETED = 6.5  # how often INTERPRETED is read: the work of a request beyond the bare server's
 FETCH_INTERPRETED = 5.2
 SESSION_FETCH_INTERPRETED = 5.8
-SMALL_MULTIPLE_MAX = 1.33  # 1.0
-LARGE_PRODUCE_MULTIPLE_MAX = 4.1  # 3.1
-LARGE_FETCH_MULTIPLE_MAX = 2.2  # 1.65
-PACKED_PRODUCE_MULTIPLE_MAX = {  # 1.65, 1.57, 1.88, 2.25
+SMALL_MULTIPLE_MAX = 1.33  # measured: 1.0
+LARGE_PRODUCE_MULTIPLE_MAX = 4.1  # measured: 3.1
+LARGE_FETCH_MULTIPLE_MAX = 2.2  # measured: 1.65
+PACKED_PRODUCE_MULTIPLE_MAX = {  # measured: 1.65, 1.57, 1.88, 2.25
     Codec.gzip: 2.2,
     Codec.snappy: 2.1,
     Codec.lz4: 2.5,
@@ -56,9 +57,9 @@ PACKED_PRODUCE_MULTIPLE_MAX = {  # 1.65, 1.57, 1.88, 2.25
 PRODUCE_ANSWER_BYTES = 56
 LARGE_RECORDS = 9_000  # of 100 B: a batch of about a megabyte
 LARGE_BYTES = 1_000_000
-PACKED_RECORDS = 3_300  # of 100 B that compress as application data does, as librdkafka packs them
-SESSION_ID_AT = 15  # in a Fetch response: behind size, correlation id, no tags, throttle time and error
-IDLE_BYTES_MAX = 57_600_000  # 0.15 of what Apache Kafka holds
+PACKED_RECORDS = 3_300  # of 100 B that compress as well as application data, packed as librdkafka does it
+SESSION_ID_AT = 15  # in a Fetch response: after size, correlation id, tags (none), throttle time and error
+IDLE_BYTES_MAX = 57_600_000  # 0.15 of Apache Kafka's idle memory
 
 
 class Server(NamedTuple):
@@ -88,22 +89,23 @@ def bare_server(answer_bytes: int) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Server]:
-    """Answers as a broker does to Produce."""
+    """A bare server whose answers are as large as a broker's to Produce."""
     with bare_server(PRODUCE_ANSWER_BYTES) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def bare_sender() -> Iterator[Server]:
-    """Answers with a megabyte of a file."""
+    """A bare server that answers with a megabyte of a file."""
     with bare_server(LARGE_BYTES) as server:
         yield server
 
 
 @contextmanager
 def on_one_processor(*pids: int) -> Iterator[None]:
-    """Client and servers share a processor: waking somebody on another one costs a virtual machine more than a request
-    does, is paid by whoever wakes, and happens or not as the scheduler likes."""
+    """Runs client and servers on one processor. To wake a process on another processor costs a virtual machine more
+    than a request does; the process that wakes the other one pays, and the scheduler decides at random whether that
+    happens."""
     before = os.sched_getaffinity(0)
     chosen = {min(before)}
     for pid in (*pids, os.getpid()):
@@ -142,8 +144,8 @@ def session_cost(server: Server, topic: str) -> float:
 
 
 def interpreted_cost(count: int) -> float:
-    """CPU seconds for so much work of the interpreter alone: a reader of pickles that the standard library has in
-    Python, as an independent piece of code that calls, looks up, branches and makes objects as a broker does."""
+    """CPU seconds of `count` reads by the standard library's reader of pickles in Python: independent code that calls,
+    looks up, branches and makes objects, as a broker does."""
     loads = pickle._loads  # type: ignore[attr-defined]
     before = time.thread_time()
     for _ in range(count):
@@ -152,11 +154,11 @@ def interpreted_cost(count: int) -> float:
 
 
 def multiple(window_cost: Callable[[], float], least_costs: Sequence[Callable[[], float]], most: float) -> float:
-    """The cheapest window of the broker over the cheapest of each that nobody can do without, together.
+    """The broker's cheapest window, over the sum of the cheapest windows of the costs that no server can avoid.
 
-    It goes on for a while if that is above `most`, since two processors that share a core take up to twice as long as
-    one alone; and while cheaper windows still come, of which the broker's may have come first. Raises ValueError where
-    a window has cost nothing: then nothing was measured.
+    While the result is above `most`, more windows follow, up to a limit: two processors that share a core take up to
+    twice as long as one alone. More windows also follow while new minima come, because the broker may have had its
+    minimum first. Raises ValueError if a window has cost nothing, because then nothing was measured.
     """
     for _ in range(4):
         window_cost()
@@ -200,7 +202,8 @@ def test_a_broker_that_had_its_quiet_moment_first_waits_for_that_of_the_others()
 
 
 def test_a_process_whose_threads_have_ended_is_measured_as_finely_as_any() -> None:
-    """Counted in ticks of 10 ms from then on, a window of a broker had cost 0.00 ms, and its bound was met."""
+    """Earlier, a process was measured in ticks of 10 ms as soon as one of its threads had ended. A window of a broker
+    then cost 0.00 ms, and met its bound."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.cost.measured"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -248,7 +251,8 @@ def test_a_fetch_in_a_session(broker: OttlaBroker, bare: Server) -> None:
 
 @pytest.mark.usefixtures("one_processor")
 def test_a_large_produce(broker: OttlaBroker, bare: Server) -> None:
-    """CRC, count and lengths of 9,000 records included, which the bare server doesn't look at."""
+    """The broker's work includes the CRC, the count and the lengths of 9,000 records, which the bare server doesn't
+    check."""
     server = created(broker, "large-produced")
     request = produce_request("large-produced", bytes(100), records=LARGE_RECORDS)
     window_cost, bare_cost = (partial(cost, which, request, LARGE_WINDOW_REQUESTS) for which in (server, bare))
@@ -256,7 +260,8 @@ def test_a_large_produce(broker: OttlaBroker, bare: Server) -> None:
 
 
 def packed_multiple(broker: OttlaBroker, bare: Server, codec: Codec) -> float:
-    """Beside a server that only writes what it received, and the codec alone: nobody needs less."""
+    """The broker's cost over that of a server that only writes the bytes, and of the codec alone: no broker needs
+    less."""
     topic = f"packed-{codec.name}"
     server = created(broker, topic)
     values = payloads(100)
@@ -281,7 +286,8 @@ def test_a_packed_produce(broker: OttlaBroker, bare: Server, codec: Codec) -> No
 
 
 def test_a_packed_produce_costs_the_same_whatever_came_before(bare: Server, tmp_path: Path) -> None:
-    """Zstandard cost 2.7 times as much, until a request of another kind had raised the allocator's thresholds."""
+    """Earlier, Zstandard cost 2.7 times as much until a request of another kind had raised the allocator's
+    thresholds."""
     need_native_walk()
     fresh = OttlaBroker(tmp_path)
     try:

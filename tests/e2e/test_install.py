@@ -10,8 +10,6 @@ from tests.e2e.scene import NAME, TOPIC, cluster, working
 _WITHOUT_BYTECODE = """
 import os, sys
 import ottla.cli.main, ottla.cli.server, ottla.metadata.etcd
-from ottla.broker.api.registry import load_routes
-load_routes()
 cached = {name: getattr(module, "__cached__", None) for name, module in sys.modules.items()}
 print([name for name, path in cached.items() if path and not os.path.exists(path)])
 """

@@ -1,7 +1,7 @@
-"""Batches with something wrong in them, for every codec, and what Apache Kafka 4.3 answers to each.
+"""Malformed batches for every codec, and Apache Kafka 4.3's answer to each.
 
-`all_cases` makes them; a case's `expected` is the answer of Apache Kafka 4.3.1, which tests/conformance compares with a
-running one, except where `ottla` says what Ottla answers instead. `produced` writes one.
+`all_cases` makes the batches. A case's `expected` is the answer of Apache Kafka 4.3.1; tests/conformance checks it
+against a running one. `ottla` is Ottla's answer where it differs. `produced` sends a batch to a broker.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ TOPICS: dict[str, dict[str, str]] = {
     PLAIN: {},
     COMPACTED: {"cleanup.policy": "compact"},
     STAMPED: {"message.timestamp.type": "LogAppendTime"},
-    ODD: {},  # what kafka-python can't read, because it is stricter than Kafka
+    ODD: {},  # for batches that kafka-python can't read, because it is stricter than Kafka
     BOUNDED: {"message.timestamp.before.max.ms": str(HOUR_MS)},
 }
-"""The topics that cases are written to: name → settings."""
+"""The topics that the cases are written to: name → settings."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One batch, for the topic of that kind."""
+    """One batch, and the kind of the topic that it is written to."""
 
     name: str
     codec: Codec
     batch: bytes = field(repr=False)
     expected: Answer
     topic: str = PLAIN
-    ottla: Answer | None = None  # None: as Apache Kafka
+    ottla: Answer | None = None  # None: the same as Apache Kafka's
 
     @property
     def wanted(self) -> Answer:
-        """What Ottla answers."""
+        """Ottla's answer."""
         return self.ottla or self.expected
 
     def __str__(self) -> str:
@@ -66,15 +66,15 @@ class Case:
 LONG_VARINT = b"\xff" * 10 + b"\x01"
 
 Body = tuple[str, bytes, int, Answer, Answer | None, Answer | None]
-"""Name, records before they are compressed, their stated number; Kafka's answer uncompressed and (None: the same)
-compressed; Ottla's, if it is another."""
+"""Name, records before compression, their number in the header; Kafka's answer without compression, and its answer
+with compression (None: the same); Ottla's answer (None: the same as Kafka's)."""
 
 
 def bodies() -> Iterator[Body]:
-    """Batches whose records are wrong under a header that is right.
+    """Batches with malformed records under a correct header.
 
-    Kafka doesn't look at a compressed record's length, nor at an uncompressed one's offset, and stores what its own
-    consumer stumbles over.
+    Kafka doesn't check the stated length of a compressed record, nor the offset of an uncompressed one, and so stores
+    batches on which its own consumer fails.
     """
     more = [(b"h", b"v")]
     head = record(0)
@@ -156,7 +156,7 @@ def body_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
 
 
 def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
-    """What depends on the topic's settings, and names single records."""
+    """Cases that depend on the topic's settings, or whose answers name single records."""
 
     def case(
         name: str,
@@ -202,7 +202,7 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     yield case("a greatest time that isn't there", PLAIN, GOOD, 3, NONE, max_timestamp=now_ms + 9 * HOUR_MS)
     greatest = 2**63 - 1
     overflow = record(0) + record(1, timestamp_delta=1)
-    # Kafka's sum wraps, and it names every record that is out of bounds; Ottla's walk ends at the overflow
+    # Kafka's sum wraps, so Kafka names every record that is out of bounds. Ottla's walk ends at the overflow.
     yield case(
         "a time that overflows",
         PLAIN,
@@ -239,7 +239,7 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
 
 
 def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
-    """What the 61 bytes tell, over records that are right."""
+    """Cases of the 61 bytes of the header, over correct records."""
     payload = compress(codec, GOOD)
 
     def case(name: str, expected: Answer, count: int = 3, ottla: Answer | None = None, **header: int) -> Case:
@@ -252,17 +252,17 @@ def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     yield case("2,147,483,647 records, offset delta 2", INVALID, 2**31 - 1, last_offset_delta=2)
     yield case("3 records, offset delta 2,147,483,646", INVALID, 3, last_offset_delta=2**31 - 2)
     yield case("3 records, a negative offset delta", INVALID, 3, last_offset_delta=-3)
-    of_codec = 1000 * codec  # a producer's id is used once
+    of_codec = 1000 * codec  # each producer id is used once
     yield case("a producer without a sequence", INVALID, producer_id=of_codec + 1, producer_epoch=0)
     yield case("a producer without anything", INVALID, producer_id=of_codec + 2)
     yield case("a producer of epoch -2", EPOCH, producer_id=of_codec + 3, producer_epoch=-2, base_sequence=0)
-    # Kafka's clients never send it, and nothing that it brings would be known when it comes again
+    # Kafka's clients never send such a batch, and a broker couldn't recognise a duplicate of it
     yield case("a producer without an epoch", NONE, ottla=EPOCH, producer_id=of_codec + 4, base_sequence=0)
     yield case("a producer of the last epoch", NONE, producer_id=of_codec + 5, producer_epoch=32767, base_sequence=0)
     yield case("a sequence that wraps", NONE, producer_id=of_codec + 6, producer_epoch=0, base_sequence=2**31 - 2)
     yield case("an epoch and a sequence of nobody", NONE, producer_epoch=0, base_sequence=0)
     yield case("producer -2", NONE, producer_id=-2, producer_epoch=0, base_sequence=0)
-    unknown = Answer("transactional_id_authorization_failed")  # the request names none
+    unknown = Answer("transactional_id_authorization_failed")  # the request names no transactional id
     state = Answer("invalid_txn_state")
     yield case("a transaction of nobody", unknown, ottla=state, attributes=TRANSACTIONAL)
     yield case("a control batch of a transaction", unknown, ottla=INVALID, attributes=CONTROL | TRANSACTIONAL)
@@ -287,7 +287,7 @@ def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
         (11, NONE),
         (12, CORRUPT),
         (61, CORRUPT),
-    ):  # Kafka cuts off what is no batch's start
+    ):  # Kafka drops trailing bytes that are too few for the start of a batch
         yield Case(f"{size} zeros behind it", codec, whole + bytes(size), answer)
     for size in (0, 1, 12, 17, 60, 61):
         yield Case(f"its first {size} bytes", codec, whole[:size], INVALID)
@@ -297,16 +297,16 @@ def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
         left = len(whole) - LOG_OVERHEAD - length
         name = "a length one less" if left == 1 else f"a length of {length}"
         yield Case(name, codec, repack(whole, LENGTH_AT, ">i", length), CORRUPT)
-    # Kafka adds 12 to it, and stumbles
+    # Kafka adds 12 to the length, which overflows
     yield Case("a length of 2 GiB", codec, repack(whole, LENGTH_AT, ">i", 2**31 - 1), UNREADABLE, ottla=INVALID)
     yield Case("a leader epoch", codec, repack(whole, LEADER_EPOCH_AT, ">i", 5), NONE)
 
 
 def codec_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
-    """Payloads that aren't what the attributes say they are.
+    """Payloads that don't have the form that the codec in the attributes demands.
 
-    Kafka takes some of those behind which something follows, a second frame for one. Of all but Zstandard's frames
-    librdkafka or kafka-python can't read some, and Ottla refuses them all.
+    Kafka takes some payloads with further bytes behind the end, such as a second frame. librdkafka or kafka-python
+    can't read some of those, except for Zstandard's frames. Ottla refuses all of them.
     """
 
     def case(name: str, payload: bytes, expected: Answer, count: int = 3, ottla: Answer | None = None) -> Case:
@@ -344,7 +344,7 @@ def codec_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
 
 
 def produced(wire: Wire, topic: str, batch: bytes, version: int = 11) -> tuple[Answer, str | None]:
-    """What the broker answers to that batch in partition 0 of the topic, and its sentence."""
+    """The broker's answer to the batch in partition 0 of the topic, and its error message."""
     sets = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
     answer = wire.call(PRODUCE, version, {"acks": -1, "timeout": 30_000, "topic_data": sets})
     partition = answer.responses[0].partition_responses[0]
@@ -363,6 +363,6 @@ def all_cases(now_ms: int) -> list[Case]:
             found += codec_cases(codec, now_ms)
     for bits in (5, 6, 7):
         batch = seal(GOOD, 3, now_ms, codec=bits)
-        ours = Answer("unsupported_compression_type")  # which says what is wrong
+        ours = Answer("unsupported_compression_type")  # the message says what is wrong
         found.append(Case(f"codec {bits}", Codec.none, batch, UNREADABLE, ottla=ours))
     return found

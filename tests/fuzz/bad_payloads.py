@@ -1,4 +1,4 @@
-"""Payloads that are odd in a way that only their codec has, and what Apache Kafka 4.3 answers to each."""
+"""Payloads with oddities that only their codec has, and Apache Kafka 4.3's answer to each."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def snappy_payloads() -> Iterator[Payload]:
 
 def lz4_payloads() -> Iterator[Payload]:
     good = compress(Codec.lz4, GOOD)
-    # 200 KiB that repeats over more than a block
+    # 200 KiB whose repetitions reach beyond a block
     body = record(0, value=bytes(range(256)) * 800)
     yield (
         "linked blocks",
@@ -177,7 +177,7 @@ def lz4_payloads() -> Iterator[Payload]:
 
 
 def lz4_head(flags: int, blocks: int, more: bytes = b"") -> bytes:
-    """The head of a frame with its right checksum."""
+    """The head of a frame with a correct checksum."""
     described = bytes((flags, blocks)) + more
     return b"\x04\x22\x4d\x18" + described + bytes((xxh32(described) >> 8 & 0xFF,))
 
@@ -262,7 +262,7 @@ def zstd_payloads() -> Iterator[Payload]:
     yield "a size of 2**63", ZSTD_MAGIC + b"\xe0" + struct.pack("<Q", 2**63) + last, UNREADABLE, 3
     yield "256 MiB in one segment", ZSTD_MAGIC + b"\xa0" + struct.pack("<I", 256 << 20) + last, UNREADABLE, 3
     yield "a checksum that isn't there", ZSTD_MAGIC + b"\x04\x58" + last, UNREADABLE, 3
-    # the same frame asks for a dictionary that nobody has
+    # the same frame asks for a dictionary that no reader has
     asks = ZSTD_MAGIC + b"\x01\x58\x07" + struct.pack("<I", len(GOOD) << 3 | 1)[:3] + GOOD
     yield "a dictionary", asks, UNREADABLE, 3
 
@@ -276,7 +276,7 @@ OWN: dict[Codec, Callable[[], Iterator[Payload]]] = {
 
 
 OTTLAS = {
-    # librdkafka can't read them, nor can kafka-python some
+    # payloads that librdkafka can't read; some of them kafka-python can't read either
     (Codec.gzip, "half a member's head behind it"): UNREADABLE,
     (Codec.gzip, "reserved flag 32"): UNREADABLE,
     (Codec.gzip, "reserved flag 64"): UNREADABLE,
@@ -292,13 +292,13 @@ OTTLAS = {
     (Codec.lz4, "a second end"): UNREADABLE,
     (Codec.zstd, "only the magic behind it"): UNREADABLE,
     (Codec.zstd, "a packed block of nothing"): UNREADABLE,
-    # Kafka's records end early there
+    # Kafka ends the payload at these empty blocks, and finds too few records
     (Codec.lz4, "an empty block, then the records"): UNREADABLE,
     (Codec.lz4, "3 packed blocks of nothing in its middle"): UNREADABLE,
-    # one member, one frame: the budget of memory knows the first one's window
+    # Ottla takes one member or one frame: its memory budget counts the window of the first one only
     (Codec.gzip, "an empty member behind it"): UNREADABLE,
     (Codec.zstd, "a skippable frame first"): UNREADABLE,
     (Codec.zstd, "a skippable frame behind it"): UNREADABLE,
     (Codec.zstd, "an empty frame behind it"): UNREADABLE,
 }
-"""Where Ottla answers something else to a payload."""
+"""Ottla's answers to payloads, where they differ from Apache Kafka's."""

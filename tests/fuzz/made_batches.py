@@ -1,4 +1,4 @@
-"""Record batches made by hand, in which anything can be a lie, and what a broker answers to one."""
+"""Record batches made by hand, in which any field can be false, and the answers of brokers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ottla.protocol.varints import write_varint
 
 @dataclass(frozen=True)
 class Answer:
-    """What a partition answers: the error's name, and the indices of the records that it names (KIP-467). An offset
-    moves with the error `none` only."""
+    """A partition's answer: the error's name, and the indices of the records that it names (KIP-467). Only with the
+    error `none` the end offset moves."""
 
     error: str
     record_errors: tuple[int, ...] = ()
@@ -23,7 +23,7 @@ class Answer:
 
 NONE = Answer("none")
 INVALID = Answer("invalid_record")
-UNREADABLE = Answer("unknown_server_error")  # what Kafka says where a codec fails
+UNREADABLE = Answer("unknown_server_error")  # Kafka's error when a codec fails
 CORRUPT = Answer("corrupt_message")
 
 
@@ -43,7 +43,7 @@ def record(
     header_value_length: int | None = None,
     behind: bytes = b"",
 ) -> bytes:
-    """A record as it stands in a batch; each length can be made a lie, and `behind` follows its last field."""
+    """A record as in a batch. Each length can be false, and `behind` follows the record's last field."""
     body = bytearray((attributes,))
     write_varint(body, timestamp_delta)
     write_varint(body, delta)
@@ -67,7 +67,7 @@ def _field(out: bytearray, content: bytes | None, length: int | None) -> None:
 
 
 def padded(value: int, size: int) -> bytes:
-    """A small number as a record has it, in `size` bytes, which are more than it needs."""
+    """A small number as a varint of `size` bytes, which are more than it needs."""
     return bytes((value << 1 ^ value >> 63 | 0x80, *[0x80] * (size - 2), 0))
 
 
@@ -79,7 +79,7 @@ def record_of(
     value_length: bytes = b"\x0a",
     headers: bytes = b"\x00",
 ) -> bytes:
-    """The record of a batch that has only one, with its numbers as bytes."""
+    """The only record of a batch, with its numbers given as bytes."""
     body = b"\x00" + timestamp + delta + key_length + b"key" + value_length + b"value" + headers
     out = bytearray()
     write_varint(out, len(body))
@@ -87,7 +87,7 @@ def record_of(
 
 
 def repack(batch: bytes, at: int, layout: str, value: int) -> bytes:
-    """The batch with another number at that place of its header, and a right CRC."""
+    """The batch with another number at this place of its header, and a correct CRC."""
     out = bytearray(batch)
     struct.pack_into(layout, out, at, value)
     if at >= CRC_START:
@@ -110,7 +110,7 @@ def seal(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """A batch whose header states what it is told, around `payload` as it is, with a right CRC."""
+    """A batch whose header has these numbers, around the unchanged `payload`, with a correct CRC."""
     rest = struct.pack(
         ">hiqqqhii",
         attributes | codec,

@@ -1,6 +1,7 @@
-"""Every batch of `bad_batches`, through the socket of a running broker: its answer, and that nobody else suffers.
+"""Sends every batch of `bad_batches` to a running broker, and checks the answer and that other clients don't suffer.
 
-One wrong client must not poison a topic: what is refused moves no offset, and what is taken can be read by everybody.
+One wrong client must not poison a topic: a refused batch moves no offset, and every client can read the batches that
+were taken.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(scope="module")
 def now_ms() -> int:
-    """When the first test here begins: a run of all tests may have begun hours before."""
+    """When the first test of this module begins: a run of all tests may have begun hours before."""
     return time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
 def cases(now_ms: int) -> list[Case]:
-    """All of them."""
+    """All cases of `bad_batches`."""
     return all_cases(now_ms)
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
-    """A broker that nobody else uses, with all the topics, which take batches of 50 MB."""
+    """A broker for this module alone, with all topics of `bad_batches`. It takes batches of up to 50 MB."""
     running = OttlaBroker(tmp_path_factory.mktemp("poisoned"), message_max_bytes="50000000")
     with Wire(running.bootstrap) as wire:
         create(wire, TOPICS)
@@ -90,7 +91,7 @@ def test_bad_batches_are_refused_with_their_error_and_move_no_offset(
         assert (moved > 0) == (case.wanted.error == "none"), f"{case}: the end moved by {moved}"
         assert moved <= 4, f"{case}: the end moved by {moved}"
         if case.wanted.error != "none":
-            assert message, f"{case}: not a word about what is wrong"
+            assert message, f"{case}: the answer has no message"
         seen += 1
     assert seen > 60
 
@@ -133,7 +134,8 @@ def test_what_was_taken_can_be_read_by_every_client(broker: OttlaBroker, wire: W
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
 def test_a_claim_of_2_gib_never_moves_an_offset(wire: Wire, now_ms: int, codec: Codec) -> None:
-    """Each number in the header, and the first in the records, says 2,147,483,647 or as much as fits."""
+    """Each number in the header, and the first in the records, claims 2,147,483,647 or the largest value of its
+    field."""
     payload = compress(codec, GOOD)
     sound = seal(payload, 3, now_ms, codec=codec)
     claims = [
@@ -167,9 +169,10 @@ def test_a_refused_batch_without_acks_closes_the_connection_and_moves_no_offset(
 
 
 def test_bombs_cost_a_piece_each(broker: OttlaBroker, now_ms: int) -> None:
-    """Twelve connections send bombs, twice: the broker grows by its buffers, not by what they hold."""
+    """Twelve connections send bombs, twice. The broker grows by its buffers, not by the unpacked size of the bombs."""
     size = 256 * MEGABYTE
-    body = record(0, value=b"", value_length=size + 50, length=size + 99) + bytes(size)  # it ends early, at last
+    # shorter than the stated lengths, which shows only at the end
+    body = record(0, value=b"", value_length=size + 50, length=size + 99) + bytes(size)
     bombs = [seal(compress(codec, body), 1, now_ms, codec=codec) for codec in (Codec.gzip, Codec.zstd, Codec.lz4)]
     del body
     before = broker.resident_bytes()
@@ -189,7 +192,7 @@ def test_bombs_cost_a_piece_each(broker: OttlaBroker, now_ms: int) -> None:
 
 
 def test_a_valid_batch_that_unpacks_large_is_taken_and_given_back(broker: OttlaBroker, wire: Wire, now_ms: int) -> None:
-    """Some KiB of zstd that hold 256 MiB, in one record; and 500,000 records."""
+    """Some KiB of zstd that unpack to one record of 256 MiB, and a batch of 500,000 records."""
     batch = seal(compress(Codec.zstd, record(0, value=bytes(256 * MEGABYTE))), 1, now_ms, codec=Codec.zstd)
     before = broker.resident_bytes()
     first = end_offset(wire, PLAIN)

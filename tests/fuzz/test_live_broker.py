@@ -1,7 +1,7 @@
-"""A running broker under requests with something wrong in them: every API and version that it advertises.
+"""Malformed requests to a running broker, for every API and version that it advertises.
 
-Each request is answered, or its connection is closed; the broker lives, and serves another client after each API.
-OTTLA_FUZZ_SEED repeats a run, OTTLA_FUZZ_ROUNDS lengthens it.
+Each request is answered, or its connection is closed. The broker survives, and serves another client after each API.
+OTTLA_FUZZ_SEED repeats a run; OTTLA_FUZZ_ROUNDS lengthens it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ API_VERSIONS, METADATA = 18, 3
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
-    """A broker that nobody else uses."""
+    """A broker for this module alone."""
     running = OttlaBroker(tmp_path_factory.mktemp("fuzzed"), num_partitions="1")
     yield running
     running.stop()
 
 
 def mutated(body: bytes, dice: random.Random) -> bytes:
-    """Cut, lengthened, with single bytes or whole numbers changed, or nothing but noise."""
+    """The body cut, lengthened, with single bytes or a whole number changed, or replaced by noise."""
     kind = dice.randrange(6)
     data = bytearray(body)
     if kind == 0:
@@ -53,7 +53,7 @@ def mutated(body: bytes, dice: random.Random) -> bytes:
 
 
 def plausible(api_key: int) -> dict[str, Any]:
-    """Something in the arrays that matter most, so that more than an empty request is mutated."""
+    """A body with entries in the most important arrays, so that more than an empty request is mutated."""
     partition = {"partition_index": 0, "partition": 0, "index": 0, "records": bytes(61)}
     topic = {"name": "fuzzed", "topic": "fuzzed", "partitions": [partition], "partition_data": [partition]}
     return {
@@ -107,7 +107,8 @@ def test_every_api_survives_mutated_requests(broker: OttlaBroker) -> None:
                         answered += 1
                     except Closed:
                         closed += 1
-                    except TimeoutError:  # a Fetch, JoinGroup or Produce without acks may wait, or owe nothing
+                    # a Fetch, JoinGroup or SyncGroup may wait, and a Produce without acks has no answer
+                    except TimeoutError:
                         silent += 1
                         assert api_key in (0, 1, 11, 14), (
                             f"no answer from API {api_key} version {version}, seed {SEED}: {request!r}"

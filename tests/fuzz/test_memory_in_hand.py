@@ -1,4 +1,4 @@
-"""Recompression within the memory budget and `max.message.bytes`, on a running broker under more than it can take."""
+"""Recompression stays within the memory budget and `max.message.bytes`, on a running broker under overload."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from tests.peers.wire import Wire
 
 MEGABYTE = 1 << 20
 BUDGET = 64 * MEGABYTE
-# Beside the budget: what each of twelve connections may hold in each direction without asking (64 KiB), the windows of
-# the codecs in four threads, and what the interpreter and its allocator take for the first requests and keep.
+# Memory beside the budget: 64 KiB that each of twelve connections may hold in each direction without asking, the
+# windows of the codecs in four threads, and memory that the interpreter and its allocator take for the first requests
+# and keep.
 ALLOWANCE = 16 * MEGABYTE
 FETCH = 1
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
-    """A broker of its own whose budget is 64 MiB, with topics that want gzip, nothing, or what comes."""
+    """A broker for this module alone, with a budget of 64 MiB. Its topics store gzip, no compression, or the client's
+    codec."""
     settings = {"ottla_buffered_memory_bytes_max": str(BUDGET), "socket_request_max_bytes": str(BUDGET // 2)}
     running = OttlaBroker(tmp_path_factory.mktemp("in-hand"), **settings)
     with Wire(running.bootstrap) as wire:
@@ -51,7 +53,7 @@ def now_ms() -> int:
 
 @pytest.mark.parametrize("codec", [Codec.gzip, Codec.snappy, Codec.lz4, Codec.zstd], ids=lambda codec: codec.name)
 def test_the_size_is_checked_again_after_the_conversion(broker: OttlaBroker, codec: Codec) -> None:
-    """A few KB that would become 16 MiB in the log, where a batch may have one."""
+    """A batch of a few KB that would take 16 MiB in the log, where a batch may have one MiB."""
     small = seal(compress(codec, record(0, value=bytes(500_000))), 1, now_ms(), codec=codec)
     swells = seal(compress(codec, record(0, value=bytes(16 * MEGABYTE))), 1, now_ms(), codec=codec)
     assert len(swells) < MEGABYTE
@@ -63,12 +65,13 @@ def test_the_size_is_checked_again_after_the_conversion(broker: OttlaBroker, cod
         assert "max.message.bytes" in (message or "")
         assert end_offset(wire, "unpacked") == end
         assert produced(wire, "unpacked", small)[0].error == "none"
-        assert produced(wire, "as-it-comes", swells)[0].error == "none", "as it came it isn't too large"
+        assert produced(wire, "as-it-comes", swells)[0].error == "none", "with the client's codec it isn't too large"
     assert broker.resident_bytes() - before < 30 * MEGABYTE
 
 
 def test_twelve_connections_that_recompress_stay_within_the_budget(broker: OttlaBroker) -> None:
-    """Each sends 40 batches of a MiB without waiting: 480 MiB, which were all copied at once before they counted."""
+    """Each connection sends 40 batches of a MiB without waiting, 480 MiB in all. Earlier, all of them were copied at
+    once before the budget counted them."""
     dice = random.Random(7)
     bodies = [record(0, value=dice.randbytes(MEGABYTE // 2) * 2) for _ in range(3)]
     connections, requests = 12, 40
@@ -108,7 +111,7 @@ def test_twelve_connections_that_recompress_stay_within_the_budget(broker: Ottla
 
 
 def test_a_connections_batches_keep_their_order_whatever_they_hold(broker: OttlaBroker) -> None:
-    """Large and small ones, packed and plain, into one partition: those that a thread looks at aren't overtaken."""
+    """Large and small batches, compressed or not, go to one partition. A batch that a thread checks isn't overtaken."""
     dice = random.Random(3)
     sizes = [dice.choice((10, 200_000, 900_000, 30_000)) for _ in range(60)]
     with Wire(broker.bootstrap, 120) as wire:
@@ -131,7 +134,7 @@ def test_a_connections_batches_keep_their_order_whatever_they_hold(broker: Ottla
         for at in range(len(sizes)):
             if at % 5:
                 wire.receive()
-        assert end_offset(wire, "as-it-comes") == first + len(sizes), "one out of order would have been refused"
+        assert end_offset(wire, "as-it-comes") == first + len(sizes), "a batch out of order would have been refused"
         partition = {
             "partition": 0,
             "fetch_offset": first,

@@ -1,4 +1,4 @@
-"""What tests on a real API server share."""
+"""Fixtures of the tests on a real API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scene = Callable[[Kube], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
-    """An API server with an etcd of its own, where nothing is defined yet."""
+    """An API server with an etcd of its own; the CRDs aren't installed yet."""
     running = KubeApiServer(tmp_path_factory.mktemp("kubernetes"))
     yield running
     running.stop()
@@ -28,8 +28,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
 
 @pytest.fixture
 def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], None]:
-    """Runs a scene where the kinds are defined, and the namespace is empty."""
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))  # kopf looks there, the client did when it was imported
+    """A function that runs a scene on an API server that knows the CRDs, with an empty namespace `shop`."""
+    # kopf reads this variable; the client read it when it was imported
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(server.kubeconfig))
 
     async def whole(scene: Scene) -> None:
@@ -46,14 +47,14 @@ def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sc
 
 
 async def emptied(kube: Kube) -> None:
-    """Takes away what an earlier scene left, also one that failed."""
+    """Deletes all objects that an earlier scene left, even one that failed."""
     for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
         for found in await kube.list(kind, "shop"):
             await kube.delete(kind, "shop", found["metadata"]["name"])
 
 
 async def defined(kube: Kube) -> None:
-    """Returns once the API server knows our kinds."""
+    """Installs the CRDs, and returns when the API server knows their kinds."""
     for document in (CRDS / "clusters.yaml", CRDS / "topics.yaml"):
         await kube.apply(yaml.safe_load(document.read_text()))
     for _ in range(100):

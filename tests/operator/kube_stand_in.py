@@ -1,6 +1,6 @@
-"""As much of Kubernetes as the operator's reconcilers use, in memory: objects, merge patches, events, a watch.
+"""The part of Kubernetes that the operator's reconcilers use, in memory: objects, merge patches, events, a watch.
 
-It checks no schema: that is for the real API server, in `tests/e2e`.
+It checks no schema: tests on the real API server do that.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Watcher = Callable[[str | None, Object], Any]
 
 
 class KubeStandIn:
-    """Objects by kind, namespace and name; `watcher` is told of each change of a Topic."""
+    """Objects by kind, namespace and name. `watcher` is called for each change of a Topic."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.writes: list[str] = []
-        self.events: list[tuple[str, str, str]] = []  # about whom, reason, message
+        self.events: list[tuple[str, str, str]] = []  # (the object's name, reason, message)
         self.watcher: Watcher = lambda event, body: None
-        self.refused: dict[str, int] = {}  # kind → HTTP status of whatever is asked about it
-        self.refused_writes: dict[str, int] = {}  # the same, of what changes something
+        self.refused: dict[str, int] = {}  # kind → HTTP status with which every request for it is refused
+        self.refused_writes: dict[str, int] = {}  # the same, only for requests that change something
         self._uids = count(1)
         self._versions = count(1)
 
-    # ---- what a person does
+    # ---- requests of a person
 
     def put(self, kind: str, name: str, namespace: str = "shop", **parts: Any) -> Object:
-        """Makes an object, or changes parts of one that is there (`spec`, `metadata`)."""
+        """Creates an object, or changes parts (`spec`, `metadata`) of an existing one."""
         key = (kind, namespace, name)
         made = key not in self.objects
         if made:
@@ -54,33 +54,33 @@ class KubeStandIn:
         self._tell("DELETED", self.objects.pop((kind, namespace, name)))
 
     def backup(self) -> dict[tuple[str, str, str], Object]:
-        """All objects, for `restore`."""
+        """A copy of all objects, for `restore`."""
         return deepcopy(self.objects)
 
     def restore(self, backup: dict[tuple[str, str, str], Object]) -> None:
-        """All objects as they were: no watch tells of what isn't there any more."""
+        """Makes all objects as they were in the backup. No watch event tells of the objects that are gone."""
         self.objects = deepcopy(backup)
 
     def topic(self, name: str, namespace: str = "shop") -> Object:
-        """A Topic."""
+        """The Topic of this name."""
         return self.objects["Topic", namespace, name]
 
     def condition(self, name: str, kind: str = "Ready", namespace: str = "shop") -> tuple[str, str, str]:
-        """Status, reason and message of a Topic's condition; dashes where there is none."""
+        """Status, reason and message of a Topic's condition; dashes if the Topic doesn't have it."""
         for condition in self.topic(name, namespace).get("status", {}).get("conditions", ()):
             if condition["type"] == kind:
                 return condition["status"], condition["reason"], condition["message"]
         return "-", "-", "-"
 
-    # ---- what the operator asks
+    # ---- requests of the operator
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object."""
+        """The object, or None."""
         self._check(kind)
         return deepcopy(self.objects.get((kind, namespace, name)))
 
     async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
-        """All objects of a kind."""
+        """All objects of a kind, by namespace and labels."""
         self._check(kind)
         wanted = dict(part.split("=") for part in labels.split(",") if part)
         return [
@@ -92,7 +92,7 @@ class KubeStandIn:
         ]
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
-        """A merge patch."""
+        """Applies a merge patch."""
         self._check(kind, writes=True)
         found = self.objects.get((kind, namespace, name))
         if found is None:
@@ -111,7 +111,7 @@ class KubeStandIn:
         return deepcopy(found)
 
     async def create(self, wanted: Object) -> Object:
-        """An object that isn't there yet."""
+        """Creates an object. Raises KubeError if it exists."""
         meta = wanted["metadata"]
         self._check(wanted["kind"], writes=True)
         if (wanted["kind"], meta["namespace"], meta["name"]) in self.objects:
@@ -121,7 +121,7 @@ class KubeStandIn:
         return deepcopy(self.put(wanted["kind"], meta["name"], meta["namespace"], **more))
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
-        """An Event."""
+        """Notes an Event."""
         self.writes.append(f"event {reason}")
         self.events.append((about["metadata"]["name"], reason, message))
 

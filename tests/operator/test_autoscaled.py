@@ -1,7 +1,7 @@
-"""Kubernetes' own HorizontalPodAutoscaler scales a Cluster as manifests/examples/autoscaling.yaml asks for.
+"""Kubernetes' own HorizontalPodAutoscaler scales a Cluster as manifests/examples/autoscaling.yaml says.
 
-The API server and the controller manager (of which one controller runs) are real ones; what brokers use of their CPU is
-said by a stand-in of the metrics server, and nobody runs brokers.
+The API server is real, and so is the controller manager, with only its controller of autoscalers. A stand-in of the
+metrics server reports the brokers' CPU; no broker runs.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ MERGE = "application/merge-patch+json"
 
 
 class MetricsServer:
-    """Says of each broker that it uses so much."""
+    """A stand-in of the metrics server: each pod in `pods` uses `millicores`."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: of an API server."""
+        """`folder`: the API server's, with its certificate."""
         self.millicores = 100
         self.pods: list[str] = []
         owner = self
@@ -58,7 +58,8 @@ class MetricsServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(folder / "apiserver.crt", folder / "apiserver.key")  # which the API server has made
+        # the API server has created these files
+        context.load_cert_chain(folder / "apiserver.crt", folder / "apiserver.key")
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -101,7 +102,7 @@ def metrics(server: KubeApiServer) -> Iterator[MetricsServer]:
 
 @pytest.fixture
 def controller(server: KubeApiServer, tmp_path: Path) -> Iterator[Path]:
-    """The controller of HorizontalPodAutoscalers; its log."""
+    """Runs the controller of HorizontalPodAutoscalers; its log file."""
     program = Path(os.environ.get("KUBE_CONTROLLER_MANAGER", BUILT.with_name("kube-controller-manager")))
     if not program.exists():
         pytest.skip("needs a kube-controller-manager: set KUBE_CONTROLLER_MANAGER to one")
@@ -126,7 +127,7 @@ def controller(server: KubeApiServer, tmp_path: Path) -> Iterator[Path]:
 
 
 def announce(ask: Api, metrics: MetricsServer) -> None:
-    """Has the API server pass on what is asked of the metrics server."""
+    """Has the API server forward requests for metrics to the stand-in."""
     ports = [{"port": metrics.port, "protocol": "TCP"}]
     service = {"type": "ExternalName", "externalName": "localhost", "ports": ports}
     made = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics"}, "spec": service}
@@ -144,7 +145,7 @@ def announce(ask: Api, metrics: MetricsServer) -> None:
 
 
 def broker(ask: Api, name: str) -> None:
-    """A pod as one that serves, for longer than a start takes."""
+    """Creates a broker's pod that has been ready for longer than a start takes."""
     containers = [{"name": "broker", "image": "ottla", "resources": {"requests": {"cpu": "250m"}}}]
     spec = {"containers": containers, "nodeName": "node"}
     ask("POST", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": LABELS}, "spec": spec})
@@ -163,7 +164,7 @@ def test_a_horizontal_pod_autoscaler_scales_a_cluster_by_its_brokers_cpu(
     ask("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     cluster, autoscaler = yaml.safe_load_all(EXAMPLE.read_text())
     for direction in autoscaler["spec"]["behavior"].values():
-        direction["stabilizationWindowSeconds"] = 0  # nobody waits ten minutes here
+        direction["stabilizationWindowSeconds"] = 0  # otherwise the test would wait for ten minutes
     ask("POST", f"/apis/ottla.dev/v1alpha1/namespaces/{NAMESPACE}/clusters", cluster)
     selector = ",".join(f"{name}={value}" for name, value in LABELS.items())
     path = f"/apis/ottla.dev/v1alpha1/namespaces/{NAMESPACE}/clusters/flights"
@@ -188,8 +189,8 @@ def test_a_horizontal_pod_autoscaler_scales_a_cluster_by_its_brokers_cpu(
         raise AssertionError(f"{what}: {json.dumps(scaler(), indent=1)}\n{controller.read_text()[-2000:]}")
 
     wait("ValidMetricFound")
-    assert ask.replicas == 3, "the brokers have little to do"
+    assert ask.replicas == 3, "the brokers are mostly idle"
     metrics.millicores = 1400
     wait("ScaleUpLimit")
-    assert ask.replicas == 4, "twice as much as is wanted, and one broker comes at a time"
+    assert ask.replicas == 4, "the brokers use twice the target, and one broker is added at a time"
     assert scaler()["desiredReplicas"] == 4

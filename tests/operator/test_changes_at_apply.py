@@ -1,4 +1,4 @@
-"""What the API server's own code says to changes of Clusters and Topics that can't be followed: refused at apply."""
+"""Changes of Clusters and Topics that can't be followed are refused at apply, by the API server's own code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.peers.helm import objections
 
-# A fresh machine builds the judge first.
+# A fresh machine first builds the program that validates.
 pytestmark = pytest.mark.timeout(2400)
 
 TOPIC: dict[str, Any] = {"cluster": {"name": "main"}, "topicName": "orders", "partitions": 3}
@@ -22,7 +22,7 @@ EXTERNAL: dict[str, Any] = {**REPLICAS, "metadata": {"external": {"endpoints": [
 
 
 def said(kind: str, *specs: dict[str, Any]) -> str:
-    """What is said of a resource with the first spec that is given the others, one after the other."""
+    """The objections when a resource is applied with each of these specs, one after the other."""
     documents = [
         {"apiVersion": "ottla.dev/v1alpha1", "kind": kind, "metadata": {"name": "one"}, "spec": spec} for spec in specs
     ]

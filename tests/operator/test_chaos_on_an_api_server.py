@@ -1,5 +1,5 @@
-"""The operator's process at a real API server, behind the proxy of faults: it dies between writes, and what it has made
-in the end is what an operator makes that nothing disturbs."""
+"""The operator's process at a real API server, behind the proxy of faults: it dies between writes, and in the end its
+objects are the same as without faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ pytestmark = pytest.mark.timeout(900)
 SEED = 1
 ROUNDS_MIN, ROUNDS_MAX = 40, 400
 ROUND_S = 0.5
-LAST_S = 5.0  # so that the last change is seen under chaos, too, and nothing but the operator's own retries is left
+# long enough that the last change meets faults, too, and that only the operator's own retries can mend their damage
+LAST_S = 5.0
 CHANCES = Chances(refused=0.06, lost=0.03, cut=0.03, late=0.05, too_late=0, twice=0.06, death=0.08, ends=1)
 SPEC = {
     "brokers": {"replicas": 3, "storage": {"size": "1Gi"}},
@@ -58,7 +59,7 @@ def test_what_is_made_under_chaos_is_what_is_made_without(
             await until("the spec is followed", lambda: followed(kube))
             undisturbed = await made(kube)
             faults.calm = False
-            supervisor.kill()  # so that all of the next one's watches end, too
+            supervisor.kill()  # so that the watches of the next process get faults, too
             await disturb(kube, Random(SEED), lambda: not missing(faults.counts))
             faults.calm = True
             await until("all is as without chaos", lambda: same(kube, undisturbed), RESYNC_S + 60)
@@ -72,7 +73,7 @@ def test_what_is_made_under_chaos_is_what_is_made_without(
 
 
 async def disturb(kube: Kube, random: Random, enough: Callable[[], bool]) -> None:
-    """Somebody deletes objects of the Cluster, and changes its spec, which ends as it began."""
+    """Deletes objects of the Cluster, and changes its spec, which in the end is as at the beginning."""
     for number in range(ROUNDS_MAX):
         if number >= ROUNDS_MIN and enough():
             break
@@ -87,7 +88,7 @@ async def disturb(kube: Kube, random: Random, enough: Callable[[], bool]) -> Non
 
 
 async def made(kube: Kube) -> dict[str, Object]:
-    """What there is of the Cluster, without what Kubernetes adds and what tells one object from the next."""
+    """The Cluster's objects, without the fields that Kubernetes adds and that differ between two equal objects."""
     found = {}
     for kind in OWNED:
         for item in await kube.list(kind, "shop", "app.kubernetes.io/instance=k"):

@@ -1,4 +1,5 @@
-"""What the definition of Cluster refuses, judged by the API server's own code; and that what we make is accepted."""
+"""The API server's own code refuses mistakes in Clusters by the CRD's rules, and accepts all objects that the operator
+makes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ INSIDE = {"name": "plain", "port": 9092, "type": "Internal"}
 SHARED = {"name": "lb", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 9200}}
 FITTING = {name: BROKER[name].default or "1" for name in NAMES}
 
-# A fresh machine builds the judge first.
+# A fresh machine first builds the program that validates.
 pytestmark = pytest.mark.timeout(2400)
 
 
@@ -216,7 +217,7 @@ def test_every_setting_that_is_not_the_operators_is_known(first: int) -> None:
 
 
 def test_as_many_settings_as_can_be_are_judged_in_time() -> None:
-    """The API server counts what the rules cost, and gives up where that is too much."""
+    """The API server counts the cost of the rules, and gives up if the cost is too high."""
     assert _objections({"config": dict(list(FITTING.items())[:256])}) == []
 
 
@@ -227,7 +228,8 @@ def test_as_many_overrides_as_can_be_are_judged_in_time() -> None:
 
 
 def test_every_setting_that_brokers_can_not_differ_in_is_refused_of_one() -> None:
-    """As the operator does. One Cluster for each, because a refusal names one setting."""
+    """The API server refuses the same settings as the operator. Each is in a Cluster of its own, because a refusal
+    names one setting."""
     overrides = {name: [{"broker": 1, "config": {name: FITTING[name]}}] for name in NAMES}
     said = objections("\n---\n".join(json.dumps(_resource({"configOverrides": each})) for each in overrides.values()))
     told = "\n".join(said)
@@ -237,7 +239,7 @@ def test_every_setting_that_brokers_can_not_differ_in_is_refused_of_one() -> Non
 
 
 def test_every_setting_that_is_the_operators_is_refused() -> None:
-    """One Cluster for each, because a refusal names one setting."""
+    """Each setting is in a Cluster of its own, because a refusal names one setting."""
     names = sorted(BROKER.keys() - set(NAMES))
     said = "\n".join(objections(yaml.safe_dump_all(_resource({"config": {name: "1"}}) for name in names)))
     assert not [name for name in names if f"config: the operator sets {name} itself" not in said]

@@ -19,7 +19,7 @@ WHERE = ("--namespace", "ottla-system", "--create-namespace")
 
 
 def doctor(kubeconfig: Path, *words: str) -> tuple[int, str, str]:
-    """Exit code, what it prints, what it complains about."""
+    """Exit code, stdout and stderr of `ottla operator doctor`."""
     command = [str(Path(sys.executable).with_name("ottla")), "operator", "doctor", *words]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(kubeconfig.parent), "KUBECONFIG": str(kubeconfig)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -37,7 +37,7 @@ def test_an_installation_is_looked_at(server: KubeApiServer, tmp_path: Path) -> 
     helm = Helm(4, tmp_path, str(server.kubeconfig))
     code, printed, complaint = doctor(server.kubeconfig)
     assert (code, "none is installed" in printed, complaint) == (1, True, "error: 3 things will not work\n")
-    # Nobody makes pods here, so what is left to say is that the operator has none.
+    # No controller makes pods here, so the only finding left is that the operator has no ready pod.
     helm("install", "ottla-operator", "charts/ottla-operator", *WHERE)
     assert [found["message"].partition(":")[0] for found in findings(server.kubeconfig)] == ["no pod of it is ready"]
     helm("upgrade", "ottla-operator", "charts/ottla-operator", *WHERE, "--set", "rbac.create=false")

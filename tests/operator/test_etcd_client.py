@@ -1,4 +1,5 @@
-"""The operator's questions to etcd, asked of a real one: its members, their health, one replaced, one defragmented."""
+"""The operator's requests to a real etcd: its members and their health; one member is replaced, and all are
+defragmented."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_members_are_listed_removed_and_added(members: list[Etcd]) -> None:
         members[1].kill()
         await _until_it_works(lambda: client.remove(endpoints[:1], lost))
         await _until_it_works(lambda: client.add(endpoints, lost.peer_url))
-        listed = await client.members([*endpoints[1:2], *endpoints])  # the dead one is passed over
+        # the first endpoint is the dead member's, and is skipped
+        listed = await client.members([*endpoints[1:2], *endpoints])
         joining = next(member for member in listed if member.peer_url == lost.peer_url)
         assert (joining.name, joining.id != lost.id) == ("", True)
         members[0].kill()
@@ -50,7 +52,7 @@ def test_members_are_listed_removed_and_added(members: list[Etcd]) -> None:
 
 
 async def _until_it_works(act: object) -> None:
-    """etcd refuses changes of its members for some seconds after another one."""
+    """Retries, because after a change of its members etcd refuses others for some seconds."""
     deadline = time.monotonic() + 20
     while True:
         try:

@@ -1,4 +1,5 @@
-"""The script that starts a member of etcd, with a stand-in for etcd and with etcd itself: who may begin, and how."""
+"""The script that starts a member of etcd: when it starts etcd and with which flags, with a stand-in and with etcd
+itself."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ from tests.unit.operator.test_cluster_objects import _cluster
         ("", "existing", True, "existing"),
         ("snap/db", "new", False, "new"),
         ("snap/db", "existing", False, None),
-        ("snap/db", "existing", True, "existing"),  # its first attempt has failed: it had been told to form a cluster
-        ("wal/0.wal", "existing", False, "existing"),  # what it has outweighs the state
+        ("snap/db", "existing", True, "existing"),  # its first attempt to join has failed
+        ("wal/0.wal", "existing", False, "existing"),  # a member with a WAL ignores the flag
         ("wal/0.wal", "new", False, "new"),
     ],
 )
 def test_who_may_begin(tmp_path: Path, left: str, state: str, join: bool, started: str | None) -> None:
-    """`left`: what is in the member's folder."""
+    """`left`: a file in the member's data directory; empty if there is none."""
     volume = tmp_path / "data"
     volume.mkdir()
     if left:
@@ -61,8 +62,9 @@ def test_who_may_begin(tmp_path: Path, left: str, state: str, join: bool, starte
 
 @pytest.mark.parametrize("old", [True, False], ids=["3.5", "3.6"])
 def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path: Path, old: bool) -> None:
-    """It reached nobody, as where DNS doesn't know its name yet and the others refuse its certificate, and left folders
-    behind. It had formed a cluster of its own then, under the identity that had been taken off the list."""
+    """The first attempt reaches no member, as when DNS doesn't know its name yet and the others refuse its certificate,
+    and leaves folders behind. Earlier, the next attempt formed a cluster of its own, under the identity that had been
+    removed from the list."""
     binary = etcd_binary() if old else etcd_3_6()
     members = present, _, lost = etcd_cluster(tmp_path, 3, binary)
     before = {member["name"]: member for member in _list(present)}
@@ -86,10 +88,10 @@ def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path:
             started.append(subprocess.Popen(command, env=known, stdout=quiet, stderr=quiet, cwd=tmp_path))
             if reached == nobody:
                 assert started[0].wait(60) != 0
-                assert (tmp_path / "volume/etcd/member/snap/db").exists(), "what a failed start leaves"
+                assert (tmp_path / "volume/etcd/member/snap/db").exists(), "a failed start leaves this file"
         deadline = time.monotonic() + 60
         while not {member.get("name") for member in _list(present)} >= {"m0", "m1", "m2"}:
-            assert started[-1].poll() is None, "it has ended again"
+            assert started[-1].poll() is None, "the member has ended again"
             assert time.monotonic() < deadline, _list(present)
             time.sleep(0.1)
     finally:
@@ -99,7 +101,8 @@ def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path:
 
 
 def _script(folder: Path, volume: Path, told: dict[str, str]) -> str:
-    """The start script as the operator writes it, with `told` in its ConfigMap and `volume` for the pod's."""
+    """The start script as the operator writes it, with the files `told` in its ConfigMap, and `volume` as the pod's
+    volume."""
     config = folder / "config"
     shutil.rmtree(config, ignore_errors=True)
     config.mkdir()
@@ -116,8 +119,8 @@ def _script(folder: Path, volume: Path, told: dict[str, str]) -> str:
 
 
 def _change(etcd: Etcd, *words: str, members: int) -> None:
-    """Changes the list until it has so many members: etcd does it once they have been connected for five seconds, and a
-    loaded machine may hear the answer too late."""
+    """Repeats a change until the list has this many members: etcd refuses it until the members have been connected for
+    five seconds, and a loaded machine may get the answer too late."""
     deadline = time.monotonic() + 60
     while True:
         with suppress(subprocess.CalledProcessError):

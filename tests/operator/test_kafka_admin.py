@@ -1,4 +1,4 @@
-"""The edge to the brokers, on real ones: what it sees, what it changes, how it tells what was refused."""
+"""The operator's admin client on real brokers: the state that it reads, its changes, and refusals."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ async def story(admin: KafkaAdmin) -> None:
     await own_settings(admin)
     assert not await admin.throttled_by_hand()
     await admin.configure_brokers(dict.fromkeys(THROTTLE_RATES, "1000000"))
-    assert not await admin.throttled_by_hand(), "a rate of all brokers"
+    assert not await admin.throttled_by_hand(), "a rate for all brokers doesn't count"
     for broker in ("0", "1"):
-        with suppress(KafkaError):  # only the one that is asked takes its own
+        with suppress(KafkaError):  # only the broker that is asked takes settings of its own
             await admin.configure_brokers(dict.fromkeys(THROTTLE_RATES, "1000000"), broker=broker)
     assert await admin.throttled_by_hand()
     loads = await admin.loads()
@@ -66,12 +66,12 @@ async def story(admin: KafkaAdmin) -> None:
     sizes = {(each.broker, name): size for each in loads.directories for name, size in each.sizes.items()}
     assert sizes[held, ("a", 0)] == 0
     assert all(each.usable_bytes > 0 for each in loads.directories)
-    for _ in range(2):  # one that is gone is no refusal
+    for _ in range(2):  # deleting a topic that is gone isn't refused
         assert await admin.delete([Delete("a", topic.id)]) == {"a": None}
 
 
 async def own_settings(admin: KafkaAdmin) -> None:
-    """Every broker tells what each has of its own; only the broker itself takes it."""
+    """Each broker reports the settings of every broker, but takes changes only of its own."""
     assert await admin.own_settings([0, 1]) == {0: {}, 1: {}}
     refused = []
     for broker in ("0", "1"):
@@ -89,7 +89,7 @@ async def own_settings(admin: KafkaAdmin) -> None:
 
 def test_on_real_brokers(tmp_path: Path) -> None:
     async def whole(bootstrap: str) -> None:
-        admin = KafkaAdmin(f"127.0.0.1:1,{bootstrap}")  # the first doesn't answer
+        admin = KafkaAdmin(f"127.0.0.1:1,{bootstrap}")  # nothing listens at the first address
         try:
             await story(admin)
         finally:

@@ -1,5 +1,5 @@
-"""The operator on a real API server, which validates, fills in defaults and prunes: nothing that it makes is refused or
-changed by that, and what it has made once it doesn't write again. Pods and StatefulSets are moved on by hand."""
+"""The operator on a real API server, which validates, fills in defaults and prunes. It refuses and changes nothing that
+the operator writes, and the operator writes nothing a second time. Test code advances pods and StatefulSets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cluster(**spec: Any) -> Object:
 
 
 class Pages:
-    """The brokers' pages: one partition has no leader."""
+    """A stand-in of the brokers' pages: one partition has no leader."""
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {broker: Report(under_replicated=1, without_leader=("orders-4",)) for broker in addresses}
@@ -64,7 +64,7 @@ class Pages:
 
 
 class EtcdOfPods:
-    """etcd's list of members: whoever has a pod is one."""
+    """A stand-in of etcd's list of members: every etcd pod is a member."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -87,7 +87,7 @@ class EtcdOfPods:
 
 
 async def settle(kube: Kube) -> None:
-    """What Kubernetes' controllers and nodes would do: pods of StatefulSets are made, and become ready."""
+    """Acts for Kubernetes' controllers and nodes: StatefulSets get their pods, which become ready."""
     for item in await kube.list("StatefulSet", "shop"):
         meta, spec = item["metadata"], item["spec"]
         revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
@@ -139,7 +139,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
         with patch("ottla.operator.kafka.KafkaAdmin", lambda bootstrap: kafka):
             for _ in range(12):
                 assert (await reconciler.reconcile(KEY)).failure == ""
-                assert await status() == written[-1], "a field isn't in the schema"
+                assert await status() == written[-1], "the schema lacks a field"
                 await settle(kube)
             found = await status()
             assert holds(found, "Ready"), found
@@ -160,7 +160,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             name = pod["metadata"]["name"]
             seen = {"uid": pod["metadata"]["uid"], "version": pod["metadata"]["resourceVersion"]}
             await kube.merge("Pod", "shop", name, {"metadata": {"annotations": {"changed": "since"}}})
-            assert not await kube.delete("Pod", "shop", name, **seen), "it isn't what was looked at"
+            assert not await kube.delete("Pod", "shop", name, **seen), "the pod has changed since it was looked at"
             assert await kube.get("Pod", "shop", name) is not None
             await kube.merge("Service", "shop", "k-bootstrap", {"spec": {"selector": {"app": "wrong"}}})
             await reconciler.reconcile(KEY)
@@ -199,7 +199,7 @@ def test_settings_of_single_brokers_are_judged_and_merged_by_their_brokers(play:
         await kube.merge("Cluster", *KEY, {"spec": {"replicas": 2}}, "scale")
         found = await kube.get("Cluster", *KEY)
         assert found is not None
-        assert found["spec"]["brokers"]["replicas"] == 2, "a broker with settings of its own may go"
+        assert found["spec"]["brokers"]["replicas"] == 2, "a broker with overrides doesn't prevent scaling down"
 
     play(scene)
 
@@ -284,7 +284,7 @@ def test_a_record_of_topics_is_added_to_only_as_it_was_read(play: Callable[[Scen
         of_another = await memory.read(KEY, "another")
         await memory.remember(of_another, ["u-4"], ["u-1", "u-4"])
         now = await memory.read(KEY, "another")
-        assert [now.has(each) for each in ("u-1", "u-4")] == [False, True], "a Cluster that was made again"
+        assert [now.has(each) for each in ("u-1", "u-4")] == [False, True], "the record is another Cluster's"
         assert not (await memory.read(KEY, uid)).has("u-1")
 
     play(scene)
@@ -340,7 +340,7 @@ def test_the_whole_operator_is_woken_by_its_watches(play: Callable[[Scene], None
 
 
 def test_the_process_ends_with_the_definitions_of_its_kinds(play: Callable[[Scene], None]) -> None:
-    """In time, and not when a probe has it killed: kopf's tasks that are left wait for ever."""
+    """The process ends soon by itself, before a probe has it killed, although kopf's remaining tasks wait for ever."""
 
     async def scene(kube: Kube) -> None:
         words = ("operator", "--image", "ottla:1", "--etcd-image", "etcd:1", "--port", str(free_port()))

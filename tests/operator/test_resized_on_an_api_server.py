@@ -1,4 +1,5 @@
-"""A resize as a real API server takes it: the operator's patch changes nothing else of the pod, and what is refused."""
+"""Resizes on a real API server: the operator's patch changes only the pod's resources; and the resizes that it
+refuses."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def test_an_api_server_takes_a_resize_and_says_what_it_refuses(
                     await resized(kube, refused)
                 assert is_of_this_pod(error.value), error.value
 
-            # Another class of service, of a pod with one container that has as much as it requests.
+            # The limits would no longer be the requests, so the pod would change its QoS class.
             both = {"cpu": "1", "memory": "1Gi"}
             alone = of_set({"requests": both, "limits": both})["spec"]["template"]["spec"]
             await kube.delete("Pod", "shop", "k-broker-0")
@@ -98,7 +99,8 @@ CAPPED = """Object{spec: Object.spec{containers: [Object.spec.containers{
 def test_what_admission_makes_of_a_resize_is_in_the_answer(
     server: KubeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A policy caps the memory of what is resized: the API server answers 200, with a pod that has less."""
+    """A policy caps the memory of resized pods: the API server answers 200, with a pod that has less than was asked
+    for."""
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(server.kubeconfig))
     api = "admissionregistration.k8s.io/v1"
     monkeypatch.setitem(KINDS, POLICY, Kind(api, "mutatingadmissionpolicies"))
@@ -124,7 +126,7 @@ def test_what_admission_makes_of_a_resize_is_in_the_answer(
             meta = {"namespace": "shop", "name": "k-broker-0"}
             containers = of_set(BEFORE)["spec"]["template"]["spec"]
             pod = await kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": containers})
-            for _ in range(100):  # a policy is in force a moment after it was made
+            for _ in range(100):  # a policy takes effect only a moment after its creation
                 patch = {"spec": {"containers": containers_resized(more, pod)}}
                 answer = await kube.merge("Pod", "shop", "k-broker-0", patch, SUBRESOURCE)
                 if lacks := lacking(more, answer):

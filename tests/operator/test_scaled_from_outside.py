@@ -1,7 +1,7 @@
-"""Somebody scales a Cluster, a person or an autoscaler, and `helm upgrade` of its chart leaves that number alone.
+"""A person or an autoscaler scales a Cluster, and `helm upgrade` of its chart leaves that number alone.
 
-On a real API server, by Helm 3 and Helm 4; the number is written as `kubectl scale`, the HorizontalPodAutoscaler and
-KEDA (which makes one) do it: through the Cluster's subresource `scale`. Nobody runs brokers.
+The tests run on a real API server, with Helm 3 and Helm 4. The number is written as by `kubectl scale` and the
+HorizontalPodAutoscaler (also KEDA's): through the Cluster's subresource `scale`. No broker runs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Api:
         return asyncio.run(request())
 
     def scaled(self, replicas: int, manager: str = "kubectl") -> None:
-        """By the subresource, as whoever scales does it."""
+        """Writes the number through the subresource, as `kubectl scale` and autoscalers do."""
         scale = self("GET", f"{CLUSTER}/scale")
         scale["spec"]["replicas"] = replicas
         self("PUT", f"{CLUSTER}/scale?fieldManager={manager}", scale)
@@ -104,11 +104,11 @@ def test_who_scales_is_left_alone_by_helm_upgrade(release: tuple[Api, Helm]) -> 
     assert ask.replicas == 4
     done = upgraded(helm, "--set", "cluster.brokers.replicas=4")
     assert done.returncode == 0, done.stderr
-    assert ask.replicas == 4, "who names the number that is there may stop leaving it alone"
+    assert ask.replicas == 4, "with the present number in the values, keepReplicas may be dropped"
 
 
 def test_without_being_told_helm_upgrade_wants_its_own_number(release: tuple[Api, Helm]) -> None:
-    """Helm 4 says whose the number is, Helm 3 takes it back without a word: docs/kubernetes.md says so."""
+    """Helm 4 refuses and names the field's owner; Helm 3 overwrites the number silently, as docs/kubernetes.md says."""
     ask, helm = release
     ask.scaled(5)
     done = upgraded(helm, *CONFIGURED)
@@ -118,7 +118,7 @@ def test_without_being_told_helm_upgrade_wants_its_own_number(release: tuple[Api
         assert ".spec.brokers.replicas" in done.stderr
         assert ask.replicas == 5
     else:
-        assert ask.replicas == 5, "as long as the values say what they said"
+        assert ask.replicas == 5, "the values haven't changed"
         done = upgraded(helm, "--set", "cluster.brokers.replicas=4")
         assert (done.returncode, ask.replicas) == (0, 4)
 
@@ -130,13 +130,13 @@ def test_the_first_installation_takes_the_number_of_the_values(release: tuple[Ap
     try:
         other = ask("GET", CLUSTER.replace("/data/", "/other/"))
         assert other["spec"]["brokers"]["replicas"] == 6
-        assert ask.replicas == 3, "that of another namespace is another one"
+        assert ask.replicas == 3, "the Cluster of another namespace isn't changed"
     finally:
         helm("uninstall", "flights", "--namespace", "other")
 
 
 def test_an_autoscaler_finds_the_brokers_and_their_number(release: tuple[Api, Helm]) -> None:
-    """What the controller of HorizontalPodAutoscalers needs: the number that is in use, and a selector of the pods."""
+    """The controller of HorizontalPodAutoscalers finds the present number of brokers, and a selector of their pods."""
     ask, _ = release
     status = {"status": {"brokers": {"replicas": 3, "selector": "app.kubernetes.io/component=broker"}}}
     ask("PATCH", f"{CLUSTER}/status", status, "application/merge-patch+json")

@@ -1,4 +1,4 @@
-"""The CRDs' rules and the table of settings say the same of values; the API server's own code judges."""
+"""The CRDs' rules and the table of settings agree on values; the API server's own code evaluates the rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.setting import InvalidSetting, Members, OneOf, Pattern, Range, Setting
 from tests.peers.helm import objections
 
-# A fresh machine builds the judge first.
+# A fresh machine first builds the program that validates.
 pytestmark = pytest.mark.timeout(2400)
 
 TABLES: dict[str, Mapping[str, Setting]] = {
@@ -26,12 +26,12 @@ SPECS: dict[str, dict[str, Any]] = {
     "Topic": {"cluster": {"name": "main"}},
 }
 VALUES = ("", "0", "-1", "+1", "many", "1 day", "0.25", ".5e1", "1.", "TRUE", "no", "a,,b", "compact, delete", "9" * 20)
-BESIDE_ANOTHER = "min.insync.replicas is greater than default.replication.factor"  # no rule of a value alone
+BESIDE_ANOTHER = "min.insync.replicas is greater than default.replication.factor"  # this rule compares two settings
 NOBODY_MEANS = (" 7 ", "0.5f", "NaN", "tRuE", "compact,  delete", "compact, compact")
 
 
 def values(setting: Setting) -> Iterator[str]:
-    """Those on both sides of what the setting takes, and some that suit nobody or everybody."""
+    """Values on both sides of the setting's bounds, and some that no setting or every setting takes."""
     yield from VALUES
     if setting.default:
         yield setting.default
@@ -64,7 +64,7 @@ def left_to_the_operator(setting: Setting) -> bool:
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_values_are_judged_as_by_the_settings_own_table(kind: str) -> None:
-    """One resource for each, because a refusal names one setting."""
+    """Each value is in a resource of its own, because a refusal names one setting."""
     cases = [(setting, text) for setting in TABLES[kind].values() for text in dict.fromkeys(values(setting))]
     resources = [_resource(kind, number, {setting.name: text}) for number, (setting, text) in enumerate(cases)]
     said: dict[str, str] = {}
@@ -81,7 +81,7 @@ def test_values_are_judged_as_by_the_settings_own_table(kind: str) -> None:
 
 
 def test_what_nobody_means_is_refused_or_taken_as_kafka_would() -> None:
-    """Never something else: a text that is no number can't pass for one."""
+    """The rules never take a text that isn't a number for a number."""
     settings = list(TABLES["Topic"].values())
     cases = [(setting, text) for setting in settings for text in NOBODY_MEANS]
     resources = [_resource("Topic", number, {setting.name: text}) for number, (setting, text) in enumerate(cases)]
@@ -91,7 +91,7 @@ def test_what_nobody_means_is_refused_or_taken_as_kafka_would() -> None:
 
 
 def _resource(kind: str, number: int, config: dict[str, str]) -> str:
-    """In JSON: what is text to one reader of YAML is a number to another."""
+    """A resource as JSON: YAML parsers disagree on which texts are numbers."""
     metadata = {"name": f"case-{number}", "namespace": "shop"}
     spec = {**SPECS[kind], "config": config}
     return json.dumps({"apiVersion": "ottla.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})

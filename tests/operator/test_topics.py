@@ -1,6 +1,7 @@
-"""Topics as resources against real brokers: made, grown, configured, copied, adopted, refused, given up, kept.
+"""Topic resources against real brokers: topics are created, grown, configured, copied, adopted, refused, released and
+kept.
 
-Kubernetes is a stand-in, and the sweeps are called by hand: what a sweep leaves is what is looked at.
+Kubernetes is a stand-in, and each test calls the sweeps itself and checks the state after each.
 """
 
 from __future__ import annotations
@@ -50,14 +51,15 @@ class Operator:
             definition["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
 
     def topic(self, name: str, namespace: str = "shop", cluster: str = "main", **spec: Any) -> None:
-        """What `kubectl apply` would do."""
+        """Does what `kubectl apply` would do."""
         self.kube.put("Topic", name, namespace, spec={"cluster": {"name": cluster, "namespace": "shop"}, **spec})
 
     async def sweep(self) -> Result:
         return await self.reconciler.reconcile(MAIN)
 
     async def settle(self, sweeps: int = 60) -> int:
-        """Sweeps as long as one asks for another at once or for a move; how many there were."""
+        """Sweeps until a sweep asks for no other one at once, nor for one that follows a move. Returns the number of
+        sweeps."""
         for number in range(1, sweeps + 1):
             result = await self.sweep()
             if result.requeue_after is None or result.requeue_after > 2.0:
@@ -66,7 +68,7 @@ class Operator:
         raise AssertionError(f"no rest after {sweeps} sweeps: {self.kube.writes[-10:]}")
 
     async def later(self, seconds: float) -> None:
-        """Time passes, and a sweep notices."""
+        """Advances the time, and sweeps."""
         self.now += seconds
         await self.settle()
 
@@ -83,7 +85,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaCluster]:
 
 @pytest.fixture
 def run(cluster: OttlaCluster) -> Play:
-    """Runs a scene with an operator and an administrator of one's own; the topics go afterwards."""
+    """A function that runs a scene with an operator and an admin client of its own, and deletes all topics
+    afterwards."""
 
     def play(scene: Scene) -> None:
         async def whole() -> None:
@@ -167,7 +170,7 @@ def test_who_changes_everything_back_is_answered_ever_more_slowly(run: Play) -> 
         assert pauses[-1] >= 10.0
         await operator.settle()
         await admin.configure([Configure("orders", {"ottla.owner": "else/where/u-9/2026-01-01T00:00:00Z"})])
-        assert (await operator.sweep()).requeue_after == pauses[0], "forgotten once it was quiet"
+        assert (await operator.sweep()).requeue_after == pauses[0], "the pauses begin anew after a quiet time"
 
     run(scene)
 
@@ -204,11 +207,11 @@ def test_refusals_change_nothing_and_say_what_to_change(run: Play) -> None:
         assert kube.condition("many")[:2] == ("False", "NotEnoughBrokers")
         assert kube.condition("wrong")[:2] == ("False", "InvalidSpec")
         assert kube.condition("dotted-again")[:2] == ("False", "InvalidTopicException")
-        assert "dotted.name" in kube.condition("dotted-again")[2], "the brokers' own sentence"
+        assert "dotted.name" in kube.condition("dotted-again")[2], "the brokers' own message"
         assert set((await admin.look()).topics) == {"legacy", "dotted.name"}
         kube.writes.clear()
         await operator.sweep()
-        assert kube.writes == [], "a refusal is told once"
+        assert kube.writes == [], "a refusal is written once"
         operator.topic("wrong", config={"retention.ms": "10"})
         await operator.settle()
         assert kube.condition("wrong") == ("True", "Ready", "")
@@ -267,7 +270,7 @@ def test_replicas_are_added_throttled_with_progress_and_taken_away_again(run: Pl
         topic = await seen(admin, "orders")
         assert topic.replication_factor == 3
         assert all(not partition.moving for partition in topic.partitions.values())
-        assert not [name for name in topic.overrides if "throttled" in name], "the throttle went with the move"
+        assert not [name for name in topic.overrides if "throttled" in name], "the throttle is removed with the move"
         assert kube.condition("orders", "Reassigning")[:2] in (("False", "Done"), ("-", "-"))
         assert kube.topic("orders")["status"]["replicationFactor"] == 3
         assert "reassignment" not in kube.topic("orders")["status"]
@@ -280,7 +283,7 @@ def test_replicas_are_added_throttled_with_progress_and_taken_away_again(run: Pl
 
 
 def fill(bootstrap: str, topic: str, size_bytes: int) -> None:
-    """Records, so that there is something to copy."""
+    """Produces records, so that a move has bytes to copy."""
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap.split(","), acks="all")
     for _ in range(size_bytes // 100_000):
         producer.send(topic, bytes(100_000))
@@ -306,7 +309,7 @@ def test_a_move_goes_on_under_the_next_operator_and_is_cancelled_when_the_spec_c
         events = len(kube.events)
         successor = Operator(admin.bootstrap, kube)
         assert (await successor.sweep()).requeue_after == MOVING_S
-        assert len(kube.events) == events, "nothing is begun twice"
+        assert len(kube.events) == events, "no step is begun twice"
         successor.topic("orders", partitions=2, replicationFactor=1, config={"min.insync.replicas": 1})
         await successor.settle()
         topic = await seen(admin, "orders")
@@ -349,12 +352,12 @@ def test_a_topic_goes_with_its_resource_or_stays_by_its_policy(run: Play) -> Non
         for name, policy in (("goes", "Delete"), ("stays", "Retain"), ("retained-late", "Delete")):
             operator.topic(name, deletionPolicy=policy)
         await operator.settle()
-        operator.topic("retained-late", deletionPolicy="Retain")  # and deleted before the operator has looked
+        operator.topic("retained-late", deletionPolicy="Retain")  # and deleted before the operator's next sweep
         for name in ("goes", "stays", "retained-late"):
             kube.remove("Topic", name)
         result = await operator.sweep()
         assert result.requeue_after is not None
-        assert set((await admin.look()).topics) == {"goes", "stays", "retained-late"}, "not before it is settled"
+        assert set((await admin.look()).topics) == {"goes", "stays", "retained-late"}, "not before the wait is over"
         await operator.later(15.0)
         topics = (await admin.look()).topics
         assert set(topics) == {"stays", "retained-late"}
@@ -379,7 +382,7 @@ def test_a_restarted_operator_deletes_what_lost_its_resource_meanwhile(run: Play
 
 
 def remade(operator: Operator, *names: str, **spec: Any) -> None:
-    """`kubectl replace --force`: deleted and made again before anybody has looked."""
+    """As `kubectl replace --force`: deletes Topics and creates them again before the operator's next sweep."""
     for name in names:
         operator.kube.remove("Topic", name)
         operator.topic(name, **spec)
@@ -396,11 +399,11 @@ def test_a_topic_deleted_and_made_again_is_another_topic(run: Play) -> None:
         remade(operator, "orders", "kept", partitions=2)
         await operator.sweep()
         assert kube.condition("orders")[:2] == ("False", "Replacing")
-        assert (await seen(admin, "orders")).id == before["orders"].id, "not before it is settled"
+        assert (await seen(admin, "orders")).id == before["orders"].id, "not before the wait is over"
         await operator.later(15.0)
         after = (await admin.look()).topics
         assert after["orders"].id != before["orders"].id
-        assert len(after["orders"].partitions) == 2, "fewer than its predecessor's"
+        assert len(after["orders"].partitions) == 2, "fewer partitions than its predecessor had"
         assert "retention.ms" not in after["orders"].overrides
         assert kube.condition("orders") == ("True", "Ready", "")
         assert kube.topic("orders")["status"]["topicId"] == str(after["orders"].id)
@@ -425,7 +428,7 @@ def test_a_topic_made_again_while_no_operator_ran_is_another_topic(run: Play) ->
         await successor.settle()
         assert (await seen(admin, "orders")).id == before.id
         await successor.later(15.0)
-        assert (await admin.look()).topics == {}, "the deletion counts, whatever the next one says"
+        assert (await admin.look()).topics == {}, "the deletion counts, whatever the next Topic says"
         successor.topic("orders")
         await successor.settle()
         assert (await seen(admin, "orders")).id != before.id
@@ -464,7 +467,8 @@ def test_a_predecessors_topic_that_cant_be_deleted_is_told(run: Play, monkeypatc
 
 
 def test_many_made_again_at_once_keep_their_topics(run: Play) -> None:
-    """As from a backup, or by a tool that replaces whatever it applies: nobody meant their records."""
+    """As after a restore from a backup, or by a tool that replaces every object it applies: nobody meant to delete
+    records."""
 
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube
@@ -477,7 +481,7 @@ def test_many_made_again_at_once_keep_their_topics(run: Play) -> None:
         remade(operator, names[0], replicationFactor=1, paused=True)
         await operator.settle()
         assert all(kube.condition(name) == ("True", "Ready", "") for name in names[1:])
-        assert operator.reconciler.held(MAIN) is None, "nothing waits for a person: all have a Topic"
+        assert operator.reconciler.held(MAIN) is None, "no topic waits for a confirmation: all have a Topic"
         await operator.later(1000.0)
         operator.reconciler.close()
         successor = Operator(admin.bootstrap, kube)
@@ -494,7 +498,7 @@ def test_many_made_again_at_once_keep_their_topics(run: Play) -> None:
 
 @pytest.mark.parametrize("first", ["Cluster", "Topics"])
 def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applied(run: Play, first: str) -> None:
-    """A namespace was deleted, its volumes were kept, and everything is applied again, in either order."""
+    """A namespace was deleted, its volumes were kept, and all resources are applied again, in either order."""
 
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube
@@ -507,7 +511,7 @@ def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applie
             kube.remove("Topic", name)
         kube.remove("Cluster", "main")
 
-        operator = Operator(admin.bootstrap, kube)  # nothing is remembered but what the topics themselves say
+        operator = Operator(admin.bootstrap, kube)  # the only memory is in the topics' own settings
         if first == "Topics":
             operator.topic("orders")
         kube.put("Cluster", "main", spec=CLUSTER)
@@ -527,7 +531,7 @@ def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applie
         kube.remove("Topic", "orders")
         await operator.later(1.0)
         await operator.later(1000.0)
-        assert set((await admin.look()).topics) == {"payments"}, "what was seen under this Cluster goes with its Topic"
+        assert set((await admin.look()).topics) == {"payments"}, "its Topic was seen under this Cluster"
         operator.reconciler.close()
 
     run(scene)
@@ -538,7 +542,8 @@ def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applie
 def test_topics_made_after_the_backup_that_kubernetes_is_restored_from_are_kept(
     run: Play, first: bool, restarted: bool
 ) -> None:
-    """The Cluster is the same one, its topics are there, and nobody has deleted the Topics that aren't.
+    """The Cluster is the same one and its topics exist, but the restored Kubernetes lacks some Topics, which nobody has
+    deleted.
 
     `first`: the operator had seen no Topic of the Cluster when the backup was taken.
     """
@@ -570,12 +575,12 @@ def test_topics_made_after_the_backup_that_kubernetes_is_restored_from_are_kept(
         await operator.later(1000.0)
         await operator.later(1000.0)
         now = {name: topic.id for name, topic in (await admin.look()).topics.items()}
-        assert now == ids | {"later": now["later"]}, "the topic is taken over, and the other one waits"
+        assert now == ids | {"later": now["later"]}, "the topic with a Topic is taken over, and the other topic waits"
         for name in ("orders", "later"):
             kube.remove("Topic", name)
         await operator.later(1.0)
         await operator.later(15.0)
-        assert (await admin.look()).topics.keys() == ids.keys() - {"orders"}, "this Kubernetes has had these Topics"
+        assert (await admin.look()).topics.keys() == ids.keys() - {"orders"}, "this Kubernetes has had their Topics"
         operator.reconciler.close()
 
     run(scene)
@@ -597,7 +602,8 @@ def test_a_record_of_topics_that_somebody_deletes_is_made_again(run: Play) -> No
 
 
 def test_a_record_that_kubernetes_refuses_keeps_no_topic_from_being_made(run: Play) -> None:
-    """As by a quota. What isn't remembered is kept, and the refusal is told; once it is written, topics go as ever."""
+    """A quota refuses the record, for example. The refusal is reported, and topics that aren't in the record are kept.
+    When the record is written, topics are deleted as usual."""
 
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube
@@ -640,14 +646,15 @@ def test_many_at_once_wait_for_a_person(run: Play, caplog: pytest.LogCaptureFixt
         await operator.settle()
         assert len(caplog.records) == 2
         tokens = set()
-        for number in (8, *range(6)):  # some come back, the operator is another one, and the rest are few now
+        # seven Topics come back, and each time another set of topics waits for the confirmation
+        for number in (8, *range(6)):
             operator.topic(f"t-{number}", replicationFactor=1)
             await operator.settle()
             held = operator.reconciler.held(MAIN)
             assert held is not None
             tokens.add(held.message.rpartition("=")[2])
-        assert len(tokens) == 7, "each is of the topics that are held then"
-        assert len(caplog.records) == 2, "those that come back are no news"
+        assert len(tokens) == 7, "each token belongs to the set of topics that are held at that time"
+        assert len(caplog.records) == 2, "topics that come back aren't logged"
         operator.reconciler.close()
         operator = Operator(admin.bootstrap, kube)
         await operator.settle()
@@ -680,7 +687,7 @@ def test_more_than_fits_into_a_sweep(run: Play, monkeypatch: pytest.MonkeyPatch)
         await operator.sweep()
         changed = [topic for topic in (await admin.look()).topics.values() if "retention.ms" in topic.overrides]
         moved = [topic for topic in (await admin.look()).topics.values() if topic.replication_factor == 2]
-        assert {topic.name for topic in moved} <= {topic.name for topic in changed}, "steps are in order"
+        assert {topic.name for topic in moved} <= {topic.name for topic in changed}, "configured before moved"
         assert len(changed) == 2
         await operator.settle()
         for name in names:
@@ -734,7 +741,7 @@ def test_the_definition_deleted_and_back_loses_nothing(run: Play) -> None:
         definition = kube.put("CustomResourceDefinition", "topics.ottla.dev", "")
         definition["metadata"]["creationTimestamp"] = "2026-03-01T00:00:00Z"
         await operator.later(1000.0)
-        assert operator.reconciler.held(MAIN) is not None, "older than the definition"
+        assert operator.reconciler.held(MAIN) is not None, "the topics are older than the definition"
         operator.topic("orders", config={"retention.ms": "6"})
         await operator.settle()
         after = await seen(admin, "orders")
@@ -763,7 +770,7 @@ def test_other_namespaces_by_the_clusters_leave(run: Play) -> None:
         assert kube.condition("theirs", namespace="team")[0] == "True"
         kube.put("Cluster", "main", spec={})
         await operator.settle()
-        assert set((await admin.look()).topics) == {"theirs"}, "what is there stays"
+        assert set((await admin.look()).topics) == {"theirs"}, "the existing topic stays"
 
     run(scene)
 
@@ -792,7 +799,7 @@ def test_brokers_that_only_start_are_waited_for_without_a_fuss(run: Play, caplog
         starting = Operator("127.0.0.1:1", kube)
         with caplog.at_level("INFO", "ottla.operator"):
             for _ in range(4):
-                assert (await starting.sweep()).requeue_after == BROKERS_S  # never longer
+                assert (await starting.sweep()).requeue_after == BROKERS_S  # the pause never grows
         assert [(record.levelname, record.name) for record in caplog.records] == [("INFO", "ottla.operator.topic")]
         assert kube.condition("new")[:2] == ("False", "ClusterUnreachable")
         assert kube.events == []

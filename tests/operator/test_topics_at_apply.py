@@ -1,4 +1,4 @@
-"""What the API server's own code says to Topics that can't be: refused at apply, each in a sentence."""
+"""Mistakes in Topics are refused at apply by the API server's own code, each in one sentence."""
 
 from __future__ import annotations
 

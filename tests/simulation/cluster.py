@@ -194,7 +194,7 @@ class Node:
             stand_for_controller(broker, config, connect_to)
             await broker.serve()
             self.serving = True
-            waiting = [asyncio.ensure_future(event.wait()) for event in (self._stopping, broker.failed)]
+            waiting = [asyncio.ensure_future(event.wait()) for event in (self._stopping, broker.tasks.failed)]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in waiting:
                 task.cancel()

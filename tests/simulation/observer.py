@@ -352,8 +352,7 @@ class Observer:
 
 
 def _incarnation(node: Node) -> str:
-    registration = node.broker and node.broker._registration
-    return registration.broker.incarnation if registration else ""
+    return "" if node.broker is None else node.broker.membership.incarnation
 
 
 def _latest_by_key(log: Log, start: int, end: int) -> dict[bytes | None, bytes]:

@@ -19,11 +19,10 @@ from ottla.broker.candidates import Candidates
 from ottla.broker.coordination.runtime import Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.offsets import Offsets
-from ottla.broker.log import compaction, compactor, pending_snapshot, producers, recovery
-from ottla.broker.log import log as log_module
+from ottla.broker.log import compaction, compactor, pending_snapshot, producers, segment_recovery, shortening
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.epochs import LeaderEpochs
-from ottla.broker.log.pending_flush import PendingFlush
+from ottla.broker.log.flushing import PendingFlush
 from ottla.broker.log.producers import Duplicate, ProducerEntry, Producers
 from ottla.broker.log.resident import WAIT
 from ottla.broker.partition import Partition
@@ -335,7 +334,7 @@ def the_eligible_may_be_elected_and_the_watermark_moves_on() -> None:
 
 @bug
 def producers_state_survives_a_truncation() -> None:
-    log_module.producers_at = lambda end, now, *rest: now  # type: ignore[attr-defined]
+    shortening.producers_at = lambda end, now, *rest: now  # type: ignore[attr-defined]
 
 
 @bug
@@ -388,7 +387,7 @@ def a_failed_start_is_marked_as_a_clean_stop() -> None:
 
 @bug
 def recovery_believes_every_batch() -> None:
-    recovery.crc_valid = lambda *args: True  # type: ignore[attr-defined]
+    segment_recovery.crc_valid = lambda *args: True  # type: ignore[attr-defined]
 
 
 @bug
@@ -425,7 +424,7 @@ def producer_snapshots_keep_one_batch() -> None:
             shortened.batches = entry.batches[-1:]
             return shortened
 
-        return lambda entries: original({producer_id: short(entry) for producer_id, entry in entries.items()})
+        return lambda producers: original((producer_id, short(entry)) for producer_id, entry in producers)
 
     for module in (producers, pending_snapshot):
         _replace(module, "snapshot_pieces", pieces)

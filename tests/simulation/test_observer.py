@@ -45,8 +45,8 @@ class World:
             def get_by_id(self, *_: object) -> Any:
                 return replica
 
-        registration = SimpleNamespace(broker=SimpleNamespace(incarnation=incarnation))
-        self.nodes[broker].broker = SimpleNamespace(_registration=registration, partitions=Replicas([replica]))
+        membership = SimpleNamespace(incarnation=incarnation)
+        self.nodes[broker].broker = SimpleNamespace(membership=membership, partitions=Replicas([replica]))
 
     def ends(self, broker: int) -> None:
         """Ends the process."""

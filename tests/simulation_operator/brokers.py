@@ -101,7 +101,8 @@ class Brokers:
 
     def now(self, *, internal: bool = True) -> KafkaCluster:
         """The cluster's metadata, as a broker would answer."""
-        in_sync = self.running().keys() - self._behind.keys()
+        running = self.running()
+        in_sync = running.keys() - self._behind.keys()
         topics = {}
         load: dict[int, int] = {}
         for topic in self.topics.values():
@@ -115,11 +116,15 @@ class Brokers:
                     load[broker] = load.get(broker, 0) + 1
             if internal or topic.name != INTERNAL:
                 topics[topic.name] = replace(topic, partitions=partitions)
-        return KafkaCluster({each: self.rack(each) for each in self.running()}, topics, load, dict(self.settings))
+        racks = {broker: self._rack_of(pod) for broker, pod in running.items()}
+        return KafkaCluster(racks, topics, load, dict(self.settings))
 
     def rack(self, broker: int) -> str | None:
-        """The rack in the environment of the broker's pod."""
-        name = self.running()[broker]
+        """The rack of a broker that serves."""
+        return self._rack_of(self.running()[broker])
+
+    def _rack_of(self, name: str) -> str | None:
+        """The rack in the environment of a broker's pod."""
         pod = self._server.get_now("Pod", name)
         assert pod is not None
         told = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}

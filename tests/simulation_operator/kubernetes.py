@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -135,12 +136,12 @@ class ApiServer(World):
 
     def all(self, kind: str, component: str = "") -> list[Object]:
         """All objects of a kind; with `component` only those of that component."""
-        return [
-            item
-            for (its_kind, _, _), item in sorted(self.objects.items())
-            if its_kind == kind
-            and (not component or (item["metadata"].get("labels") or {}).get(COMPONENT) == component)
+        found = [
+            (key, item)
+            for key, item in self.objects.items()
+            if key[0] == kind and (not component or (item["metadata"].get("labels") or {}).get(COMPONENT) == component)
         ]
+        return [item for _, item in sorted(found, key=itemgetter(0))]
 
     def pods(self, component: str) -> dict[str, Object]:
         """The pods that an existing StatefulSet owns."""

@@ -1,7 +1,8 @@
-"""One broker and one SparkSession for all of these tests; Spark's own Kafka connector is in it, to compare with.
+"""One broker and one SparkSession for all tests of this folder. The session also has Spark's own Kafka connector, to
+compare with.
 
-OTTLA_TEST_BOOTSTRAP=host:port reads from and writes to another broker, Apache Kafka for one: everything here must pass
-against it too.
+With OTTLA_TEST_BOOTSTRAP=host:port the tests read from and write to another broker, for example Apache Kafka: all of
+them must pass against it, too.
 """
 
 from __future__ import annotations
@@ -55,6 +56,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def topics(bootstrap: str) -> Iterator[Topics]:
-    """Makes topics and fills them."""
+    """Creates topics and fills them."""
     with Topics(bootstrap) as made:
         yield made

@@ -1,7 +1,7 @@
 """A client of Spark Connect: `python -m tests.spark.connect SERVER BOOTSTRAP TOPIC TARGET FOLDER`, which prints JSON.
 
-TOPIC is written to TARGET by foreachBatch, which runs in a process of the server's; the listener runs in this one. A
-process has a session of Spark Connect or a classic one, never both.
+TOPIC is written to TARGET by foreachBatch, which runs in a process of the server; the listener runs in this process. A
+process has either sessions of Spark Connect or classic ones, so the client is a program of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOLD_S = 60
 
 
 class Told(LagListener):
-    """Notes the sum of each lag, and that the query's end was told."""
+    """Notes the sum of each lag, and whether the query's end was reported."""
 
     def __init__(self) -> None:
         super().__init__(lambda query, lag: self.seen.append(sum(lag.values())))
@@ -49,7 +49,8 @@ def main() -> None:
     while not (listener.ended and listener.seen[-1:] == [0]) and time.monotonic() < deadline:
         time.sleep(0.1)
     print(json.dumps([listener.seen, [[each.description, each.metrics] for each in listener.sources.get("each", [])]]))
-    # In PySpark 4.3 it waits for ever while an event is on its way: it holds the lock that the event's thread needs.
+    # In PySpark 4.3 removeListener waits for ever if an event is on its way: it holds the lock that the event's thread
+    # needs.
     spark.streams.removeListener(listener)
     spark.stop()
 

@@ -1,8 +1,9 @@
-"""A driver to be killed: `python -m tests.spark.driver BOOTSTRAP TOPIC FOLDER [hold]` writes a topic to Parquet.
+"""A driver for tests to kill: `python -m tests.spark.driver BOOTSTRAP TOPIC FOLDER [hold]` writes a topic to Parquet.
 
-With `hold`, the task of partition 1 stops within its first micro-batch's write, once another task's file is there, and
-says so by the file `within` in FOLDER. With `into TARGET` the topic is written to another one, where `hold` stops that
-task before its end, so that its rows are on the way and those of the other task have arrived.
+With `hold`, the task of partition 1 stops within the write of its first micro-batch. As soon as another task has
+written a file, it creates the file `within` in FOLDER. With `into TARGET`, the topic is written to another topic. There
+`hold` stops the task of partition 1 before its end, when its rows are on the way and the other task's rows have
+arrived.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def into(found: DataFrame, bootstrap: str, target: str, checkpoint: str, hold: bool) -> None:
-    """Keys and values of a stream to a topic, for good or until its partition 1 is held."""
+    """Writes the keys and values of a stream to a topic. With `hold`, partition 1's task never ends."""
     if hold:
         found = found.mapInArrow(held_at_the_end, found.schema)
     writer = found.select("key", "value").writeStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
@@ -50,18 +51,18 @@ def into(found: DataFrame, bootstrap: str, target: str, checkpoint: str, hold: b
 
 
 def held_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows as they are; those of partition 1 are not followed by an end, until the process is killed."""
+    """The rows unchanged. After rows of partition 1 no end follows until the process is killed."""
     held = False
     for batch in batches:
         yield batch
         held = held or 1 in batch["partition"].to_pylist()
     if held:
         time.sleep(HELD_S)
-        raise AssertionError("nobody killed this worker")
+        raise AssertionError("this worker wasn't killed")
 
 
 def held_within(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What holds partition 1's rows back half-way, until its process is killed."""
+    """A function that passes half of partition 1's rows on, and holds the rest back until the process is killed."""
     before = set((folder / "rows").rglob("*.parquet"))
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,7 +77,7 @@ def held_within(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
                 if any(each.stat().st_size for each in written):
                     (folder / "within").touch()
                 time.sleep(0.05)
-            raise AssertionError("nobody killed this worker")
+            raise AssertionError("this worker wasn't killed")
 
     return held
 

@@ -1,6 +1,7 @@
-"""A driver with executors of its own: `python -m tests.spark.executors BOOTSTRAP TOPIC TARGET` prints what it counted.
+"""A driver with executors of its own: `python -m tests.spark.executors BOOTSTRAP TOPIC TARGET` prints its counts.
 
-TOPIC is read while one of two executors is killed, and then written to TARGET by tasks of which one fails at first.
+TOPIC is read while one of two executors is killed. Then TARGET is written by tasks, one of which fails at its first
+attempt.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def main() -> None:
 
 
 def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> tuple[int, int]:
-    """How many different values a read finds, and how many executors were killed while it was under way.
+    """The number of distinct values that a read finds, and the number of executors that were killed during the read.
 
-    Tasks have read some rows when they hold the rest back, until the executor of one of them is killed.
+    Tasks read some rows, and hold the rest back until the executor of one of them is killed.
     """
     victims: list[psutil.Process] = []
     killed = folder / "killed"
@@ -52,7 +53,7 @@ def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Pa
             victims.extend(each for held in folder.glob("held-*") if (each := executor_of(int(held.name[5:]))))
             time.sleep(0.05)
         del victims[1:]
-        with suppress(psutil.NoSuchProcess):  # it ended by itself
+        with suppress(psutil.NoSuchProcess):  # the executor has ended by itself
             for each in victims:
                 each.kill()
         killed.touch()
@@ -72,16 +73,16 @@ def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Pa
 
 
 def executor_of(worker: int) -> psutil.Process | None:
-    """The executor that a Python worker belongs to, while both run."""
+    """The executor that a Python worker belongs to; None if one of them has ended."""
     try:
         above = psutil.Process(worker).parents()
         return next((each for each in above if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())), None)
-    except psutil.Error:  # it has ended, or is about to
+    except psutil.Error:  # the process has ended, or is about to
         return None
 
 
 def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows as they are; the first attempt at the first task fails at their end."""
+    """The rows unchanged; after them the first attempt of the first task fails."""
     yield from batches
     context = TaskContext.get()
     assert context is not None

@@ -1,7 +1,7 @@
-"""What the JVMs of these tests are started with, on one machine: a driver, or a `local-cluster` with executors.
+"""Settings of the JVMs of these tests, all on one machine: a driver, or a `local-cluster` with executors.
 
-They live for too short a time to get back what the second of Java's compilers costs: without it a session that runs
-three small queries takes 11 s of CPU in place of 22.
+The JVMs live too briefly for Java's second compiler to pay off: without it a session that runs three small queries
+takes 11 s of CPU instead of 22.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pyspark
 
-HOME = Path(pyspark.__file__).parent  # SPARK_HOME, without which a local-cluster doesn't find what to start
+HOME = Path(pyspark.__file__).parent  # SPARK_HOME, where a local-cluster finds its programs
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 DRIVER = {"spark.driver.defaultJavaOptions": _ONE_COMPILER}
 _MEMORY_MB = 600
 
 
 def local_cluster(*, executors: int, cores: int) -> dict[str, str]:
-    """The settings for so many executors of so many cores each, which are processes."""
+    """The settings for this number of executors, which are processes, with this number of cores each."""
     return {
         **DRIVER,
         "spark.master": f"local-cluster[{executors},{cores},{_MEMORY_MB}]",
@@ -29,5 +29,5 @@ def local_cluster(*, executors: int, cores: int) -> dict[str, str]:
 
 
 def keywords(settings: dict[str, str]) -> dict[str, str]:
-    """Settings as `spark_session` takes them."""
+    """Settings as keyword arguments of `spark_session`."""
     return {name.replace(".", "__"): value for name, value in settings.items()}

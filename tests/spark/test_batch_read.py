@@ -1,4 +1,5 @@
-"""Batch reads: the same options give the same rows as Spark's own connector, and what they don't share."""
+"""Batch reads: the same options give the same rows as with Spark's own connector; and the behaviour that only ours
+has."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ HEADERS = (("trace", b"1"), ("empty", b""), ("null", None), ("größe", b"x"))
 
 @pytest.fixture(scope="module")
 def varied(topics: Topics) -> str:
-    """Three partitions: every codec, nulls, headers; short; empty."""
+    """Three partitions: one with every codec, nulls and headers, a short one and an empty one."""
     topic = topics.create(3, name="varied")
     kinds = [(None, b"a"), (b"k", None), (None, None), (b"", b""), (b"key", b"v" * 1000)]
     for codec in range(5):
@@ -37,7 +38,7 @@ def varied(topics: Topics) -> str:
 
 @pytest.fixture(scope="module")
 def other(topics: Topics) -> str:
-    """LogAppendTime, of which the broker says when."""
+    """A topic with LogAppendTime, whose timestamps the broker sets."""
     topic = topics.create(1, name="varied-too", message_timestamp_type="LogAppendTime")
     topics.fill(topic, 0, 10)
     return topic
@@ -77,7 +78,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "everything at once": {
         "subscribePattern": "{varied}",
         "startingTimestamp": BEGIN_MS + 1000,
-        "startingOffsets": "earliest",  # a timestamp goes before it
+        "startingOffsets": "earliest",  # startingTimestamp takes precedence over it
         "startingOffsetsByTimestampStrategy": "LATEST",
         "endingOffsets": {"{varied}": {"0": -1, "1": 6, "2": -1}},
         "failOnDataLoss": False,
@@ -115,15 +116,15 @@ def test_equals_sparks_connector(spark: SparkSession, bootstrap: str, varied: st
 
 
 def test_every_option_is_compared() -> None:
-    """In the matrix above, or where streams and deleted records are compared."""
-    elsewhere = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}  # test_stream
+    """Every option is in the matrix above, or in the tests of streams and deleted records."""
+    elsewhere = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}  # in test_stream
     reading = {name.lower() for name in KNOWN} - {"topic", "path", "checkpointlocation"}
     compared = {name.lower() for options in MATRIX.values() for name in options}
     assert reading - compared == {name.lower() for name in elsewhere}
 
 
 def test_spark_finds_the_source_by_itself(spark: SparkSession, bootstrap: str, varied: str) -> None:
-    """Without `register`, as in a session that knows nothing of us."""
+    """Spark finds the source without `register`, in a new session."""
     other = spark.newSession()
     assert read(other, bootstrap, "ottla", {"subscribe": varied}).count() == 32
 
@@ -209,7 +210,8 @@ def test_an_unreachable_broker_is_named_in_time(spark: SparkSession, listening: 
         began = time.monotonic()
         with pytest.raises(PySparkException, match=rf"failed for 1000 ms .*{re.escape(address)}\b"):
             read(spark, address, "ottla", options).count()
-        assert time.monotonic() - began < 20  # Spark starts a Python process to plan; request.timeout.ms is 30 s
+        # planning starts a Python process; far less than request.timeout.ms, which is 30 s
+        assert time.monotonic() - began < 20
 
 
 def test_the_schema_is_checked(spark: SparkSession, bootstrap: str, varied: str) -> None:

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: what a cold process takes, and what happens where nothing can be written."""
+"""The cache of compiled kernels: a cold process's CPU time, and a cache directory that can't be written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from tests.peers.tools import ROOT
 
-FIRST_BATCH_MULTIPLE_MAX = 6.0  # of what Spark's daemon takes to load: 2.4 to 3.5; with compiling it is 11 to 22
+FIRST_BATCH_MULTIPLE_MAX = 6.0  # times the load of Spark's daemon; measured: 2.4 to 3.5, and with compiling 11 to 22
 
-# Numba looks for places by trying to write there; a test that runs as root can't be kept out by permissions.
+# Numba tries to write to a directory before it uses it. Permissions can't stop a test that runs as root.
 NOWHERE = """
 import os
 from numba.core import caching
@@ -47,7 +47,7 @@ print(json.dumps([cost, forked - began, rows, compiled, compiling._config.CACHE_
 
 
 class Worker(NamedTuple):
-    """What became of a cold worker."""
+    """The measurements of a cold worker."""
 
     first_batch_s: float
     """CPU seconds from its fork to its first batch."""
@@ -70,7 +70,8 @@ def run(program: str, **environment: str) -> Worker:
 
 
 def test_the_first_batch_of_a_cold_worker_takes_little_more_than_spark_itself() -> None:
-    """As a multiple of what Spark's daemon takes to load, the least of each: seconds differ between machines."""
+    """A multiple of the time that Spark's daemon takes to load, because seconds differ between machines. The least of
+    five times is taken for both."""
     run(DECODE)
     workers = [run(DECODE) for _ in range(5)]
     assert [each.compiled for each in workers] == [0] * len(workers)
@@ -80,7 +81,7 @@ def test_the_first_batch_of_a_cold_worker_takes_little_more_than_spark_itself() 
 
 
 def test_a_cache_directory_that_cannot_be_written() -> None:
-    """Then numba's next place serves."""
+    """Numba then uses the next directory of its list."""
     assert run(DECODE, NUMBA_CACHE_DIR="/dev/null/kernels").rows == 1
 
 

@@ -52,9 +52,10 @@ def source():
 
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server with two cores; its JVM and the Python workers below it are killed at the end.
+    """The URL of a server with two cores; its JVM and its Python workers are killed at the end.
 
-    Each try of a test has a server of its own, whose last words stand beside the test's if it fails.
+    Each attempt at a test has a server of its own. If the attempt fails, the end of the server's log is printed beside
+    the test's output.
     """
     ensure_java()
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
@@ -100,7 +101,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def filled(topics: Topics) -> tuple[str, str]:
-    """A topic with records and one without."""
+    """A topic with records, and an empty one."""
     topic = topics.create(2)
     for partition in range(2):
         topics.fill(topic, partition, COUNT)
@@ -112,7 +113,7 @@ def values(topics: Topics, topic: str) -> Counter[bytes | None]:
 
 
 def run(command: Sequence[str | Path], folder: Path) -> str:
-    """Runs a program to its end; what it printed."""
+    """Runs a program to its end; its output."""
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False
@@ -125,7 +126,7 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
 def test_foreach_batch_and_listener_under_spark_connect(
     server: str, filled: tuple[str, str], bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """The listener said nothing: progress comes as what was read out of its JSON, not as the JSON."""
+    """Earlier, the listener noted nothing: under Spark Connect progress arrives already parsed, and not as JSON."""
     topic, target = filled
     command = [sys.executable, "-m", "tests.spark.connect", server, bootstrap, topic, target, str(tmp_path)]
     lags, sources = json.loads(run(command, ROOT).splitlines()[-1])
@@ -139,7 +140,7 @@ def test_foreach_batch_and_listener_under_spark_connect(
 def test_a_declarative_pipeline_reads_a_topic_and_writes_one(
     server: str, filled: tuple[str, str], bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """Every sink of spark-pipelines ended in "unknown option 'queryname'"."""
+    """Earlier, every sink of spark-pipelines failed with "unknown option 'queryname'"."""
     topic, target = filled
     (tmp_path / "transformations").mkdir()
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(storage=(tmp_path / "storage").as_uri()))

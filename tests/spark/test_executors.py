@@ -1,4 +1,4 @@
-"""Executors of their own, one of which is killed, and a task that is tried again: local-cluster, in another process."""
+"""Real executors, in a local-cluster of another process: one is killed, and one task is retried."""
 
 from __future__ import annotations
 

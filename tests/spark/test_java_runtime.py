@@ -1,4 +1,4 @@
-"""Spark on the Java runtime from PyPI, in a process that finds no other."""
+"""Spark on the Java runtime from PyPI, in a process without another Java on its PATH."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(json.dumps([rows.count(), runtime, os.environ["JAVA_HOME"]]))
 
 
 def path_without_java(folder: Path) -> str:
-    """The programs on the PATH, except Java's."""
+    """A folder with links to all programs on the PATH, except Java's."""
     folder.mkdir()
     for directory in map(Path, os.environ["PATH"].split(os.pathsep)):
         for program in directory.iterdir() if directory.is_dir() else ():

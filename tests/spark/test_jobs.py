@@ -1,4 +1,4 @@
-"""The pipelines, one after another over the same small topic, and how they fail."""
+"""The pipelines, one after another over the same small topic, and their failures."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ottla.spark.jobs.load import load
 from ottla.spark.jobs.sink import sink
 from tests.spark.topics import BEGIN_MS, Topics
 
-NOBODY = "127.0.0.1:1"  # a port that nobody listens on
+NOBODY = "127.0.0.1:1"  # no process listens on this port
 
 
 @pytest.fixture(scope="module")
 def events(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Loaded from CSV: two airlines, two hours, one delay missing."""
+    """A topic loaded from CSV: two airlines, two hours, one missing delay."""
     path = tmp_path_factory.mktemp("files") / "flights.csv"
     path.write_text(
         "carrier,time,delay\n"
@@ -82,7 +82,7 @@ def test_files_of_json_lines(spark: SparkSession, bootstrap: str, events: str, t
 def test_files_keep_headers_and_bytes(
     spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path, format: str
 ) -> None:
-    """Values were cast to strings, whatever they were, and headers were dropped."""
+    """Earlier, every value was cast to a string, and headers were dropped."""
     topic = topics.create(1)
     records = [
         Record(0, BEGIN_MS, b"\xff\x00", b"\xc3\x28", (("h", b"\xfe"), ("n", None))),
@@ -150,7 +150,7 @@ def test_a_stream_that_finds_nobody_ends_in_one_line(
 
     with pytest.raises(SystemExit):
         job()
-    # librdkafka's producers of other tests, whose brokers are gone, write to the same place.
+    # Producers of other tests, whose brokers are gone, may still print librdkafka's messages, which begin with "%".
     errors = [line for line in capfd.readouterr().err.strip().splitlines() if not line.startswith("%")]
     assert errors == [
         f"error: Metadata failed for 1000 ms (bootstrap {NOBODY}): cannot connect to {NOBODY}: Connection refused"

@@ -1,4 +1,4 @@
-"""What Spark itself puts among the options, and a real Java beside our translation of its regular expressions."""
+"""The options that Spark itself adds, and Java's regular expressions compared with our translation of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from ottla.spark.positions import Position
 from tests.spark.topics import Topics
 from tests.unit.spark.test_java_pattern import MATCHED, NAMES, REFUSED
 
-KNOWN_TO_JAVA = {"(?x)a b", "(?<=a+)b", r"\b{g}", "{2}"}  # refused for want of an equal in Python
+# our translation refuses these, because Python has no equivalent
+KNOWN_TO_JAVA = {"(?x)a b", "(?<=a+)b", r"\b{g}", "{2}"}
 
 
 def test_a_named_stream_writes_to_a_topic(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """It ended in "unknown option 'queryname'", as every sink of spark-pipelines did."""
+    """Earlier, the stream failed with "unknown option 'queryname'", as every sink of spark-pipelines did."""
     source, target = topics.create(1), topics.create(1)
     topics.fill(source, 0, 50)
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", source)
@@ -48,7 +49,8 @@ def test_tables_and_views(spark: SparkSession, bootstrap: str, topics: Topics) -
 
 
 def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
-    """Java is the judge of the table that the translation is tested by, and refuses what is refused, or knows more."""
+    """A real Java confirms the unit tests' table of patterns, and refuses all patterns that ours refuses, except
+    KNOWN_TO_JAVA."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     for pattern, matched in MATCHED:
@@ -60,7 +62,7 @@ def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
 
 
 def test_sparks_own_source_reads_our_offsets(spark: SparkSession) -> None:
-    """Its JsonUtils finds a topic without partitions where we keep a topic's id."""
+    """Spark's JsonUtils takes the entry with our topic ids for a topic without partitions."""
     offsets = {TopicPartition("a", 0): 5, TopicPartition("a", 1): 7, TopicPartition("b", 0): 0}
     text = json.dumps(Position(offsets, {"a": UUID(int=1), "b": UUID(int=2)}).json())
     jvm = spark.sparkContext._jvm

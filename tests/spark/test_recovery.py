@@ -26,7 +26,7 @@ COUNT = 1000
 
 @contextmanager
 def running(bootstrap: str, topic: str, folder: Path, *hold: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver; it, its JVM and its workers are killed at the end, so that none of them can tidy up."""
+    """Runs a driver. At the end, the driver, its JVM and its workers are killed, so none of them can clean up."""
     command = [sys.executable, "-m", "tests.spark.driver", bootstrap, topic, str(folder), *hold]
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
@@ -68,11 +68,11 @@ def test_killed_between_and_within_micro_batches(
     with running(bootstrap, topic, tmp_path) as process:
         wait_until(process, tmp_path, "a micro-batch is committed", lambda: committed(tmp_path) >= 1)
     before = committed(tmp_path)
-    assert before < 2 * COUNT // LIMIT, "it was done before it was killed"
+    assert before < 2 * COUNT // LIMIT, "the driver had finished before it was killed"
     with running(bootstrap, topic, tmp_path, "hold") as process:
         wait_until(process, tmp_path, "one task has written, another is writing", (tmp_path / "within").exists)
         kill_workers(process)
-        assert process.wait(200) != 0  # Spark doesn't try a task twice on one machine
+        assert process.wait(200) != 0  # in local mode Spark doesn't retry a task
     assert committed(tmp_path) == before
     with running(bootstrap, topic, tmp_path) as process:
         assert process.wait(200) == 0, (tmp_path / "driver.log").read_text()[-3000:]
@@ -80,7 +80,7 @@ def test_killed_between_and_within_micro_batches(
     expected = Counter(f"{partition}:{index}" for partition in range(2) for index in range(COUNT))
     found = Counter(row.value for row in spark.read.parquet(str(tmp_path / "rows")).select("value").collect())
     assert found == expected
-    # A reader that doesn't know Spark's list of files may see files of a failed micro-batch, and never misses one.
+    # A reader that ignores Spark's list of files may see files of a failed micro-batch, but misses no record.
     files = [each for each in (tmp_path / "rows").rglob("*.parquet") if each.stat().st_size]
     seen = {value for each in files for value in parquet.ParquetFile(each).read(["value"])["value"].to_pylist()}
     assert seen == set(expected)
@@ -88,7 +88,7 @@ def test_killed_between_and_within_micro_batches(
 
 @pytest.mark.timeout(900)  # two drivers start
 def test_killed_in_a_write_to_a_topic(bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """At least once: nothing is missing, and twice is what the micro-batch under way had written by then."""
+    """At least once: no record is missing, and only records that the killed micro-batch had written are there twice."""
     topic, target = topics.create(2), topics.create(1)
     for partition in range(2):
         topics.fill(topic, partition, COUNT)

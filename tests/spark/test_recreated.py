@@ -1,4 +1,4 @@
-"""A topic that is deleted and created anew under a stream or a planned read: on a real broker, without Spark."""
+"""A topic that is deleted and created anew during a stream or a planned read, on a real broker, without Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def values(reader: Any, tasks: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("count", [40, 250])
 def test_under_a_checkpoint(bootstrap: str, topics: Topics, count: int) -> None:
-    """100 were read of the old one. Of 250 in the new one the first 100 were skipped, of 40 all."""
+    """The checkpoint is at offset 100 of the old topic. Earlier, the first 100 of 250 new records were skipped, and all
+    of 40."""
     topic = topics.create(1)
     topics.fill(topic, 0, 100)
     first = source(bootstrap, topic, startingOffsets="earliest").streamReader(SCHEMA)

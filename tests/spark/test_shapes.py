@@ -1,4 +1,5 @@
-"""Topics of awkward shapes: a great many of them, one of many partitions, and one that compaction has left gaps in."""
+"""Topics of unusual shapes: very many topics, a topic with very many partitions, and one with gaps left by
+compaction."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ KEYS, ROUNDS = 10, 12
 
 @pytest.fixture
 def many(topics: Topics) -> Iterator[list[str]]:
-    """Topics of one record each; gone afterwards, so that later tests ask for metadata of a few."""
+    """Topics of one record each. They are deleted afterwards, so that the metadata in later tests stays small."""
     names = topics.create_many(MANY, name="many")
     for index, name in enumerate(names):
         topics.write(name, 0, [Record(0, BEGIN_MS, None, b"%d" % index)])
@@ -39,7 +40,7 @@ def test_a_thousand_topics_by_pattern(spark: SparkSession, bootstrap: str, many:
 
 @pytest.fixture(scope="module")
 def wide(spark: SparkSession, bootstrap: str, topics: Topics) -> Iterator[str]:
-    """A topic of many partitions, each with none to four records, written by four tasks; gone afterwards."""
+    """A topic of many partitions, each with none to four records, written by four tasks. It is deleted afterwards."""
     topic = topics.create(MANY, name="wide")
     rows = [(partition, f"{partition}:{index}") for partition in range(MANY) for index in range(partition % 5)]
     frame = spark.createDataFrame(rows, "partition int, value string").repartition(4, "partition")
@@ -50,7 +51,7 @@ def wide(spark: SparkSession, bootstrap: str, topics: Topics) -> Iterator[str]:
 
 
 def rows_of_wide(found: Iterable[Row]) -> bool:
-    """Whether these are its rows: each once, where it belongs."""
+    """Whether these are the rows of `wide`: each once, in its own partition."""
     return Counter((row.partition, row.offset, bytes(row.value)) for row in found) == Counter(
         (partition, index, b"%d:%d" % (partition, index)) for partition in range(MANY) for index in range(partition % 5)
     )
@@ -59,11 +60,11 @@ def rows_of_wide(found: Iterable[Row]) -> bool:
 def test_a_thousand_partitions(spark: SparkSession, bootstrap: str, wide: str) -> None:
     rows = read(spark, "ottla", bootstrap, wide).withColumn("task", f.spark_partition_id()).collect()
     assert rows_of_wide(rows)
-    assert len({row.task for row in rows}) == 32  # for 800 partitions that aren't empty
+    assert len({row.task for row in rows}) == 32  # for the 800 partitions with records
 
 
 def test_a_thousand_partitions_in_limited_micro_batches(spark: SparkSession, bootstrap: str, wide: str) -> None:
-    """Each partition that has rows gives one at least, in proportion to what it has."""
+    """Each partition with rows left gives at least one row to a micro-batch, and more in proportion to its rows."""
     stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", wide)
     stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "600")
     writer = stream.load().select("partition", "offset", "value").writeStream.format("memory").queryName("wide")
@@ -75,21 +76,22 @@ def test_a_thousand_partitions_in_limited_micro_batches(spark: SparkSession, boo
 
 @pytest.fixture(scope="module")
 def compacted(topics: Topics) -> str:
-    """The last value of each key but one, whose tombstone is last, after gaps where the earlier ones were."""
+    """A topic with the last value of each key, and gaps before it where older values were. One key's last record is a
+    tombstone."""
     configs = {
         "min_cleanable_dirty_ratio": "0.01",
         "segment_ms": "1",
-    }  # records a second apart: a segment for each batch
+    }  # every record is a second later than the one before, so each batch has a segment of its own
     topic = topics.create(1, name="compacted", cleanup_policy="compact", **configs)
     for turn in range(ROUNDS):
-        # A key that only this round has keeps every segment from vanishing, and puts gaps between records.
+        # The key that only this round has keeps the segment from vanishing, and separates the gaps.
         rows = [Record(0, BEGIN_MS + 1000 * turn, b"only-%d" % turn, b"%d" % turn)] if turn % 3 == 0 else []
         rows += [Record(0, BEGIN_MS + 1000 * turn, b"k%d" % key, b"%d:%d" % (key, turn)) for key in range(KEYS)]
         topics.write(topic, 0, rows)
     topics.write(topic, 0, [Record(0, BEGIN_MS + 1000 * ROUNDS, b"k0", None)])
     topics.write(
         topic, 0, [Record(0, BEGIN_MS + 1000 * (ROUNDS + 1), b"last", b"")]
-    )  # the active segment stays as it is
+    )  # the active segment is never compacted
     deadline = time.monotonic() + 90
     while len(topics.records(topic)) > ROUNDS // 3 + KEYS + 1:
         assert time.monotonic() < deadline, "the topic isn't compacted"
@@ -113,11 +115,11 @@ def test_gaps(spark: SparkSession, bootstrap: str, compacted: str, options: dict
         read(spark, kind, bootstrap, compacted, **given).orderBy("offset").collect() for kind in ("kafka", "ottla")
     )
     assert ours == theirs
-    assert 0 < len(ours) < 50  # of 55 offsets at least
+    assert 0 < len(ours) < 50  # out of at least 55 offsets
 
 
 def test_a_stream_over_gaps(spark: SparkSession, bootstrap: str, compacted: str, tmp_path: Path) -> None:
-    """Micro-batches of fewer offsets than the gaps are wide: some have no record, and the stream goes on."""
+    """A micro-batch has fewer offsets than a gap is wide: some have no records, and the stream still goes on."""
     stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
     stream = stream.option("subscribe", compacted).option("startingOffsets", "earliest")
     writer = stream.option("maxOffsetsPerTrigger", "25").load().select("offset").writeStream.format("parquet")

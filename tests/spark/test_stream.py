@@ -1,4 +1,4 @@
-"""Streams: offsets exactly as asked for, admission, new partitions, data loss, recovery, lag."""
+"""Streams: exact starting offsets, limits of micro-batches, new partitions, data loss, recovery, lag."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stream(spark: SparkSession, bootstrap: str, topic: str, kind: str = "ottla",
 
 
 def run(reader: DataStreamReader, folder: Path, *, name: str | None = None) -> StreamingQuery:
-    """Everything there is now into Parquet under `folder`."""
+    """Writes all records that are there now to Parquet files under `folder`."""
     writer = reader.load().select("partition", "offset", "value").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "rows"))
     query = (writer.queryName(name) if name else writer).trigger(availableNow=True).start()
@@ -93,7 +93,7 @@ def test_a_least_does_not_hold_up_what_is_there_now(
 def test_a_pattern_that_matches_a_topic_later(
     spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """A stream over zero partitions waits for the first, and reads it from its beginning."""
+    """A stream over no partitions waits for the first one, and reads it from its beginning."""
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
     reader = reader.option("subscribePattern", "comes-later-.*").option("startingOffsets", "earliest")
     query = run(reader, tmp_path)
@@ -130,7 +130,7 @@ def test_waiting_for_enough(spark: SparkSession, bootstrap: str, topics: Topics)
     writer = stream(spark, bootstrap, topic, **options).load().writeStream.format("memory").queryName("enough")
     query = writer.trigger(processingTime="100 milliseconds").start()
     try:
-        until(lambda: spark.table("enough").count() == 10)  # the first batch waits for nothing
+        until(lambda: spark.table("enough").count() == 10)  # minOffsetsPerTrigger doesn't delay the first batch
         topics.fill(topic, 0, 20, first=10)
         time.sleep(2)
         assert spark.table("enough").count() == 10
@@ -182,5 +182,5 @@ def test_no_end_can_be_given(spark: SparkSession, bootstrap: str, topics: Topics
 def until(condition: Any, timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, "it takes too long"
+        assert time.monotonic() < deadline, "the condition wasn't fulfilled in time"
         time.sleep(0.1)

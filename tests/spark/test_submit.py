@@ -1,4 +1,5 @@
-"""Pipelines under spark-submit, as docs/spark.md tells it: with an executor of their own, on a machine not in UTC."""
+"""Pipelines under spark-submit, as in docs/spark.md: with an executor of their own, on a machine whose time zone isn't
+UTC."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ from tests.spark.jvms import HOME, local_cluster
 from tests.spark.topics import BEGIN_MS, Topics
 
 PARTITIONS, COUNT, KEYS = 4, 300, 10
-STEP_MS = 60_000  # from 22:13 UTC on, five hours: two dates in UTC, and one in Tokyo
+STEP_MS = 60_000  # from 22:13 UTC on, for five hours: two dates in UTC, but one in Tokyo
 ZONE = "Asia/Tokyo"
 
 
 @contextmanager
 def submitted(folder: Path, job: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A pipeline that spark-submit starts; whatever of it still runs at the end is killed."""
+    """A pipeline under spark-submit. At the end all its remaining processes are killed."""
     ensure_java()
     (folder / "events").mkdir(parents=True)
     settings = local_cluster(executors=1, cores=2) | {
@@ -57,7 +58,7 @@ def submitted(folder: Path, job: str, *options: str) -> Iterator[subprocess.Pope
 
 
 def ran_on(folder: Path) -> set[str]:
-    """The executors that tasks ended on."""
+    """The executors on which tasks ended, by their ids."""
     (events,) = (folder / "events").iterdir()
     told = (json.loads(line) for line in events.read_text().splitlines())
     return {each["Task Info"]["Executor ID"] for each in told if each["Event"] == "SparkListenerTaskEnd"}
@@ -65,7 +66,7 @@ def ran_on(folder: Path) -> set[str]:
 
 @pytest.mark.timeout(900)  # two drivers and two executors start; a busy machine takes a minute for each
 def test_sink_and_compact_table(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """Dates of files were those of the machine's time zone."""
+    """Earlier, the dates of files were those of the machine's time zone."""
     topic = topics.create(PARTITIONS)
     rows = [(partition, index) for partition in range(PARTITIONS) for index in range(COUNT)]
     for partition in range(PARTITIONS):
@@ -98,5 +99,5 @@ def test_sink_and_compact_table(spark: SparkSession, bootstrap: str, topics: Top
 
 
 def date(index: int) -> str:
-    """That of a record, in UTC."""
+    """A record's date in UTC."""
     return str(datetime.fromtimestamp((BEGIN_MS + STEP_MS * index) / 1000, UTC).date())

@@ -1,4 +1,4 @@
-"""read_committed against Apache Kafka, where transactions are real: both formats leave out the same."""
+"""read_committed on Apache Kafka, which has transactions: our format and Spark's own leave out the same records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ COLUMNS = ["partition", "offset", "key", "value", "timestamp", "timestampType"]
 
 
 class Transactions:
-    """Producers of transactions, by name; those that are still open at the end keep what follows unstable."""
+    """Makes transactional producers. Records behind a transaction that is still open aren't stable, so read_committed
+    doesn't return them."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap, topic
@@ -29,7 +30,7 @@ class Transactions:
         return producer
 
     def send(self, producer: Producer, values: list[str]) -> None:
-        """Each value a batch of its own, alternately to two partitions."""
+        """Sends each value in a batch of its own, alternately to two partitions."""
         for index, value in enumerate(values):
             producer.produce(self._topic, value, partition=index % 2)
             producer.flush()
@@ -44,7 +45,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
 
 @pytest.fixture(scope="module")
 def transactional(kafka: ApacheKafka) -> Iterator[tuple[str, set[bytes]]]:
-    """Committed, aborted and interleaved transactions, and one that stays open; the values that are committed."""
+    """A topic with committed, aborted and interleaved transactions, and one that stays open; and the committed
+    values."""
     with Topics(kafka.bootstrap) as topics:
         topic = topics.create(2, name="transactional")
     transactions = Transactions(kafka.bootstrap, topic)
@@ -100,7 +102,7 @@ def test_equals_sparks_connector(
 def test_a_stream_of_committed_records(
     spark: SparkSession, kafka: ApacheKafka, transactional: tuple[str, set[bytes]], tmp_path: Path, kind: str
 ) -> None:
-    """Micro-batches that begin and end within transactions, and some that hold nothing but aborted ones."""
+    """Micro-batches begin and end within transactions, and some have only aborted records."""
     topic, committed = transactional
     reader = spark.readStream.format(kind).option("kafka.bootstrap.servers", kafka.bootstrap)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20", "kafka.isolation.level": "read_committed"}

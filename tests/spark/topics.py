@@ -1,4 +1,4 @@
-"""Topics with exactly the records that a test wants, written batch by batch."""
+"""Topics with exactly the records that a test needs, written batch by batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ottla.protocol.errors import ErrorCode
 
 PRODUCE, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 0, 19, 20, 21, 37
 BEGIN_MS = 1_700_000_000_000
-KEPT = "-1"  # these records are years old: by default they would be deleted when the broker looks after five minutes
+# The records are years old. With a retention they would be deleted when the broker next checks, after five minutes.
+KEPT = "-1"
 
 
 class Topics:
-    """Makes topics with names of their own and fills them."""
+    """Creates topics with names of their own, and fills them."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -31,7 +32,7 @@ class Topics:
         self._client.close()
 
     def create(self, partitions: int = 1, *, name: str = "t", **configs: str) -> str:
-        """A new topic; `configs` with underscores for dots. Returns when every partition is led."""
+        """Creates a topic; `configs` have underscores for dots. Returns its name when every partition has a leader."""
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         given = {"retention.ms": KEPT} | {key.replace("_", "."): value for key, value in configs.items()}
         self._client.create_topic(topic, partitions, configs=given)
@@ -39,7 +40,7 @@ class Topics:
         return topic
 
     def create_many(self, count: int, *, name: str) -> list[str]:
-        """Topics of one partition, by one request. Returns when all are led."""
+        """Creates topics of one partition by one request. Returns their names when all have leaders."""
         names = [f"{name}-{uuid.uuid4().hex[:8]}" for _ in range(count)]
         topic = {"num_partitions": 1, "replication_factor": -1, "assignments": []}
         configs = [{"name": "retention.ms", "value": KEPT}]
@@ -54,7 +55,7 @@ class Topics:
             if len(found) == count and min(min(each.leaders.values(), default=-1) for each in found) >= 0:
                 return names
             time.sleep(0.05)
-        raise AssertionError(f"{count} topics don't come up")
+        raise AssertionError(f"{count} topics don't all get leaders")
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes topics."""
@@ -63,26 +64,26 @@ class Topics:
         assert {each.error_code for each in answer.responses} == {ErrorCode.none}
 
     def recreate(self, topic: str, partitions: int = 1) -> None:
-        """Deletes a topic and makes another one of its name. Returns when every partition is led."""
+        """Deletes a topic and creates another one of the same name. Returns when every partition has a leader."""
         self.delete([topic])
         deadline = time.monotonic() + 20
         while not self._client.create_topic(topic, partitions, configs={"retention.ms": KEPT}):
-            assert time.monotonic() < deadline, f"{topic} isn't gone"
+            assert time.monotonic() < deadline, f"{topic} isn't deleted"
             time.sleep(0.1)
         self.wait_for(topic, partitions)
 
     def wait_for(self, topic: str, partitions: int) -> None:
-        """Returns when `partitions` partitions are led."""
+        """Returns when the topic's `partitions` partitions have leaders."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             found = self._client.metadata([topic]).topics.get(topic)
             if found is not None and len(found.leaders) == partitions and min(found.leaders.values()) >= 0:
                 return
             time.sleep(0.05)
-        raise AssertionError(f"{topic} doesn't come up")
+        raise AssertionError(f"{topic} doesn't get leaders")
 
     def write(self, topic: str, partition: int, records: Sequence[Record], codec: int = 0) -> int:
-        """One batch; the offset of its first record."""
+        """Writes one batch; returns the offset of its first record."""
         numbered = [record._replace(offset=index) for index, record in enumerate(records)]
         data = {"index": partition, "records": build_batch(numbered, codec=codec)}
         message = {"transactional_id": None, "acks": -1, "timeout": 10_000}
@@ -93,13 +94,15 @@ class Topics:
                 PRODUCE, 9, {**message, "topic_data": [{"name": topic, "partition_data": [data]}]}
             )
             result = answer.responses[0].partition_responses[0]
-            check(result.error_code, topic, connection.address)  # Kafka may name a leader before it leads
+            # Kafka's metadata may name a leader before that broker leads
+            check(result.error_code, topic, connection.address)
             return int(result.base_offset)
 
         return self._client.retrying(attempt, "Produce")
 
     def fill(self, topic: str, partition: int, count: int, *, first: int = 0, codec: int = 0) -> None:
-        """`count` records, one a second from BEGIN_MS, whose values say which they are."""
+        """Writes `count` records, a second apart from BEGIN_MS on; the values name the partition and the record's
+        number."""
         rows = [
             Record(0, BEGIN_MS + 1000 * (first + index), b"k%d" % index, b"%d:%d" % (partition, first + index))
             for index in range(count)
@@ -108,7 +111,7 @@ class Topics:
             self.write(topic, partition, rows[start : start + 500], codec)
 
     def end(self, topic: str, partition: int = 0) -> int:
-        """The end of a partition's log."""
+        """The log end offset of a partition."""
         where = TopicPartition(topic, partition)
         return self._client.list_offsets({where: LATEST})[where].offset
 

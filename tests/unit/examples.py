@@ -1,4 +1,4 @@
-"""How often a property is tried: with a fifth of its examples in `make unit`, and with all of them in `make test`."""
+"""The number of examples of a property: a fifth in `make unit`, and all in `make test`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def examples(full: int) -> int:
-    """As many of `full` as Hypothesis' profile takes of the 100 that are its own default."""
+    """`full`, scaled by the share of 100, Hypothesis' default, that the profile asks for."""
     return full * settings.default.max_examples // 100

@@ -1,4 +1,4 @@
-"""How tests wait for what other tasks bring about."""
+"""A wait for a condition that other tasks bring about."""
 
 from __future__ import annotations
 

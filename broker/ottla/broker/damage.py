@@ -10,33 +10,13 @@ they aren't in the log any more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from ottla.broker.log.compactor import Compactor
-    from ottla.broker.log.directories import LogDirectories
-    from ottla.broker.partitions import PartitionTable
-    from ottla.broker.replication import Replication
+from ottla.broker.ports import WithCompactor, WithLogs, WithPartitions, WithReplication
 
 
-class Source(Protocol):
+class Source(WithCompactor, WithLogs, WithPartitions, WithReplication, Protocol):
     """The parts of a broker that meet damage."""
-
-    @property
-    def logs(self) -> LogDirectories:
-        """Its log directories."""
-
-    @property
-    def partitions(self) -> PartitionTable:
-        """The replicas that it holds."""
-
-    @property
-    def compactor(self) -> Compactor:
-        """The compactor, which checks the logs that it compacts."""
-
-    @property
-    def replication(self) -> Replication:
-        """The followers' side of replication, which checks the batches that it copies."""
 
 
 class Damage(NamedTuple):

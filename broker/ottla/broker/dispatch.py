@@ -11,16 +11,17 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
-from inspect import iscoroutinefunction
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kio.schema.index import api_key_map
 
 from ottla.broker.api import api_versions
-from ottla.broker.api.registry import Handler, Response, Route, TasklessHandler
+from ottla.broker.api.declaration import Response
+from ottla.broker.api.registry import Handler, Ports, Route
 from ottla.broker.authorizer import Authorize
 from ottla.broker.counters import ApiCounters
+from ottla.broker.ports import WithServer
 from ottla.broker.request import Request
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
@@ -35,27 +36,25 @@ from ottla.protocol.messages import is_flexible, read_request, write_response
 from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
     from ottla.net.server import Reply
 
 logger = logging.getLogger(__name__)
 
 
+class Parts(Ports, WithServer, Protocol):
+    """The ports of all handlers, and the server, whose memory holds the answers."""
+
+
 class Dispatcher:
     """Serves frames by the routes of the registry, as far as `authorize` allows it."""
 
-    def __init__(self, broker: Broker, routes: dict[int, Route], authorize: Authorize) -> None:
+    def __init__(self, broker: Parts, routes: Mapping[int, Route], authorize: Authorize) -> None:
         self._broker = broker
         self._routes = routes
         self._authorize = authorize
         self.counters = {key: ApiCounters() for key in routes}
-        self._in_task: dict[int, Handler] = {}
-        self._taskless: dict[int, TasklessHandler] = {}
-        for key, route in routes.items():
-            if iscoroutinefunction(route.handle):
-                self._in_task[key] = route.handle
-            elif route.handle is not None:
-                self._taskless[key] = cast("TasklessHandler", route.handle)
+        self._in_task = {key: route.handle for key, route in routes.items() if route.handle is not None}
+        self._taskless = {key: route.taskless for key, route in routes.items() if route.taskless is not None}
         self._changing = frozenset(key for key, route in routes.items() if route.api.changes_metadata)
         self._hot = {
             (key, version): (route.serve, self.counters[key], is_flexible(key, version), route.api.rights)

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ottla.broker.api.compatibility import compatibility_page
-from ottla.broker.api.registry import load_routes
+from ottla.broker.api.registry import ROUTES
 from ottla.broker.metrics.catalogue import metrics_page
 from ottla.settings.page import settings_page
 
 PAGES: dict[str, Callable[[], str]] = {
-    "compatibility.md": lambda: compatibility_page(
-        route.api for route in load_routes().values() if not route.api.own_name
-    ),
+    "compatibility.md": lambda: compatibility_page(route.api for route in ROUTES.values() if not route.api.own_name),
     "metrics.md": metrics_page,
     "settings.md": settings_page,
 }

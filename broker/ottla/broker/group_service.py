@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,8 +27,8 @@ from ottla.broker.coordination.led import Encoded, Led
 from ottla.broker.coordination.replay import Replay, ReplayPartition
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
 from ottla.broker.coordination.timers import Timers, steady_ms
-from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import NEVER_MS, Answer, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.group import Group, GroupType
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey
 from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan, encode
@@ -91,7 +92,7 @@ class GroupService:
             wall_ms,
             cold_reads,
         )
-        self._timers: Timers[GroupShard, ClassicGroup] = Timers(
+        self._timers: Timers[GroupShard, Group] = Timers(
             self._runtime, self._time_passed, lambda group: f"the time-outs of group {group.group_id}"
         )
 
@@ -254,11 +255,11 @@ class GroupService:
 
     # --- reading ---
 
-    def group(self, group_id: str) -> ClassicGroup | None:
+    def group(self, group_id: str) -> Group | None:
         """The group, if it exists; for reading only."""
         return self._shard_of(group_id, allow_empty=True).core.groups.get(group_id)
 
-    def groups(self) -> list[ClassicGroup]:
+    def groups(self) -> list[Group]:
         """All groups of this broker; for reading only. Raises COORDINATOR_LOAD_IN_PROGRESS while some are unknown."""
         return [group for shard in self._runtime.all_serving() for group in shard.core.groups.values()]
 
@@ -267,13 +268,11 @@ class GroupService:
         loaded again)."""
         return self._runtime.states()
 
-    def counts(self) -> dict[State, int]:
-        """How many groups are in each state."""
-        counts = dict.fromkeys(State, 0)
-        for shard in self._runtime.partitions.values():
-            for group in shard.core.groups.values():
-                counts[group.state] += 1
-        return counts
+    def counts(self, group_type: GroupType) -> Counter[str]:
+        """How many groups of a type are in each state, by the state's name."""
+        shards = self._runtime.partitions.values()
+        groups = (group for shard in shards for group in shard.core.groups.values())
+        return Counter(group.state_name for group in groups if group.type is group_type)
 
     @property
     def offset_count(self) -> int:
@@ -312,7 +311,7 @@ class GroupService:
 
     # --- performing ---
 
-    def _perform(self, shard: Shard, group: ClassicGroup | None, effects: Effects) -> None:
+    def _perform(self, shard: Shard, group: Group | None, effects: Effects) -> None:
         for ticket, answer in effects.answers:
             if not ticket.done():
                 ticket.set_result(answer)
@@ -323,16 +322,17 @@ class GroupService:
             self.counters.completed_rebalances += new is State.STABLE
         for store in effects.stores:
             self._store(shard, group, store)
-        if group.state is State.DEAD:
+        if group.is_dead:
             self._timers.forget(group)
         else:
             self._arm(shard, group)
 
-    def _arm(self, shard: Shard, group: ClassicGroup) -> None:
-        if group.wake_ms != NEVER_MS:
-            self._timers.ask(shard, group, group.wake_ms)
+    def _arm(self, shard: Shard, group: Group) -> None:
+        wake_ms = group.wake_ms
+        if wake_ms != NEVER_MS:
+            self._timers.ask(shard, group, wake_ms)
 
-    def _store(self, shard: Shard, group: ClassicGroup, store: Store) -> None:
+    def _store(self, shard: Shard, group: Group, store: Store) -> None:
         try:
             offset = self._append(shard, [(GroupKey(group.group_id), store.value)])
         except KafkaError as error:
@@ -343,7 +343,7 @@ class GroupService:
         else:
             self._runtime.spawn(self._store_committed(shard, group, store, offset))
 
-    async def _store_committed(self, shard: Shard, group: ClassicGroup, store: Store, offset: int) -> None:
+    async def _store_committed(self, shard: Shard, group: Group, store: Store, offset: int) -> None:
         try:
             await self._runtime.committed(shard, offset)
         except KafkaError as error:
@@ -351,13 +351,13 @@ class GroupService:
         else:
             self._stored(shard, group, store, ErrorCode.none)
 
-    def _stored(self, shard: Shard, group: ClassicGroup, store: Store, error: ErrorCode) -> None:
+    def _stored(self, shard: Shard, group: Group, store: Store, error: ErrorCode) -> None:
         if error is not ErrorCode.none:
             logger.warning("group %s: its metadata could not be stored: %s", group.group_id, error.name)
         self._perform(shard, group, shard.core.stored(group, store, error, self._now()))
 
-    def _time_passed(self, shard: Shard, group: ClassicGroup) -> None:
-        if group.state is not State.DEAD:
+    def _time_passed(self, shard: Shard, group: Group) -> None:
+        if not group.is_dead:
             self._perform(shard, group, group.time_passed(self._now()))
 
     # --- writing ---

@@ -11,11 +11,11 @@ import asyncio
 import json
 import logging
 
-from ottla.broker.log import names
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Disk
 from ottla.metadata.lineage import Known, newest_of
 from ottla.metadata.own_store import OwnStore
+from ottla.storage import names
 
 logger = logging.getLogger(__name__)
 

@@ -9,26 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ottla.broker import restart_pages
 from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.metrics import catalogue
 from ottla.broker.metrics.catalogue import METRICS
+from ottla.broker.ports import WithConfig, WithFollower, WithReadiness, WithReplicas, WithStore
 from ottla.net.http import HttpServer, Request, Response
-
-if TYPE_CHECKING:
-    from ottla.metadata.follower import Follower
 
 TURN_SECONDS = 0.002  # how long a page of metrics may hold the loop at a time
 
 
-class Source(catalogue.Source, restart_pages.Source, Protocol):
-    """The parts of a broker that its pages show."""
-
-    @property
-    def follower(self) -> Follower:
-        """The follower of the metadata, which calls listeners for each change."""
+class Source(catalogue.Source, WithConfig, WithFollower, WithReadiness, WithReplicas, WithStore, Protocol):
+    """A broker, as far as its pages show it."""
 
 
 class Monitoring:
@@ -66,7 +60,7 @@ class Monitoring:
         return Response(200, b"ok\n")
 
     async def _readyz(self, request: Request) -> Response:
-        missing = self._broker.not_ready_because
+        missing = self._broker.readiness.missing
         return Response(503 if missing else 200, f"{missing or 'ready'}\n".encode())
 
 

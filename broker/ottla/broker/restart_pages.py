@@ -15,17 +15,23 @@ from collections.abc import AsyncIterator, Set
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.broker.ports import (
+    WithConfig,
+    WithControls,
+    WithId,
+    WithImage,
+    WithPartitions,
+    WithReadiness,
+    WithReplicas,
+    WithStore,
+)
 from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
 from ottla.metadata import keys
 from ottla.metadata.store import StoreUnavailable
 from ottla.net.http import Request, Response
 
 if TYPE_CHECKING:
-    from ottla.broker.partitions import PartitionTable
-    from ottla.broker.replicas import Replicas
     from ottla.metadata.image import Image
-    from ottla.metadata.store import Store
-    from ottla.settings.config import BrokerConfig
 
 JSON = "application/json"
 TURN_SECONDS = 0.002  # how long a page may hold the loop at a time
@@ -33,40 +39,10 @@ STORE_SECONDS_MAX = 2.0
 BROKERS_MAX = 1000  # the most brokers that a query may name
 
 
-class Source(Protocol):
+class Source(
+    WithConfig, WithControls, WithId, WithImage, WithPartitions, WithReadiness, WithReplicas, WithStore, Protocol
+):
     """A broker that may be restarted."""
-
-    @property
-    def id(self) -> int:
-        """Its id."""
-
-    @property
-    def config(self) -> BrokerConfig:
-        """Its settings."""
-
-    @property
-    def image(self) -> Image:
-        """The metadata as the broker has applied it."""
-
-    @property
-    def controls(self) -> bool:
-        """Whether the controller in the broker's process holds the lease."""
-
-    @property
-    def not_ready_because(self) -> str:
-        """The reason why clients can't be served, as a sentence; empty when they can."""
-
-    @property
-    def partitions(self) -> PartitionTable:
-        """The replicas that it holds."""
-
-    @property
-    def replicas(self) -> Replicas:
-        """The broker's `Replicas`, which know the topics' settings."""
-
-    @property
-    def store(self) -> Store:
-        """The metadata store."""
 
 
 class RestartPages:
@@ -140,7 +116,7 @@ class RestartPages:
                 missing.append(held.name)
             if self._is_offline(held):
                 offline.append(held.name)
-        because = broker.not_ready_because
+        because = broker.readiness.missing
         return _json(
             {
                 "broker": broker.id,

@@ -27,7 +27,9 @@ SHOWN = 20
 def main(
     bootstrap: Bootstrap,
     topic: Topic,
-    path: Annotated[str, typer.Option(help="Directory for Parquet files, replaced; without it rows are shown.")] = "",
+    path: Annotated[
+        str, typer.Option(help="Directory for Parquet files, which are replaced; without it the first rows are shown.")
+    ] = "",
 ) -> None:
     """Writes or shows the latest value of each key."""
     check_topics(bootstrap, topic)

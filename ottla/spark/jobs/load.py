@@ -44,8 +44,8 @@ def main(
     bootstrap: Annotated[str, typer.Option(help="A broker's host:port, or several with commas.")],
     topic: Annotated[str, typer.Option(help="The topic to write to; it must exist.")],
     key: Annotated[str | None, typer.Option(help="The column that becomes the key.")] = None,
-    rate: Annotated[int, typer.Option(help="Rows a second at most; 0 for no limit.", min=0)] = 0,
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    rate: Annotated[int, typer.Option(help="Most rows a second; 0 for no limit.", min=0)] = 0,
+    compression: Annotated[str, typer.Option(help="Codec of the batches: none, gzip, snappy, lz4 or zstd.")] = "none",
 ) -> None:
     """Writes the rows of files to a topic."""
     rows = load(files, bootstrap, topic, key=key, rate=rate, compression=compression)

@@ -35,8 +35,8 @@ def main(
     topic: Topic,
     path: Annotated[str, typer.Option(help="Directory to write to.")],
     checkpoint: Checkpoint,
-    format: Annotated[str, typer.Option(help="parquet or json.")] = "parquet",
-    values: Annotated[str, typer.Option(help="text, or bytes: how keys, values and headers are written.")] = "text",
+    format: Annotated[str, typer.Option(help="Format of the files: parquet or json.")] = "parquet",
+    values: Annotated[str, typer.Option(help="How keys, values and headers are written: text or bytes.")] = "text",
     every: Every = "",
     limit: Limit = 0,
 ) -> None:

@@ -21,8 +21,8 @@ from .arguments import Bootstrap, Checkpoint, Every, Into, Limit, Topic
 from .frames import append, check_fields, check_topics, field, run, stream
 from .lines import one_line_errors
 
-Time = Annotated[str, typer.Option(help="The JSON field with the event's time; without it the record's timestamp.")]
-Key = Annotated[str, typer.Option(help="The JSON field to count by; without it the record's key.")]
+Time = Annotated[str, typer.Option(help="The JSON field with the event's time; by default the record's timestamp.")]
+Key = Annotated[str, typer.Option(help="The JSON field to count by; by default the record's key.")]
 Average = Annotated[str, typer.Option(help="A JSON field whose mean is wanted too.")]
 
 

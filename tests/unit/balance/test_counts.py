@@ -1,4 +1,4 @@
-"""Plans that balance: what they reach, what they cost, and what they leave alone."""
+"""Plans that balance brokers by numbers of replicas: the result, the number of moves, and the replicas that stay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.examples import examples
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[dict[tuple[str, int], tuple[int, ...]], list[Target]]:
-    """Assignments on brokers of which some may be gone, and the targets, on racks or not."""
+    """Assignments on brokers of which some may be gone, and the target brokers, with or without racks."""
     brokers = list(range(1, draw(st.integers(2, 6)) + 1))
     racks = draw(st.sampled_from([(None,), ("a", "b"), ("a", "b", "c")]))
     targets = [Target(broker, racks[draw(st.integers(0, len(racks) - 1))]) for broker in brokers]
@@ -58,7 +58,7 @@ def test_every_plan_is_sound(cluster: Any) -> None:
         assert len({rack_of[broker] for broker in replicas}) >= len(racks_before)
     after = applied(assignments, plan)
     assert all(set(replicas) <= set(rack_of) for replicas in after.values())
-    assert not balanced(after, targets), "a balanced cluster is left alone"
+    assert not balanced(after, targets), "a balanced cluster needs no moves"
     if len(set(rack_of.values())) == 1:
         load = Counter(dict.fromkeys(rack_of, 0))
         load.update(broker for replicas in after.values() for broker in replicas)
@@ -68,7 +68,7 @@ def test_every_plan_is_sound(cluster: Any) -> None:
 
 
 def fewest_moves(assignments: Any, brokers: list[int]) -> int:
-    """What has to leave the brokers that are too full, or come to those that are too empty."""
+    """How many replicas must leave overfull brokers, or how many must come to underfull ones, whichever is more."""
     load = Counter(dict.fromkeys(brokers, 0))
     load.update(broker for replicas in assignments.values() for broker in replicas)
     average = sum(load.values()) / len(brokers)

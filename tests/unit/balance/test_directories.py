@@ -46,7 +46,7 @@ def test_a_larger_volume_gets_more() -> None:
 
 
 def test_what_may_not_be_touched_is_load_all_the_same() -> None:
-    """A directory that somebody else's replicas fill gets nothing more."""
+    """A directory that other topics' replicas fill gets no more replicas."""
     replicas = {("x", index): Placed("/a", 100.0) for index in range(4)} | {("other", 0): Placed("/b", 900.0)}
     movable = [("x", index) for index in range(4)]
     assert levelled_directories({"/a": 1000.0, "/b": 1000.0}, replicas, movable=movable) == {}

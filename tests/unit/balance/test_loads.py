@@ -1,4 +1,5 @@
-"""Plans that level what was measured: what they reach, what they never do, how little they copy, how long they take."""
+"""Plans that level measured loads: the result, the moves that they never make, the bytes that they copy, the time they
+take."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ GB = 1e9
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[dict[tuple[str, int], PartitionLoad], list[BrokerLoad]]:
-    """Partitions of all sizes on brokers of which some may be gone, on racks or not, with and without capacities."""
+    """Partitions of all sizes on brokers of which some may be gone, with or without racks and capacities."""
     ids = list(range(draw(st.integers(2, 6))))
     racks = draw(st.sampled_from([(None,), ("a", "b"), ("a", "b", "c")]))
     capacity = draw(st.sampled_from([None, 500.0, 5000.0]))
@@ -40,7 +41,7 @@ def applied(partitions: Any, plan: LoadPlan) -> dict[tuple[str, int], PartitionL
 
 
 def borne(partitions: Any, broker: int, goal: Goal) -> float:
-    """What a broker bears, added up anew."""
+    """A broker's load, added up independently of the plan."""
     whole = 0.0
     for one in partitions.values():
         if broker in one.replicas:
@@ -132,7 +133,7 @@ def test_no_more_is_copied_than_what_is_out_of_the_band() -> None:
     partitions = {("t", index): PartitionLoad((index % 2,), GB) for index in range(200)}
     brokers = [BrokerLoad(broker) for broker in range(4)]
     plan = levelled(partitions, brokers, [Goal.disk])
-    # Two brokers have 100 GB each, all are to have 45 to 55.
+    # Two brokers have 100 GB each; in the end each broker has 45 to 55 GB.
     assert plan.bytes_to_copy == pytest.approx(90 * GB, abs=GB)
     assert all(band.holds for band in plan.after[Goal.disk].values())
 
@@ -158,7 +159,8 @@ def test_without_a_broker_there_is_no_plan() -> None:
 
 
 def test_fifty_brokers_with_twenty_thousand_partitions_are_levelled_in_ten_seconds() -> None:
-    """Ten of them have five times as much as the others; sizes and traffic are spread as widely as in companies."""
+    """Ten of the brokers have five times the load of the others; sizes and traffic are spread as widely as in real
+    clusters."""
     chance = random.Random(1)
     weights = [5 if broker < 10 else 1 for broker in range(50)]
     partitions = {}
@@ -179,4 +181,4 @@ def test_fifty_brokers_with_twenty_thousand_partitions_are_levelled_in_ten_secon
     assert any(not band.holds for band in plan.before[Goal.disk].values())
     assert all(band.holds for bands in plan.after.values() for band in bands.values())
     surplus = sum(max(0.0, band.load - band.high) for band in plan.before[Goal.disk].values())
-    assert plan.bytes_to_copy < 1.05 * surplus, "hardly more than what has to be copied"
+    assert plan.bytes_to_copy < 1.05 * surplus, "hardly more than has to be copied"

@@ -1,4 +1,4 @@
-"""Loads out of what brokers answer."""
+"""Computes loads from the brokers' answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_one_picture_of_all_answers() -> None:
         ],
     )
     assert measured.brokers == {1: BrokerLoad(1, "a", 2070.0), 2: BrokerLoad(2)}
-    # The leader handles what comes in, a copy for the follower, and what is read.
+    # The leader handles the incoming bytes, the copy for the follower, and the reads.
     assert measured.partitions == {T: PartitionLoad((1, 2), 70.0, 230.0, 100.0), ("t", 1): PartitionLoad((2,), 20.0)}
     assert measured.placed[2] == {T: Placed("/x", 50.0), ("t", 1): Placed("/x", 20.0)}
     assert measured.capacities[1] == {"/x": 1070.0, "/y": 1000.0}

@@ -1,4 +1,5 @@
-"""A leader for tests of followers: real logs, real fetch sessions, and a wire in memory that can be held or cut."""
+"""A leader for tests of followers: real logs, real fetch sessions, and a connection in memory that can be held or
+cut."""
 
 from __future__ import annotations
 
@@ -26,21 +27,19 @@ EARLIEST = -2
 
 
 class LeaderStandIn:
-    """Broker 1, which leads every partition of one topic in `epoch`.
-
-    `errors` are answered instead, by partition; while `held` isn't set, answers wait; `refusing` takes no connections.
-    """
+    """Broker 1, which leads every partition of one topic in `epoch`. `errors`: answered in place of records, by
+    partition. While `held` isn't set, answers wait. With `refusing` it accepts no connections."""
 
     def __init__(self, folder: Path, partitions: int) -> None:
         folder.mkdir()
         self.logs: list[Log] = [Workbench(folder / str(index)).log() for index in range(partitions)]
         self.epoch = 1
         self.errors: dict[int, int] = {}
-        self.spoiled: set[int] = set()  # partitions whose records are damaged on the way
+        self.spoiled: set[int] = set()  # partitions whose records are damaged on the way to the follower
         self.requests: list[FetchRequest] = []
         self.listed = 0
         self.refusing = False
-        self.takes_s = 0.002  # for an answer: as long as a fetch of nothing waits
+        self.takes_s = 0.002  # the time until an answer: as long as a fetch without new records waits
         self.held = asyncio.Event()
         self.held.set()
         self.asked = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Which times a producer's batch may have: by its header, and by its records where they say something else."""
+"""The timestamps that a producer's batch may have: by its header, and by its records if they have others."""
 
 from __future__ import annotations
 

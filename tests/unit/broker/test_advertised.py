@@ -1,4 +1,4 @@
-"""What clients are told about where a broker listens."""
+"""The addresses that a broker advertises to clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Memory that is freed stays with the process: a process of its own sets its allocator and counts its page faults."""
+"""Freed memory stays with the process: a process of its own sets its allocator, and counts its page faults."""
 
 from __future__ import annotations
 

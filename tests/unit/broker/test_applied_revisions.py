@@ -1,4 +1,4 @@
-"""Whom an administrator's answer waits for, how long, and how often."""
+"""The brokers that an administrator's answer waits for, how long, and how often."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ottla.protocol.frames import read_request_header, response_frame
 from tests.unit.waiting import until
 
 BROKERS = "BROKERS"
-PROMPT_S = WAIT_S / 2  # nothing was waited for
+PROMPT_S = WAIT_S / 2  # less than any wait for a broker
 
 
 class OtherBroker:
-    """Broker `id` as it answers: at once where it has applied the revision, else when it does."""
+    """Broker `id`: it answers at once if it has applied the revision, and otherwise when it does."""
 
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
@@ -52,7 +52,7 @@ class OtherBroker:
 
 
 class _Stream:
-    """A connection to it."""
+    """A connection to the broker."""
 
     def __init__(self, other: OtherBroker) -> None:
         self._other = other
@@ -81,7 +81,7 @@ class _Stream:
 
 
 class World:
-    """Broker 0, whose revisions are looked at, and brokers 1 and 2."""
+    """Broker 0, whose AppliedRevisions are tested, and other brokers."""
 
     def __init__(self, *ids: int) -> None:
         self.others = {id: OtherBroker(id) for id in ids}
@@ -105,7 +105,7 @@ class World:
         return stream
 
     def register(self, epochs: dict[int, int]) -> None:
-        """These brokers are registered, under these epochs."""
+        """Makes these the registered brokers, with these epochs."""
         brokers = {
             id: Broker(id, epoch, {BROKERS: Endpoint(BROKERS, "host", id)}, state=BrokerState.RUNNING)
             for id, epoch in epochs.items()
@@ -121,7 +121,7 @@ class World:
         self.revisions.changed(self.image, Changed())
 
     async def everywhere(self) -> tuple[frozenset[int], float]:
-        """Who may not have applied the image's revision, and how long that took to say."""
+        """The brokers that may not have applied the image's revision, and the seconds until they were known."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         behind = await self.revisions.everywhere()
@@ -201,7 +201,8 @@ def test_a_straggler_costs_the_bound_once_and_is_waited_for_again_when_it_has_ca
 
 
 def test_a_broker_that_is_always_late_costs_the_bound_once_and_not_each_call(caplog: pytest.LogCaptureFixture) -> None:
-    """It catches up between any two calls, so that each time it was waited for, given up, and told of in two lines."""
+    """The broker catches up between any two calls. Earlier, each call waited for it up to the bound, and logged two
+    lines."""
 
     async def scene(world: World) -> None:
         waited = 0.0
@@ -218,7 +219,7 @@ def test_a_broker_that_is_always_late_costs_the_bound_once_and_not_each_call(cap
         assert waited < 2 * WAIT_S + 1
         assert len(caplog.records) <= 4
         assert world.revisions.straggler_count == 1
-        # It keeps up again: that is found out by the next revision, whoever has made it.
+        # The broker keeps up again: the next revision shows it, whoever wrote that revision.
         await world.others[1].apply(30)
         world.moves_to(30)
         await until(lambda: not world.revisions.straggler_count)
@@ -248,7 +249,7 @@ def test_a_broker_that_was_late_once_is_waited_for_on_trust_but_not_as_long() ->
 
 
 def test_whoever_waits_when_a_broker_is_found_to_straggle_goes_on() -> None:
-    """The bound is the broker's, not each answer's."""
+    """The bound is the broker's, and not each answer's, so the second answer waits no longer than the first."""
 
     async def scene(world: World) -> None:
         world.moves_to(10)
@@ -268,7 +269,7 @@ def test_a_straggler_that_answers_in_time_has_caught_up_although_more_is_wanted_
         await world.everywhere()
         world.moves_to(11)
         await world.everywhere()
-        await world.others[1].apply(10)  # its answer to the old question; the next one is asked at once
+        await world.others[1].apply(10)  # the broker answers the old question; the next one follows at once
         await until(lambda: world.others[1].questions[-1] == 11)
         world.moves_to(12)
         await world.everywhere()
@@ -339,7 +340,7 @@ def test_who_registers_anew_is_asked_anew_and_who_is_gone_is_not_waited_for() ->
 
 
 def test_of_another_store_nothing_is_known() -> None:
-    """Revisions begin anew there, and what was applied of the old one says nothing."""
+    """Another store's revisions begin anew, so revisions of the old store that were applied prove nothing."""
 
     async def scene(world: World) -> None:
         await world.others[1].apply(100)

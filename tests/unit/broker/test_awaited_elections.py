@@ -1,4 +1,4 @@
-"""Which questions for a leader wait for an election, and what ends the wait."""
+"""Questions for a partition's leader that wait for an election, and the events that end the wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE_S = WAIT_S / 3
 
 
 class Scene:
-    """Broker 0 looks at a partition that broker 1 leads; broker 2 is in the ISR, too."""
+    """Broker 0 watches a partition that broker 1 leads; broker 2 is in the ISR, too."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -46,7 +46,7 @@ class Scene:
         self.overtaken += 1
 
     def alter(self, **changes: Any) -> None:
-        """The partition's state."""
+        """Changes the partition's state."""
         state = self.image.partition(TOPIC, 0)
         assert state is not None
         partitions = PersistentMap({TOPIC: PersistentMap({0: replace(state, **changes)})})
@@ -54,7 +54,7 @@ class Scene:
         self.elections.changed(self.image, Changed(topics=frozenset({TOPIC}), partitions=frozenset({(TOPIC, 0)})))
 
     def register(self, *brokers: Broker) -> None:
-        """These, and no others."""
+        """Makes these the registered brokers."""
         before = self.image.brokers
         known = {broker.id: broker for broker in brokers}
         changed = {id for id in {*before, *known} if before.get(id) != known.get(id)}
@@ -65,7 +65,7 @@ class Scene:
         self.register(*(broker for id, broker in self.image.brokers.items() if id != broker_id))
 
     def ask(self) -> asyncio.Future[float]:
-        """How long an answer about the partition waits."""
+        """The time that an answer about the partition waits."""
 
         async def asked() -> float:
             loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ DEATHS = pytest.mark.parametrize("dies", [hung_up, vanished])
 @DEATHS
 def test_an_answer_waits_until_another_broker_leads(dies: Callable[[Scene], None]) -> None:
     async def body(scene: Scene) -> None:
-        assert await scene.ask() < AT_ONCE_S, "nobody is dead"
+        assert await scene.ask() < AT_ONCE_S, "no broker is dead"
         dies(scene)
         asking = scene.ask()
         await asyncio.sleep(0.02)
@@ -117,7 +117,7 @@ def test_an_answer_does_not_wait_for_long(dies: Callable[[Scene], None]) -> None
         dies(scene)
         assert WAIT_S * 0.9 < await scene.ask() < WAIT_S + 1
         scene.passed_s = RECENT_S
-        assert await scene.ask() < AT_ONCE_S, "it is no new death any more"
+        assert await scene.ask() < AT_ONCE_S, "the death isn't recent any more"
 
     run(body)
 
@@ -164,7 +164,7 @@ def test_a_leader_that_is_back_is_nobody_to_wait_for() -> None:
         await asyncio.sleep(0.02)
         assert not asking.done()
         scene.register(*scene.image.brokers.values(), Broker(1, 20, {}, state=BrokerState.RUNNING))
-        assert await asking < WAIT_S * 0.8, "it registered anew, and leads nothing yet, but may be asked"
+        assert await asking < WAIT_S * 0.8, "a broker that registered anew may be asked, though it leads nothing yet"
 
     run(body)
 
@@ -195,7 +195,7 @@ def test_who_died_stays_in_the_list_of_brokers_for_a_moment() -> None:
         assert scene.elections.just_died == []
         scene.passed_s = 0.0
         scene.register(*scene.image.brokers.values(), Broker(1, 20, {}, state=BrokerState.RUNNING))
-        assert scene.elections.just_died == [], "it is in the list anyway"
+        assert scene.elections.just_died == [], "a registered broker is listed anyway"
 
     run(body)
 

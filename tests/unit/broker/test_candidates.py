@@ -1,5 +1,5 @@
-"""A follower that comes back joins the ISR while the leader, alone in it, is written to without a pause; and the high
-watermark waits for nobody who doesn't deserve it."""
+"""A returning follower joins the ISR while records are appended without a pause to the leader, which is alone in it.
+The high watermark waits only for followers that have been caught up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPLICAS = (0, 1, 2)
 
 
 class Leader:
-    """Broker 0 (epoch 10) leads a partition of three; the clock stands still unless it is moved."""
+    """Broker 0 (epoch 10) leads a partition with three replicas. The clock stands still unless the test moves it."""
 
     def __init__(self, folder: Path, *, isr: tuple[int, ...] = (0,), min_isr: int = 1, lag_s: float = LAG_S) -> None:
         self.now = 1000.0
@@ -45,7 +45,7 @@ class Leader:
         self.partition.become_leader(self.state)
 
     async def transact(self, guards: Any, writes: Any) -> Committed:
-        """The metadata store: what is written is seen at once."""
+        """The metadata store: the image shows each write at once."""
         (put,) = writes
         assert isinstance(put, Put)
         entry: Any = SimpleNamespace(key=put.key, value=put.value, create_revision=1, mod_revision=9, lease=0)
@@ -73,19 +73,19 @@ class Leader:
             self.partition.append(batch, 0, len(batch), 9, LoopQuota(lambda renew: None))
 
     def fetched(self, replica: int, offset: int, epoch: int | None = None) -> None:
-        """As a Fetch request does."""
+        """Does what a Fetch request does."""
         if self.partition.follower_fetched(replica, 10 + replica if epoch is None else epoch, offset, 0):
             self.changes.outsider_fetched(self.partition, replica)
 
     def catches_up(self, replica: int, behind: int = 1) -> None:
-        """The follower fetches at the leader's end of the fetch before, and is behind all the same."""
+        """The follower fetches at the leader's end of its previous fetch, and so is behind all the same."""
         asked = self.end
         self.fetched(replica, asked)
         self.append(behind)
         self.fetched(replica, asked)
 
     def registered(self, **brokers: Broker | None) -> None:
-        """Other registrations are known, by `b1`, `b2`."""
+        """Replaces registrations, given as `b1` or `b2`; None removes one."""
         known = self.image.brokers | {int(name[1:]): broker for name, broker in brokers.items()}
         self.image.brokers = {id: broker for id, broker in known.items() if broker is not None}
         self.changes.registrations_changed(self.image, Changed(brokers=frozenset({1})))
@@ -97,7 +97,7 @@ def playing(main: Any) -> None:
 
 @pytest.mark.parametrize("min_isr", [1, 2])
 def test_a_follower_that_is_always_one_record_behind_joins_the_isr(tmp_path: Path, min_isr: int) -> None:
-    """The leader gets a record between any two fetches, so that the follower never asks at the leader's end."""
+    """The leader appends a record between any two fetches, so the follower never asks at the leader's end."""
 
     async def main() -> None:
         leader = Leader(tmp_path, min_isr=min_isr)
@@ -106,7 +106,7 @@ def test_a_follower_that_is_always_one_record_behind_joins_the_isr(tmp_path: Pat
         asked, fetches = 0, 0
         while 1 not in leader.state.isr:
             fetches += 1
-            assert fetches < 10, "it chases the high watermark"
+            assert fetches < 10, "the follower never reaches the high watermark"
             leader.append()
             leader.now += 0.001
             leader.fetched(1, asked)
@@ -127,7 +127,7 @@ def test_the_high_watermark_waits_for_who_is_caught_up_and_moves_with_it(tmp_pat
         assert leader.high_watermark == 3
         leader.fetched(1, 0)
         leader.append()
-        assert leader.high_watermark == 4, "who never was caught up is not waited for"
+        assert leader.high_watermark == 4, "it doesn't wait for a follower that was never caught up"
         leader.catches_up(1)
         at = leader.high_watermark
         woken: list[int] = []
@@ -138,7 +138,7 @@ def test_the_high_watermark_waits_for_who_is_caught_up_and_moves_with_it(tmp_pat
         assert (leader.high_watermark, woken, committed.done()) == (at, [], False)
         leader.fetched(1, at + 2)
         assert leader.high_watermark == at + 2
-        assert (len(woken), committed.done()) == (1, True), "who waits for it hears of it"
+        assert (len(woken), committed.done()) == (1, True), "waiting consumers and producers are told"
 
     playing(main)
 
@@ -159,7 +159,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
         assert loop.time() - began >= 0.2
         assert leader.candidates == frozenset()
         leader.append()
-        assert leader.high_watermark == leader.end, "and every record is committed at once again"
+        assert leader.high_watermark == leader.end, "every record is committed at once again"
         leader.changes.stop()
 
     playing(main)
@@ -170,7 +170,7 @@ def test_the_timer_of_one_candidate_doesnt_outlast_the_time_of_another(tmp_path:
         leader = Leader(tmp_path)
         leader.append()
         leader.fetched(2, 0)
-        leader.fetched(2, leader.end)  # broker 2 has everything now
+        leader.fetched(2, leader.end)  # broker 2 has every record now
         leader.now += LAG_S - 5
         leader.append(2)
         leader.catches_up(1)
@@ -215,7 +215,7 @@ def test_who_may_not_join_is_never_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_process_that_starts_anew_isnt_caught_up_because_its_predecessor_was(tmp_path: Path) -> None:
-    """Its disk may be empty: the high watermark would wait for it for as long as the lag allowed."""
+    """The new process's disk may be empty. The high watermark would wait for it as long as the allowed lag."""
 
     async def main() -> None:
         leader = Leader(tmp_path)
@@ -257,7 +257,7 @@ def test_a_new_leader_waits_for_nobody_of_the_epoch_before(tmp_path: Path) -> No
         leader.append()
         assert leader.high_watermark == leader.end
         leader.partition.resign("another one leads")
-        leader.changes._candidates._time_is_over(leader.partition)  # the timer of the epoch before
+        leader.changes._candidates._time_is_over(leader.partition)  # the timer from the epoch before
 
     playing(main)
 
@@ -274,7 +274,8 @@ def test_a_member_of_the_isr_is_no_candidate_of_it(tmp_path: Path) -> None:
 
 
 def test_below_the_minimal_isr_nobody_joins_who_is_far_behind(tmp_path: Path) -> None:
-    """The high watermark stands still there: who has reached it may lack all that came since (KAFKA-19996)."""
+    """Below the minimum the high watermark stands still, so a follower that has reached it may lack all newer records
+    (KAFKA-19996)."""
 
     async def main() -> None:
         leader = Leader(tmp_path, min_isr=2)

@@ -1,4 +1,4 @@
-"""What a broker meets in its logs that can't be read stands in its answer, with topic, partition and offset."""
+"""A broker's answer names each unreadable place in its logs, with topic, partition and offset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, cleanup_policy=f
 
 
 class World:
-    """A broker with one log of a hundred records, in many segments, as far as its answer needs it."""
+    """A broker with one log of a hundred records in many segments, and only the parts that its answer needs."""
 
     def __init__(self, path: Path) -> None:
         self.logs = LogDirectories([str(path)], lambda: NOW_MS, ALONE)
@@ -51,7 +51,7 @@ class World:
         self.refused: list[tuple[Partition, int, CorruptBatch]] = []
 
     def told(self) -> list[dict[str, Any]]:
-        """What DescribeConfigs answers."""
+        """The damage in the answer of DescribeConfigs."""
         broker: Any = SimpleNamespace(
             id=1,
             image=None,
@@ -86,7 +86,7 @@ def test_a_batch_that_a_follower_refuses(world: World) -> None:
 
 
 def second_batch_of(log: Log, at: int) -> int:
-    """The offset of the second batch of a segment, in which a byte is turned."""
+    """Flips a byte in a segment's second batch; returns the batch's offset."""
     segment = log.segments[at]
     (_, first), (position, second), *_ = segment.headers()
     (byte,) = segment.file.pread(1, position + 65)
@@ -96,7 +96,7 @@ def second_batch_of(log: Log, at: int) -> int:
 
 
 def test_a_batch_that_a_compaction_meets(world: World) -> None:
-    """The message had a position in a file, and stood in the broker's log alone."""
+    """Earlier, only the broker's log named the batch, and only by its position in a file."""
     offset = second_batch_of(world.log, 1)
 
     async def compacting() -> None:
@@ -133,7 +133,7 @@ def test_a_header_that_a_fetch_meets_until_it_is_deleted(world: World) -> None:
     "shorten", [lambda partition: partition.truncate_to(5), lambda partition: partition.restart_at(7)]
 )
 def test_what_a_truncation_took_is_told_no_more(world: World, shorten: Callable[[Partition], None]) -> None:
-    """The replica was copied anew, and the alert stayed until the next start."""
+    """Earlier, the replica was copied anew, but the alert stayed until the next start."""
     world.partition.damage_met = 20, "fetches are refused there: no batch"
     assert len(world.told()) == 1
     shorten(world.partition)

@@ -1,4 +1,4 @@
-"""Descriptors are shared so that connections never keep the broker from its logs."""
+"""File descriptors are divided so that connections never keep the broker from opening its logs."""
 
 from __future__ import annotations
 

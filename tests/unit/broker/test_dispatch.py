@@ -1,4 +1,4 @@
-"""Frames that end too early, requests without the right, and handlers that answer now, later or never."""
+"""Frames that end too early, requests without the rights, and handlers that answer at once, later or never."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.api_versions import API as API_VERSIONS
+from ottla.broker.api.declaration import Api
 from ottla.broker.api.delete_topics import API as DELETE_TOPICS
 from ottla.broker.api.fetch import API as FETCH
 from ottla.broker.api.heartbeat import API as HEARTBEAT
-from ottla.broker.api.registry import Api, Route, load_routes
+from ottla.broker.api.registry import ROUTES, Route
 from ottla.broker.authorizer import Rights, allow_everything
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.request import Request
 from ottla.net.pending import Part, Pending
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages import write_request
-
-ROUTES = load_routes()
 
 
 @pytest.mark.parametrize("key", sorted(ROUTES))
@@ -38,7 +37,7 @@ def test_a_frame_that_ends_in_its_header_is_malformed(key: int, after: bytes, ta
 
 
 class Client:
-    """Stands in for a connection: keeps what it is sent, and why it is closed."""
+    """Stands in for a connection, and notes why it is closed."""
 
     def __init__(self) -> None:
         self.listener = SimpleNamespace(name="PLAINTEXT")
@@ -46,14 +45,14 @@ class Client:
         self.closed: list[str] = []
 
     def answered(self) -> None:
-        """`parts` of the request are there."""
+        """The request's `parts` exist: does nothing."""
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
 
 
-def _heartbeat(handle: Callable[..., Any]) -> tuple[Sequence[Part] | None, list[str]]:
-    """What comes back, or why the client is cut off, when Heartbeat is served by `handle`."""
+def _heartbeat(route: Route) -> tuple[Sequence[Part] | None, list[str]]:
+    """What comes back, or why the client is cut off, when Heartbeat is served by `route`."""
     member = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
     body = write_request(HEARTBEAT.key, 4, member)
     frame = bytearray(struct.pack(">hhih", HEARTBEAT.key, 4, 7, 2) + b"me" + b"\0" + body)
@@ -63,7 +62,7 @@ def _heartbeat(handle: Callable[..., Any]) -> tuple[Sequence[Part] | None, list[
         memory = SimpleNamespace(answered=lambda key, size: None)
         spawn = asyncio.get_running_loop().create_task
         broker: Any = SimpleNamespace(spawn=spawn, server=SimpleNamespace(memory=memory))
-        dispatcher = Dispatcher(broker, {HEARTBEAT.key: Route(HEARTBEAT, handle, None)}, allow_everything)
+        dispatcher = Dispatcher(broker, {HEARTBEAT.key: route}, allow_everything)
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         if pending is None:
             return None
@@ -82,14 +81,14 @@ async def _given(answer: Any) -> Any:
     return answer
 
 
-def _in_task(answer: Any) -> Callable[..., Any]:
+def _in_task(answer: Any, api: Api = HEARTBEAT) -> Route:
     async def handle(*_: object) -> Any:
         return await _given(answer)
 
-    return handle
+    return Route(api, handle)
 
 
-def _at_once(answer: Any) -> Callable[..., Any]:
+def _at_once(answer: Any) -> Route:
     def handle(*_: object) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if isinstance(answer, Exception):
@@ -98,11 +97,11 @@ def _at_once(answer: Any) -> Callable[..., Any]:
             future.set_result(answer)
         return future
 
-    return handle
+    return Route(HEARTBEAT, taskless=handle)
 
 
-def _later(answer: Any) -> Callable[..., Any]:
-    return lambda *_: asyncio.ensure_future(_given(answer))
+def _later(answer: Any) -> Route:
+    return Route(HEARTBEAT, taskless=lambda *_: asyncio.ensure_future(_given(answer)))
 
 
 CUT_OFF = (None, ["its request failed inside the broker"])
@@ -110,7 +109,7 @@ WAYS = pytest.mark.parametrize("way", [_in_task, _at_once, _later])
 
 
 @WAYS
-def test_a_handler_answers(way: Callable[[Any], Callable[..., Any]]) -> None:
+def test_a_handler_answers(way: Callable[[Any], Route]) -> None:
     parts, closed = _heartbeat(way({"error_code": ErrorCode.rebalance_in_progress}))
     assert parts is not None
     assert b"".join(map(bytes, parts)) == struct.pack(">iiBihB", 12, 7, 0, 0, 27, 0)
@@ -119,7 +118,7 @@ def test_a_handler_answers(way: Callable[[Any], Callable[..., Any]]) -> None:
 
 @WAYS
 @pytest.mark.parametrize("wrong", [ValueError("a bug"), {"error_code": "no number"}], ids=["raises", "nonsense"])
-def test_a_client_whose_request_fails_is_cut_off(way: Callable[[Any], Callable[..., Any]], wrong: Any) -> None:
+def test_a_client_whose_request_fails_is_cut_off(way: Callable[[Any], Route], wrong: Any) -> None:
     assert _heartbeat(way(wrong)) == CUT_OFF
 
 
@@ -129,18 +128,18 @@ def test_a_client_whose_answer_is_cancelled_is_cut_off() -> None:
         asyncio.get_running_loop().call_soon(future.cancel)
         return future
 
-    assert _heartbeat(cancelled) == CUT_OFF
+    assert _heartbeat(Route(HEARTBEAT, taskless=cancelled)) == CUT_OFF
 
 
 def test_a_client_whose_request_fails_at_once_is_cut_off() -> None:
     def raises(*_: object) -> asyncio.Future[Any]:
         raise ValueError("a bug")
 
-    assert _heartbeat(raises) == CUT_OFF
+    assert _heartbeat(Route(HEARTBEAT, taskless=raises)) == CUT_OFF
 
 
 def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
-    """Not before, although the handler is through."""
+    """The answer waits for that although the handler has ended."""
     topics = {"topic_names": ["t"], "timeout": 1000}
     frame = bytearray(struct.pack(">hhih", DELETE_TOPICS.key, 3, 7, 2) + b"me" + write_request(20, 3, topics))
     client: Any = Client()
@@ -153,7 +152,7 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
             server=SimpleNamespace(memory=memory),
             applied_revisions=SimpleNamespace(everywhere=applied.wait),
         )
-        route = Route(DELETE_TOPICS, _in_task({"responses": []}), None)
+        route = _in_task({"responses": []}, DELETE_TOPICS)
         pending = Dispatcher(broker, {DELETE_TOPICS.key: route}, allow_everything).dispatch(
             client, frame, 0, len(frame)
         )
@@ -171,8 +170,8 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
 
 
 def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ...]], list[str], list[str]]:
-    """What the authoriser is asked about a request with an empty body; what handlers are called; why the client is cut
-    off."""
+    """For a request with an empty body: the authoriser's arguments, the called handlers, and the reasons why the
+    connection is closed."""
     asked: list[tuple[Any, ...]] = []
     called: list[str] = []
 
@@ -180,7 +179,7 @@ def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ..
         asked.append((request.api_key, request.principal, request.client_host, request.listener, rights))
         return allowed
 
-    def serve(*_: object) -> list[bytes]:
+    def serve(*_: object) -> list[Any]:
         called.append("hot")
         return [b"answer"]
 
@@ -195,10 +194,10 @@ def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ..
     async def dispatched() -> None:
         broker: Any = SimpleNamespace(spawn=lambda coroutine: called.append("in a task") or coroutine.close())
         routes = {
-            FETCH.key: Route(FETCH, None, serve),
-            HEARTBEAT.key: Route(HEARTBEAT, at_once, None),
-            DELETE_TOPICS.key: Route(DELETE_TOPICS, in_task, None),
-            API_VERSIONS.key: Route(API_VERSIONS, in_task, None),
+            FETCH.key: Route(FETCH, serve=serve),
+            HEARTBEAT.key: Route(HEARTBEAT, taskless=at_once),
+            DELETE_TOPICS.key: Route(DELETE_TOPICS, in_task),
+            API_VERSIONS.key: Route(API_VERSIONS, in_task),
         }
         frame = bytearray(struct.pack(">hhih", key, version, 7, 2) + b"me" + bytes(40))
         reply = Dispatcher(broker, routes, authorize).dispatch(client, frame, 0, len(frame))

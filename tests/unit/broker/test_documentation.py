@@ -1,4 +1,4 @@
-"""The generated pages of docs/ are what their sources make."""
+"""The generated pages of docs/ are up to date."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The text for Prometheus, read back by prometheus-client's own parser."""
+"""The text for Prometheus, parsed by prometheus-client's own parser."""
 
 import math
 

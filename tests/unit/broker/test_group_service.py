@@ -1,4 +1,4 @@
-"""The coordinator's shell over a partition that the test holds in its hands: high watermark, failures, epoch."""
+"""The coordinator's shell over a partition in memory: the test sets its high watermark, failures and leader epoch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ottla.broker.coordination.committed_view import SLICE_RECORDS
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Join, Leaver, Sync
+from ottla.broker.group.group import GroupType
 from ottla.broker.group.offsets import Offsets
 from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
@@ -48,7 +49,7 @@ SETTINGS = {
 
 
 class VirtualTime(selectors.DefaultSelector):
-    """Waits for nothing: time jumps to the next timer instead."""
+    """A selector that never waits: the time jumps to the next timer."""
 
     now = 1_000.0
 
@@ -85,7 +86,7 @@ class Piece:
 
 
 class MemoryLog:
-    """Batches in one file. Reads cut the last batch, as a real one does."""
+    """Batches in one file. A read may cut off the last batch, as a real log's does."""
 
     log_start_offset = 0
     directory = "/logs/__consumer_offsets-0"
@@ -166,7 +167,7 @@ class MemoryPartition:
 
 
 class Stage:
-    """A started service that leads all partitions."""
+    """A started service, and the partitions that it may lead."""
 
     def __init__(self, **settings: int) -> None:
         self.wall_ms = 1_000_000
@@ -239,7 +240,7 @@ def test_a_group_lives_on_a_partition() -> None:
         assert codes == [ErrorCode.none]
         assert await stage.fetch("g") == 5
         await stage.service.leave("g", [Leaver(member)])
-        assert stage.service.counts()[State.EMPTY] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.EMPTY.value] == 1
         keys = [read_key(record.key or b"") for record in stage.of("g").records()]
         assert keys == [GroupKey("g"), GroupKey("g"), OffsetKey("g", "t", 0), GroupKey("g")]
         await stage.service.stop()
@@ -300,7 +301,7 @@ def test_replication_that_takes_too_long() -> None:
             await stage.fetch("g", stable=True)
         assert error.value.code is ErrorCode.not_coordinator
         stage.of("g").replicate()
-        assert await stage.fetch("g") == 2  # it came through after all
+        assert await stage.fetch("g") == 2  # the commit has succeeded after all
 
     virtually(scene)
 
@@ -360,7 +361,7 @@ def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["another leads", "leads again"])
 @pytest.mark.parametrize("commits", [1, 2 * SLICE_RECORDS])
 def test_an_offset_fetch_whose_coordinator_resigns_as_the_wait_ends_is_sent_away(commits: int, again: bool) -> None:
-    """Its answer would be an old one, and with a long backlog it would never come."""
+    """Its answer would be outdated, and with a long backlog it would never come."""
 
     async def scene() -> None:
         stage = Stage()
@@ -425,7 +426,7 @@ def test_appends_carry_the_epoch_that_was_loaded() -> None:
     async def scene() -> None:
         stage = Stage()
         stage.lead()
-        stage.of("g").leader_epoch = 2  # another election, of which the service hasn't heard yet
+        stage.of("g").leader_epoch = 2  # another election, which the service doesn't know of yet
         with pytest.raises(KafkaError) as error:
             await stage.commit("g", 1)
         assert error.value.code is ErrorCode.not_coordinator
@@ -463,7 +464,8 @@ def test_who_is_not_served() -> None:
         with pytest.raises(KafkaError) as error:
             await stage.join("")
         assert error.value.code is ErrorCode.invalid_group_id
-        assert await stage.commit("", 3) is ErrorCode.none  # as Kafka: the empty group may keep offsets
+        # as in Kafka, which stores offsets for the empty group id
+        assert await stage.commit("", 3) is ErrorCode.none
         await stage.service.stop()
         with pytest.raises(KafkaError) as error:
             await stage.commit("g", 1)
@@ -484,9 +486,9 @@ def test_sessions_end_by_the_one_timer() -> None:
             await asyncio.sleep(8)
             assert stage.service.heartbeat("g", member, 1, None) is ErrorCode.none
         await asyncio.sleep(9.9)
-        assert stage.service.counts()[State.STABLE] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 1
         await asyncio.sleep(0.2)
-        assert stage.service.counts()[State.EMPTY] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.EMPTY.value] == 1
 
     virtually(scene)
 
@@ -515,7 +517,7 @@ def test_idle_consumers_are_nearly_free(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(stage.service._timers._wakeups._heap) < 4 * 100
 
     virtually(scene)
-    assert 0 < woken <= 10 * 100  # at most one for each session length and group, of 20 heartbeats each
+    assert 0 < woken <= 10 * 100  # at most one for each group and session time-out, despite 20 heartbeats
 
 
 def test_expiry_writes_tombstones() -> None:
@@ -600,7 +602,7 @@ def test_a_restart_is_a_replay() -> None:
         assert again.service.heartbeat("g", member, 1, None) is ErrorCode.none
         after = again.service.group("g")
         assert after is not None
-        assert after.snapshot() == before.snapshot()
+        assert after.membership.snapshot() == before.membership.snapshot()
         assert await again.service.fetch_all("h", False) == await stage.service.fetch_all("h", False)
         assert again.service.offset_count == 199
         assert (await again.sync("g", member, 1, {}))["assignment"] == b"plan"
@@ -621,7 +623,8 @@ def test_what_a_real_kafka_wrote_is_loaded() -> None:
             groups = {group.group_id: group for group in stage.service.groups()}
             assert list(groups) == ([] if name == "deleted" else [name])
             if name == "readers":
-                assert (groups[name].state, groups[name].generation) == (State.EMPTY, 2)
+                membership = groups[name].membership
+                assert (membership.state, membership.generation) == (State.EMPTY, 2)
                 offsets = await stage.service.fetch_all(name, False)
                 assert {index: value.offset for index, value in offsets["flights"].items()} == {0: 10, 1: 10, 2: 10}
             await stage.service.stop()
@@ -630,7 +633,7 @@ def test_what_a_real_kafka_wrote_is_loaded() -> None:
 
 
 def test_a_new_leader_answers_when_it_knows_what_its_predecessor_answered() -> None:
-    """What was told is committed may still be above the watermark that the new leader begins with."""
+    """An offset that the predecessor reported as committed may be above the new leader's first high watermark."""
 
     async def scene() -> None:
         stage = Stage()
@@ -702,19 +705,19 @@ def test_unreadable_and_foreign_records_are_left_out(caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize(
     ("position", "bytes_there", "expected"),
     [
-        (61 + 4, b"\x7f", [None, 1, 2, 3]),  # inside the first record: that batch is left out
-        (57, b"\x7f\xff\xff\xff", [0, 1, 2, 3]),  # the count: the record that is there counts
-        (8, b"\x00\x00\x00\x01", [None, None, 2, 3]),  # a length that can't be: the segment's rest is left out
-        (8, b"\x00\xff\xff\xff", [None, None, 2, 3]),  # one beyond the segment's end
-        (23, b"\xff\xff\xff\xf0", [None, None, 2, 3]),  # last offset before the first
-        (23, b"\x7f\xff\xff\xff", [None, None, 2, 3]),  # last offset beyond the log's end
+        (61 + 4, b"\x7f", [None, 1, 2, 3]),  # inside the first record: this batch is skipped
+        (57, b"\x7f\xff\xff\xff", [0, 1, 2, 3]),  # the count: the existing record is read
+        (8, b"\x00\x00\x00\x01", [None, None, 2, 3]),  # an impossible length: the rest of the segment is skipped
+        (8, b"\x00\xff\xff\xff", [None, None, 2, 3]),  # a length beyond the segment's end
+        (23, b"\xff\xff\xff\xf0", [None, None, 2, 3]),  # a last offset before the first
+        (23, b"\x7f\xff\xff\xff", [None, None, 2, 3]),  # a last offset beyond the log's end
         (21, b"\x00\x07", [None, 1, 2, 3]),  # an unknown codec
     ],
 )
 def test_one_bad_batch_doesnt_keep_a_shard_from_loading(
     tmp_path: Path, position: int, bytes_there: bytes, expected: list[int | None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two batches a segment, the first of them damaged on the disk."""
+    """Each segment has two batches; the first batch is damaged on the disk."""
     batches = [
         build_batch([Record(0, 1, offset_key(OffsetKey("g", "t", number)), offset_value(Committed(number)))])
         for number in range(4)
@@ -747,7 +750,7 @@ def test_one_bad_batch_doesnt_keep_a_shard_from_loading(
 def test_one_bad_record_doesnt_keep_a_shard_from_loading(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A marker that ends too early, and a record that breaks a rule of ours."""
+    """A control record that ends too early, and a record whose handling raises an error."""
 
     async def scene() -> None:
         good = offset_value(Committed(4))
@@ -807,7 +810,7 @@ def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_commit_that_cant_be_written_down_fails_alone() -> None:
-    """From version 8 on the protocol has room for longer texts than a record of `__consumer_offsets`."""
+    """From version 8 on the protocol allows longer strings than a record of `__consumer_offsets`."""
 
     async def scene() -> None:
         stage = Stage()
@@ -859,13 +862,13 @@ def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_t
         monkeypatch.setattr(ClassicGroup, "time_passed", time_passed_with_a_fault)
         stage.wall_ms += 3_600_000
         await asyncio.sleep(5)
-        assert stage.service.counters.offset_expirations == 5  # all but simple-g2's
+        assert stage.service.counters.offset_expirations == 5  # all but simple-g2's, which meets the fault
         await asyncio.sleep(6)
-        assert stage.service.counts()[State.STABLE] == 1
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 1
         assert stage.service.counters.errors > 5
         monkeypatch.undo()
         await asyncio.sleep(20)
-        assert stage.service.counts()[State.STABLE] == 0
+        assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 0
         assert stage.service.counters.offset_expirations == 6
         await stage.service.stop()
 
@@ -882,7 +885,7 @@ def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_t
     virtually(scene)
 
 
-# --- the tests above are shown to see ---
+# --- proofs that the tests above notice faults ---
 
 
 async def _waits_for_nothing(self: Runtime[Any], led: Any, offset: int) -> None:

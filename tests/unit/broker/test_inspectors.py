@@ -1,4 +1,5 @@
-"""Threads for batches, shared by connections: who waits for whom, and that nobody who goes away keeps a thread."""
+"""Threads that inspect batches, shared by connections: the order of turns, and a connection that goes away keeps no
+thread."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ THREADS = 2
 
 
 class Scripted:
-    """An inspection that takes so many turns, and notes each."""
+    """An inspection that takes `turns` turns, and notes each of them."""
 
     codec = Codec.lz4
 
@@ -45,14 +46,14 @@ class Scripted:
 
 
 class Threads(Executor):
-    """Work ends when it is told to, the oldest first."""
+    """An executor of THREADS threads, whose oldest task ends when the test calls `end_one`."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
         assert not more
-        assert len(self.held) < THREADS, "more than there are threads"
+        assert len(self.held) < THREADS, "more tasks than threads"
         future: Future[Any] = Future()
         self.held.append((future, work, arguments))
         return future
@@ -77,7 +78,7 @@ async def settle() -> None:
 
 
 async def see_through(inspectors: Inspectors, threads: Threads, honest: Any) -> None:
-    """Threads end their work one after the other until another connection's inspection is through."""
+    """Ends the threads' tasks one after the other until the inspection of another connection is done."""
     waiting = asyncio.ensure_future(inspectors.look("another connection", honest))
     await settle()
     while not waiting.done():
@@ -98,7 +99,7 @@ def test_four_bombs_do_not_hold_the_threads() -> None:
         tasks = [asyncio.ensure_future(inspectors.look(number, bomb)) for number, bomb in enumerate(bombs)]
         await settle()
         await see_through(inspectors, threads, Scripted("honest", 1, history))
-        assert len(history) <= 2 + len(bombs) + 1, "a turn of each other connection at most"
+        assert len(history) <= 2 + len(bombs) + 1, "at most one turn of each other connection"
         await cancel(tasks)
 
     play(scene)
@@ -110,7 +111,7 @@ def test_a_connection_of_many_bombs_gets_no_more_turns_than_one_of_one() -> None
         bombs: list[Any] = [Scripted("bomb", 1000, history) for _ in range(20)]
         tasks = [asyncio.ensure_future(inspectors.look("bomber", bomb)) for bomb in bombs]
         await settle()
-        assert len(threads.held) == THREADS, "while nobody else wants one it has them all"
+        assert len(threads.held) == THREADS, "with no other connection it has all threads"
         await see_through(inspectors, threads, Scripted("honest", 5, history))
         assert history.count("bomb") <= 5 + THREADS
         await cancel(tasks)
@@ -124,9 +125,9 @@ def test_who_goes_away_while_it_waits_or_has_just_got_a_thread_keeps_none() -> N
         scripted: list[Any] = [Scripted(str(number), 1, history) for number in range(6)]
         tasks = [asyncio.ensure_future(inspectors.look(number, each)) for number, each in enumerate(scripted)]
         await settle()
-        tasks[2].cancel()  # waits
+        tasks[2].cancel()  # it still waits for a thread
         threads.end_one()
-        tasks[3].cancel()  # may have got the thread of the first
+        tasks[3].cancel()  # it may just have got the first task's thread
         await settle()
         while threads.held:
             threads.end_one()
@@ -182,7 +183,7 @@ def test_a_valid_batch_that_unpacks_large_is_accepted_turn_by_turn(codec: Codec)
 
 @pytest.mark.parametrize("wanted", [None, *(codec for codec in Codec if codec)])
 def test_a_turn_ends_among_empty_blocks(wanted: Codec | None) -> None:
-    """A block of Snappy that holds nothing takes as long as one of some KiB."""
+    """A Snappy block without data takes as long as a block of some KiB."""
     payload = XERIAL_MAGIC + struct.pack(">ii", 1, 1) + struct.pack(">ib", 1, 0) * 50_000
     batch = bytearray(seal(payload, 1, 1_000_000, codec=Codec.snappy))
     inspection = Inspection(*admit(batch, 0, len(batch), RULES, 9, 1_000_000), RULES, 1_000_000, wanted)
@@ -195,7 +196,7 @@ def test_a_turn_ends_among_empty_blocks(wanted: Codec | None) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.lz4, Codec.zstd])
 def test_a_turn_ends_among_the_heads_of_blocks_of_one_byte(codec: Codec) -> None:
-    """They are gone over before anything is unpacked: all 100,000 heads were one turn."""
+    """The heads are read before anything is unpacked. Earlier, all 100,000 heads were read in one turn."""
     if codec == Codec.lz4:
         payload = compress(codec, b"")[:7] + b"\x01\x00\x00\x80x" * 100_000 + bytes(4)
     else:
@@ -234,7 +235,7 @@ def test_the_loops_quota_is_renewed_once_a_turn() -> None:
 
 
 def test_what_has_no_codec_takes_nothing_from_what_is_unpacked() -> None:
-    """Hundreds of connections with a small batch each would send every packed one to a thread."""
+    """Otherwise hundreds of connections with a small plain batch each would send every compressed batch to a thread."""
     quota = LoopQuota(lambda renew: None)
     whole = quota.bytes_left(Codec.lz4)
     quota.spend_plain(int(quota.plain_left))
@@ -244,7 +245,7 @@ def test_what_has_no_codec_takes_nothing_from_what_is_unpacked() -> None:
 
 
 def test_the_loops_next_turn_is_not_asked_for_before_an_eighth_of_this_one_is_spent() -> None:
-    """A call of the loop's for each small batch would cost more than the batch."""
+    """A callback on the loop for each small batch would cost more than the batch itself."""
     renewals: list[Callable[[], None]] = []
     quota = LoopQuota(renewals.append)
     whole = quota.plain_left
@@ -261,8 +262,8 @@ def test_the_loops_next_turn_is_not_asked_for_before_an_eighth_of_this_one_is_sp
 
 
 def test_what_stands_behind_a_batch_hides_neither_its_memory_nor_its_time() -> None:
-    """It is cut off before the batch is looked into: 22 MB of a block of Snappy counted for nothing, and a long batch
-    with bytes behind it for one that is too large to be looked into."""
+    """The bytes behind a batch are cut off before the batch is inspected. Earlier, 22 MB for a block of Snappy weren't
+    counted, and a long batch with bytes behind it counted as one that is too large to be inspected."""
     block = bytes(cramjam.snappy.compress_raw(bytes(8_000_000)))
     packed = bytearray(batch_of([b""]))[:61] + XERIAL_MAGIC + struct.pack(">iii", 1, 1, len(block)) + block
     packed[8:12] = struct.pack(">i", len(packed) - 12)

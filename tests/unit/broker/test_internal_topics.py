@@ -1,4 +1,4 @@
-"""The offsets topic is asked for once at a time, by the settings, and its absence is complained of rarely."""
+"""The offsets topic is requested once at a time, with the settings; its absence is logged rarely."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.settings.config import BrokerConfig
 
 
 class RefusingIntents:
-    """Takes topics once `ready` is set; fails with `error` if there is one."""
+    """Creates topics once `ready` is set; raises `error` if there is one."""
 
     def __init__(self, error: KafkaError | None = None) -> None:
         self.asked: list[NewTopic] = []

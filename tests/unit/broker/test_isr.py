@@ -1,4 +1,4 @@
-"""Who can't write leaves the ISR, and only where somebody else may lead."""
+"""A broker that can't write leaves the ISR, but only if another broker may lead."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Store:
 def written(
     *, isr: tuple[int, ...], alive: dict[int, int], offline: bool, writable: bool, leader: int = 0
 ) -> list[Any]:
-    """What broker 0, with epoch 10, writes about a partition whose members were admitted with 10 + id."""
+    """The writes of broker 0, with epoch 10, for a partition whose ISR members were admitted with the epochs 10 +
+    id."""
     state = Partition(
         TOPIC, 0, (0, 1, 2), isr, tuple(10 + member for member in isr), leader=leader, leader_epoch=4, revision=8
     )
@@ -70,7 +71,7 @@ def test_others_take_over(offline: bool) -> None:
 def test_a_follower_is_not_waited_for() -> None:
     ((_, after),) = written(isr=(0, 1, 2), alive={1: 11, 2: 12}, offline=True, writable=False, leader=1)
     assert (after.isr, after.leader, after.leader_epoch) == ((1, 2), 1, 4)
-    assert written(isr=(1, 2), alive={1: 11, 2: 12}, offline=True, writable=False, leader=1) == [], "it has left"
+    assert written(isr=(1, 2), alive={1: 11, 2: 12}, offline=True, writable=False, leader=1) == [], "it left before"
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -84,7 +85,8 @@ def test_who_can_write_stays() -> None:
 
 
 def test_who_joins_is_compared_as_it_was_read() -> None:
-    """A broker that drains, registers anew or is gone meanwhile changes its key; so does a leader that lost its own."""
+    """The registrations of the joining broker and of the leader are guarded: a broker that drains, registers anew or is
+    gone changes its key."""
     state = Partition(TOPIC, 0, (0, 1), (0,), (10,), leader=0, leader_epoch=4, revision=8)
     leading = LeaderState(0, state.replicas, state.isr, 0, 0.0)
     leading.fetched(1, 11, 0, 0, 0, 0.0)
@@ -105,11 +107,11 @@ def test_who_joins_is_compared_as_it_was_read() -> None:
         image.brokers = brokers | {1: replace(brokers[1], **changed)}
         assert changes._propose(partition) is None
     image.brokers = {0: brokers[0]}
-    assert changes._propose(partition) is None, "it isn't registered"
+    assert changes._propose(partition) is None, "broker 1 isn't registered"
 
 
 def test_any_number_of_brokers_may_join_at_once() -> None:
-    """Each that joins is a guard, and a transaction has room for 120."""
+    """Each joining broker needs a guard, and a transaction has room for 120."""
 
     sizes: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Nobody joins an ISR without having what is committed, whatever happens while the change is written."""
+"""No follower joins an ISR without all committed records, whatever happens while the change is written."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ottla.metadata.model.partitions import Partition
 from ottla.metadata.store import Committed, Guard, Put, Rejected, UnknownOutcome, Write, check_transaction
 
 TOPIC = UUID(int=7)
-END = 5  # of the follower that wants to join, and of what is committed when it does
+END = 5  # the end of the follower that wants to join, and the high watermark at that time
 
 
 def led(index: int) -> Any:
-    """A partition of brokers 0, which leads, and 1, which has everything and isn't in sync."""
+    """A partition of brokers 0 and 1. Broker 0 leads; broker 1 has all records, but isn't in sync."""
     state = Partition(TOPIC, index, (0, 1), (0,), (10,), leader=0, leader_epoch=4, revision=8)
     leading = LeaderState(0, state.replicas, state.isr, 0, 0.0)
     leading.fetched(1, 11, END, 0, END, 0.0)
@@ -36,14 +36,14 @@ def led(index: int) -> Any:
 
 
 def changing(partitions: list[Any], store: Any) -> IsrChanges:
-    """What broker 0 does."""
+    """Broker 0's ISR changes of these partitions."""
     brokers = {id: Broker(id, 10 + id, {}, state=BrokerState.RUNNING) for id in (0, 1)}
     image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: partitions[index].state)
     return IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: partitions, lambda _: True)
 
 
 def run(partitions: list[Any], store: Any, until: Callable[[], bool] | None = None) -> None:
-    """All of them are wanted."""
+    """Asks for a change of each partition, and runs the changes."""
     changes = changing(partitions, store)
     for partition in partitions:
         changes.wants(partition)
@@ -51,7 +51,7 @@ def run(partitions: list[Any], store: Any, until: Callable[[], bool] | None = No
 
 
 def watched(changes: IsrChanges, until: Callable[[], bool] | None) -> None:
-    """Until that is so, and a moment longer."""
+    """Runs the changes until the condition holds, and a moment longer."""
 
     async def main() -> None:
         task = asyncio.create_task(changes.run())
@@ -79,7 +79,7 @@ def test_what_is_committed_while_others_are_written_keeps_who_lacks_it_out(
             self.written += len(writes)
             last = partitions[-1]
             if 1 not in last.leading.maximal_isr:
-                last.high_watermark = END + 1  # the leader alone is in sync: it commits on
+                last.high_watermark = END + 1  # only the leader is in sync, so it commits a record
             return Committed(9)
 
     store = Store()
@@ -99,7 +99,7 @@ def test_a_try_of_unknown_outcome_counts_until_the_metadata_has_shown_it() -> No
             if len(tries) == 1:
                 raise UnknownOutcome("it is written, but the answer is lost")
             asyncio.get_running_loop().call_later(0.05, lambda: tries.append(partition.leading.maximal_isr))
-            return Rejected({guards[0].key: None})  # by that
+            return Rejected({guards[0].key: None})  # because of the first try's own write
 
     run([partition], Store())
     assert len(tries) >= 3
@@ -108,7 +108,8 @@ def test_a_try_of_unknown_outcome_counts_until_the_metadata_has_shown_it() -> No
 
 @pytest.mark.parametrize("lost", [0, 3])
 def test_thousands_join_in_few_transactions_that_share_the_way_to_the_store(lost: int) -> None:
-    """The 3,334 partitions of one of three brokers, when another one is back; some were changed by somebody else."""
+    """The 3,334 partitions of one of three brokers, when another broker is back. Some were changed by another
+    writer."""
     partitions = [led(index) for index in range(3334)]
     moved = {keys.partition(TOPIC, index) for index in range(lost)}
     sizes: list[int] = []
@@ -121,7 +122,7 @@ def test_thousands_join_in_few_transactions_that_share_the_way_to_the_store(lost
             await asyncio.sleep(0)
             under_way.append(under_way[-1] - 1)
             if failed := moved.intersection(guard.key for guard in guards):
-                for key in failed:  # the image shows it
+                for key in failed:  # the image shows the other writer's change
                     partition = partitions[int(key.rpartition("/")[2])]
                     partition.state = replace(partition.state, isr=(0, 1), isr_epochs=(10, 11))
                 return Rejected(dict.fromkeys(failed))
@@ -135,8 +136,8 @@ def test_thousands_join_in_few_transactions_that_share_the_way_to_the_store(lost
 
 
 def test_a_write_that_is_not_answered_holds_up_no_other_partition() -> None:
-    """The store was cut off when the first was written: its outcome is known only after the request's time-out, and
-    the second partition's follower joins meanwhile."""
+    """The store was cut off during the first write, so its outcome is known only after the request's time-out. The
+    second partition's follower joins meanwhile."""
     partitions = [led(0), led(1)]
     written: list[str] = []
 
@@ -144,7 +145,7 @@ def test_a_write_that_is_not_answered_holds_up_no_other_partition() -> None:
         async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed:
             if not written:
                 written.append("not answered")
-                changes.wants(partitions[1])  # as when its follower fetches
+                changes.wants(partitions[1])  # as a fetch of its follower does
                 await asyncio.sleep(3600)
             written.extend(write.key for write in writes)
             return Committed(9)

@@ -11,9 +11,9 @@ import pytest
 from ottla.broker.lineage_file import keep_known, read_known
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
-from ottla.broker.log.names import LINEAGE
 from ottla.metadata.lineage import Known
 from ottla.metadata.own_store import OwnStore
+from ottla.storage.names import LINEAGE
 from tests.unit.broker.log.workbench import ALONE
 from tests.unit.metadata.faulty import FaultyStore
 
@@ -23,7 +23,7 @@ def directories(folder: Path, disk: RealDisk | None = None) -> LogDirectories:
 
 
 def read(folder: Path) -> Known | None:
-    """What a broker knows that starts."""
+    """The words that a starting broker reads."""
     logs = directories(folder)
     try:
         return read_known(logs)
@@ -32,7 +32,7 @@ def read(folder: Path) -> Known | None:
 
 
 def write(folder: Path, *learned: Known) -> None:
-    """As a broker does that learns these words one after the other."""
+    """Writes as a broker that learns these words one after the other."""
 
     async def keep() -> None:
         store = OwnStore(FaultyStore(None), None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The two forms of the broker's own log."""
+"""The two formats of the broker's own log."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The watch over the event loop notices who holds it."""
+"""Measures how long the event loop is held."""
 
 import asyncio
 import time

@@ -1,4 +1,5 @@
-"""A broker hangs up when others lead what it led and the store doesn't tell it, and at no other time."""
+"""A broker hangs up on its clients when others lead its partitions and the store doesn't answer it, and at no other
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ TOPIC = UUID(int=7)
 
 
 class House:
-    """A broker, what it hears of the store and of the others, and what it does about it."""
+    """A broker's surroundings: the store's silence, the other brokers' answers; and the actions that MakingWay
+    takes."""
 
     def __init__(self) -> None:
         self.silence_s = 0.0
@@ -89,7 +91,7 @@ def test_it_serves_again_when_its_image_shows_its_registration() -> None:
     house = House()
     house.silence_s, house.moved = SESSION_S, True
     house.look()
-    house.silence_s, house.registered = 0.1, False  # registered anew, and the image is still the old one
+    house.silence_s, house.registered = 0.1, False  # the broker has registered anew, but its image is still the old one
     house.look()
     assert house.way.made
     house.registered = True
@@ -103,7 +105,8 @@ Led = tuple[int, int]  # leader, leader epoch
 
 
 def elsewhere(*told: Led | None, cluster: str = "c") -> bool:
-    """Whether broker 0, which leads t-0 in epoch 4, finds out from the others, who say this; None can't be reached."""
+    """Whether broker 0, which leads t-0 in epoch 4, finds out from these answers that another broker leads. A None is a
+    broker that can't be reached."""
     endpoints = {id: {"B": Endpoint("B", "host", id)} for id in range(len(told) + 1)}
     brokers = {id: Broker(id, 1, each, state=BrokerState.RUNNING) for id, each in endpoints.items()}
     state = Partition(TOPIC, 0, (0, 1), (0, 1), (1, 1), leader=0, leader_epoch=4)
@@ -139,7 +142,7 @@ def test_what_another_cluster_says_proves_nothing() -> None:
 
 
 class _Stream:
-    """A connection to a broker that says so of t-0."""
+    """A connection to a broker that names this leader of t-0."""
 
     def __init__(self, led: Led, cluster: str) -> None:
         self._led = led

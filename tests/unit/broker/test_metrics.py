@@ -1,4 +1,4 @@
-"""Every metric of Kafka's that people watch is found, by name, or it is said why not."""
+"""Each of Kafka's metrics that people watch is in the catalogue under its name, or in NOT_THERE with a reason."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from ottla.broker.metrics.catalogue import METRICS, NOT_THERE
 
-# What dashboards and alerts for Kafka are made of: group, type and names.
+# The metrics that dashboards and alerts for Kafka use: group, type and names.
 WATCHED = """
 kafka.server BrokerTopicMetrics MessagesInPerSec BytesInPerSec
 kafka.server BrokerTopicMetrics BytesOutPerSec BytesRejectedPerSec ReplicationBytesInPerSec

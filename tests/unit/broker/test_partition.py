@@ -1,4 +1,4 @@
-"""One replica while other things happen: files that can't be read, leadership that goes and comes back."""
+"""One replica: files that can't be read, and leadership that is lost and regained."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_high_watermark_rises_though_nobody_can_say_by_how_many_bytes(
     monkeypatch.setattr(Log, "bytes_between", unreadable)
     partition.become_leader(state(0, 0, 0))
     assert partition.high_watermark == 1
-    assert consumer.heard[0] == 0, "it has to look for itself"
+    assert consumer.heard[0] == 0, "the consumer has to read again, because no size is known"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,8 @@ def test_a_high_watermark_rises_though_nobody_can_say_by_how_many_bytes(
 def test_what_a_producer_wrote_is_asked_again_after_a_recompression(
     tmp_path: Path, kept: int, meanwhile: int | None, outcome: int
 ) -> None:
-    """While sequence 2 is recompressed others lead: they keep as many records, and maybe get a repeat of it."""
+    """While sequence 2 is recompressed, other brokers lead. They keep `kept` records, and maybe get sequence 2
+    again."""
     partition = partition_of(tmp_path)
     partition.become_leader(state(0, 0, 0))
     produce(partition, 0)
@@ -120,7 +121,7 @@ def test_a_damaged_batch_is_that_partitions_affair_and_not_its_directorys(tmp_pa
     partition.become_leader(state(1, 0, 0))
     with Path(partition.log.active.path).open("r+b") as file:
         file.seek(8)
-        file.write(b"\x80\0\0\0")  # the first batch's length
+        file.write(b"\x80\0\0\0")  # the length of the first batch
     with pytest.raises(KafkaError) as error:
         partition.read(1, 1_000, True, False)
     assert error.value.code is ErrorCode.corrupt_message

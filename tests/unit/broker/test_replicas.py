@@ -1,4 +1,5 @@
-"""A broker's replicas follow the metadata: what waits for room is opened later, and whose batches are recompressed."""
+"""A broker's replicas follow the metadata: logs that wait for room are opened later, and recompression follows
+settings."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ NOTHING = {"tombstones": (), "configs": (), "partitions": ()}
 
 
 class FullDisk(RealDisk):
-    """A disk on which no file can be made while it is full."""
+    """A disk on which no file can be created while it is full."""
 
     full = False
 
@@ -74,7 +75,7 @@ class World:
         self.replicas.log_tried_again(topic_id, index)
 
     async def look_for_room(self) -> None:
-        """As the node: what has to be created is at once, what has to be recovered in a thread."""
+        """Does as the node: missing logs are created at once, existing ones are recovered in a thread."""
         self.logs.look_for_room()
         await self.logs.open_again(lambda topic: self.replicas.rules_of(topic).log, self._tried)
 
@@ -107,11 +108,11 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path: P
     partition = world.table.get("t", 0)
     assert partition is not None
     assert partition.leads
-    assert [item.name for item in tmp_path.iterdir() if item.is_dir()] == ["t-0"], "nothing half made is left"
+    assert [item.name for item in tmp_path.iterdir() if item.is_dir()] == ["t-0"], "no half-created directory is left"
 
 
 class Unlisted(FullDisk):
-    """A disk that doesn't list one partition's directory, until it is healed."""
+    """A disk that can't list one partition's directory until it is healed."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -125,7 +126,7 @@ class Unlisted(FullDisk):
 
 
 def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and_back(tmp_path: Path) -> None:
-    """Without a restart. One that the metadata may give back, since it was restored, is left where it is."""
+    """No restart is needed. A replica that a restored metadata store may assign again is left in its place."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.close()
@@ -139,7 +140,7 @@ def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and
         world.state = replace(ours, replicas=(1,), isr=(1,), leader=1, restored=restored)
         world.changed(partitions=[(TOPIC_ID, 0)])
         assert bool(world.logs.lost) == restored
-    disk.healed = True  # what was wrong lies in the directory that is set aside
+    disk.healed = True  # the damage is in the directory that was set aside
     world.state = replace(ours, replicas=(1, 0), isr=(1,), leader=1, leader_epoch=1, partition_epoch=3)
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)
@@ -149,7 +150,7 @@ def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and
 
 
 def test_a_log_for_which_the_room_was_too_little_is_tried_again(tmp_path: Path) -> None:
-    """It was tried once, when some bytes were free, and never again."""
+    """Earlier, the log was tried once, when some bytes were free, and never again."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.close()
@@ -167,7 +168,7 @@ def test_a_log_for_which_the_room_was_too_little_is_tried_again(tmp_path: Path) 
 
 
 class Slow(Unlisted):
-    """While it is healed, it lists that directory only when it may; in which thread it was asked."""
+    """A disk that, once healed, lists that directory only when `may` is set. `threads`: the threads that asked."""
 
     def __init__(self) -> None:
         super().__init__(OSError(errno.ENOSPC, "no room"))
@@ -187,7 +188,7 @@ class Slow(Unlisted):
 
 
 def without_room(tmp_path: Path) -> World:
-    """Whose log couldn't be opened at the start, and could be now."""
+    """A world whose log couldn't be opened at the start, and could be opened now."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.close()
@@ -200,7 +201,7 @@ def without_room(tmp_path: Path) -> World:
 
 
 def test_a_log_that_there_is_room_for_is_recovered_in_a_thread(tmp_path: Path) -> None:
-    """It may be gigabytes that recovery reads, and it read them on the event loop."""
+    """Recovery may read gigabytes. Earlier, it read them on the event loop."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -221,8 +222,8 @@ def test_a_log_that_there_is_room_for_is_recovered_in_a_thread(tmp_path: Path) -
 
 
 def test_a_directory_in_which_a_thread_opens_a_log_keeps_its_name(tmp_path: Path) -> None:
-    """Whoever moves the partition to others and back, or deletes its topic and makes it anew, would have the thread
-    write into the new log: it knows the directory by its path."""
+    """The thread knows the directory by its path. If the partition were moved away and back, or its topic deleted and
+    created anew, the thread would write into the new log."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -248,7 +249,7 @@ def test_a_directory_in_which_a_thread_opens_a_log_keeps_its_name(tmp_path: Path
 
 
 def test_a_stop_waits_for_the_log_that_a_thread_opens(tmp_path: Path) -> None:
-    """Else the next process opens the same files meanwhile."""
+    """Otherwise the next process would open the same files meanwhile."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -268,7 +269,8 @@ def test_a_stop_waits_for_the_log_that_a_thread_opens(tmp_path: Path) -> None:
 
 
 def test_a_restored_partitions_log_is_opened_when_there_is_room_also_where_others_have_it(tmp_path: Path) -> None:
-    """After a restore every log is to be reported, and this one was never opened: who leads was decided without it."""
+    """After a restore every log has to be reported. Earlier, this log was never opened, and the leader was chosen
+    without its report."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -282,7 +284,7 @@ def test_a_restored_partitions_log_is_opened_when_there_is_room_also_where_other
 
 
 def test_what_took_the_directory_of_a_log_without_room_is_left_alone_when_there_is_room(tmp_path: Path) -> None:
-    """The thread would recover the new log while it is served."""
+    """Otherwise the thread would recover the new log while it is served."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -294,7 +296,8 @@ def test_what_took_the_directory_of_a_log_without_room_is_left_alone_when_there_
 
 
 def test_what_is_opened_later_doesnt_make_the_last_stop_a_clean_one(tmp_path: Path) -> None:
-    """A report was withdrawn, for which its partition waited: the stop counted as clean once all was opened."""
+    """Earlier, the stop counted as clean once all logs were open. The broker then withdrew a report for which a
+    partition waited."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -386,7 +389,7 @@ def test_a_partition_whose_log_directory_failed_can_be_given_to_others(tmp_path:
 def test_a_replica_whose_log_turns_out_to_be_damaged_is_offline_and_comes_back_by_reassignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A follower that had to truncate it answered KAFKA_STORAGE_ERROR to itself for ever."""
+    """Earlier, a follower that had to truncate such a log got KAFKA_STORAGE_ERROR for ever."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)
@@ -427,7 +430,8 @@ def test_who_waits_at_a_follower_hears_that_its_log_directory_failed(tmp_path: P
 
 @pytest.mark.parametrize("pending", [(0, 1), (1,)])
 def test_a_deleted_topics_replica_goes_also_where_nobody_expected_one(tmp_path: Path, pending: tuple[int, ...]) -> None:
-    """Who deletes a topic while it is moved names the brokers that held it in an image that may be old."""
+    """A topic may be deleted while it is moved. The tombstone then names the brokers of an image that may be
+    outdated."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.tombstones[TOPIC_ID] = Tombstone(TOPIC_ID, "t", pending)
@@ -438,7 +442,7 @@ def test_a_deleted_topics_replica_goes_also_where_nobody_expected_one(tmp_path: 
 
 
 def test_a_deletion_is_not_confirmed_while_a_log_directory_has_failed(tmp_path: Path) -> None:
-    """The topic's files may lie there, and come back with it: the next start deletes them by the tombstone."""
+    """The topic's files may be in that directory, and be back with it. The next start deletes them by the tombstone."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))
@@ -478,7 +482,8 @@ def test_a_new_registration_ends_thousands_of_leaderships_with_pauses(tmp_path: 
 
 
 def test_a_leadership_that_came_before_the_registration_was_known_begins_with_it(tmp_path: Path) -> None:
-    """The store's answer to the registration may be slower than the watch, and the controller faster than both."""
+    """The store's answer to the registration may come after the watch's event, and the controller may be faster than
+    both."""
     world = World(tmp_path)
     world.state = replace(world.state, isr_epochs=(7,), leader_epoch=1)
     world.changed(partitions=[(TOPIC_ID, 0)])
@@ -491,7 +496,7 @@ def test_a_leadership_that_came_before_the_registration_was_known_begins_with_it
 
 
 def test_what_is_led_by_the_new_registration_already_goes_on(tmp_path: Path) -> None:
-    """Its proposals are under way: who takes the same state for news would forget them."""
+    """Proposals of ISR changes may be under way: if the same state counted as news, they would be forgotten."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)
@@ -516,7 +521,8 @@ def test_what_is_led_by_the_new_registration_already_goes_on(tmp_path: Path) -> 
 def test_only_a_newer_state_gives_a_replica_to_others(
     tmp_path: Path, leader_epoch: int, partition_epoch: int, restored: bool, goes: bool
 ) -> None:
-    """By an older copy of the metadata other brokers have the partition; the only copy of its records is here."""
+    """In an outdated copy of the metadata other brokers have the partition, but the only copy of its records may be
+    here."""
     world = World(tmp_path)
     world.state = replace(world.state, leader_epoch=3, partition_epoch=7)
     world.changed(partitions=[(TOPIC_ID, 0)])

@@ -1,4 +1,4 @@
-"""What a broker does as a follower: fetchers and their sessions against a leader that can be held, cut and changed."""
+"""A broker as a follower: its fetchers and their sessions, against a leader that can be held, cut and changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEADER = 1
 
 
 class World:
-    """Broker 0 follows broker 1, the stand-in."""
+    """Broker 0 follows broker 1, which is a stand-in."""
 
     def __init__(self, folder: Path, partitions: int = 1, **settings: str) -> None:
         self.leader = LeaderStandIn(folder / "leader", partitions)
@@ -142,7 +142,7 @@ def test_an_answer_of_many_small_batches_is_applied_in_steps(tmp_path: Path, mon
         for number in range(9):
             world.write(0, b"%d" % number)
         await eventually(lambda: world.partitions[0].log.log_end_offset > 20)
-        world.replication.unfollow(world.partitions[0])  # maybe between two steps
+        world.replication.unfollow(world.partitions[0])  # may happen between two steps of a fetch
         await asyncio.sleep(0.05)
         assert world.partitions[0].log.log_end_offset in (23, 26, 29)
         world.follow()
@@ -269,7 +269,8 @@ def test_who_is_out_of_range_asks_for_the_range(tmp_path: Path) -> None:
 
 
 def test_who_is_out_of_range_of_many_asks_for_all_at_once(tmp_path: Path) -> None:
-    """Nothing is fetched from the leader meanwhile, and two requests for each of thousands took long."""
+    """The follower fetches nothing from the leader meanwhile. Two requests for each of thousands of partitions took
+    long."""
 
     async def scene(world: World) -> None:
         for index in range(5):
@@ -309,14 +310,14 @@ def test_an_answer_of_an_earlier_epoch_changes_nothing(tmp_path: Path) -> None:
         world.write(0, b"a")
         world.follow()
         await world.leader.asked.wait()
-        world.partitions[0].epoch = 2  # the metadata moved on …
+        world.partitions[0].epoch = 2  # the metadata has another epoch …
         world.leader.held.set()
         seen = len(world.leader.requests)
         await eventually(lambda: len(world.leader.requests) > seen + 2)
         assert world.partitions[0].log.log_end_offset == 0
-        world.follow(epoch=2)  # … and says whom to follow
+        world.follow(epoch=2)  # … and then the leader to follow
         await eventually(world.alike)
-        again = world.leader.requests[seen]  # what the leader believes to have told is told again
+        again = world.leader.requests[seen]  # asks again for the records that the leader has sent in vain
         assert (again.session_epoch, [len(asked) for _, asked in again.topics]) == (1, [1])
 
     run(scene, tmp_path)
@@ -327,7 +328,7 @@ def test_what_is_newly_followed_doesnt_wait_for_the_end_of_a_fetch(tmp_path: Pat
         world.follow(0)
         await eventually(lambda: len(world.leader.requests) > 1)
         world.leader.held.clear()
-        await asyncio.sleep(0.05)  # a fetch waits for records
+        await asyncio.sleep(0.05)  # now a fetch waits for records
         seen = len(world.leader.requests)
         world.follow(1, 2)
         await eventually(lambda: len(world.leader.requests) > seen)
@@ -341,7 +342,7 @@ def test_what_is_newly_followed_doesnt_wait_for_the_end_of_a_fetch(tmp_path: Pat
 
 
 def test_what_is_newly_followed_again_and_again_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
-    """A leader that takes long gets to answer: each fetch ended would be one more that it answers in vain."""
+    """The fetches aren't all cut short: a slow leader gets to answer. It would answer each ended fetch in vain."""
 
     async def scene(world: World) -> None:
         world.follow(0)
@@ -355,7 +356,7 @@ def test_what_is_newly_followed_again_and_again_does_not_keep_the_others_waiting
             await asyncio.sleep(0.02)
             if world.alike(0):
                 break
-        assert world.alike(0), "while others were followed"
+        assert world.alike(0), "other partitions kept it waiting"
         world.leader.takes_s = 0.002
         world.follow()
         await eventually(world.alike)
@@ -366,7 +367,8 @@ def test_what_is_newly_followed_again_and_again_does_not_keep_the_others_waiting
 def test_who_follows_thousands_does_not_name_them_all_for_one_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In an election of thousands some are new all the time: fetches wait less instead, for a while."""
+    """During an election of thousands of partitions, some are new all the time. Instead of new requests, fetches wait
+    less for a while."""
     monkeypatch.setattr(replica_fetcher, "_NAMED_AT_ONCE_MAX", 1)
     monkeypatch.setattr(replica_fetcher, "_ELECTIONS_SECONDS", 0.2)
 
@@ -388,7 +390,7 @@ def test_who_follows_thousands_does_not_name_them_all_for_one_more(
         world.write(2, b"a")
         await eventually(world.alike)
         asked = [len(topic[1]) for request in world.leader.requests for topic in request.topics]
-        assert asked == [2, 1, 1], "each once, and what it has then"
+        assert asked == [2, 1, 1], "each partition once, and again after its records"
 
     run(scene, tmp_path, 3)
 
@@ -427,7 +429,8 @@ def test_a_partition_in_trouble_pauses_alone(tmp_path: Path, error: int) -> None
 def test_an_error_that_nobody_foresaw_ends_the_copying_of_its_partition_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Until another epoch. It had ended the fetcher's task, and by that the broker's process."""
+    """The partition isn't copied until another leader epoch. Earlier, the error ended the fetcher's task, and so the
+    broker's process."""
     replicate = Partition.append_replicated
 
     def failing(partition: Partition, *arguments: Any) -> None:
@@ -448,7 +451,7 @@ def test_an_error_that_nobody_foresaw_ends_the_copying_of_its_partition_alone(
             world.write(1, b"%d" % number)
             await eventually(lambda: world.alike(1))
         assert world.partitions[0].log.log_end_offset == 0
-        assert len([record for record in caplog.records if record.exc_info]) == 1, "it isn't tried again"
+        assert len([record for record in caplog.records if record.exc_info]) == 1, "the copy isn't tried again"
         world.follow(epoch=2)
         await eventually(world.alike)
         assert world.replication.failed_count == 0
@@ -547,7 +550,7 @@ def test_a_leader_that_registered_anew_isnt_waited_for_at_its_old_address(tmp_pa
     async def scene(world: World) -> None:
         world.follow()
         await eventually(lambda: len(world.leader.requests) > 1)
-        world.leader.held.clear()  # its host is gone, and nobody says so
+        world.leader.held.clear()  # the leader's host is gone, without a sign
         seen = len(world.leader.requests)
         await asyncio.sleep(0.02)
         world.write(0, b"a")
@@ -572,9 +575,9 @@ def test_a_fetcher_without_partitions_ends(tmp_path: Path) -> None:
         world.write(0, b"a")
         world.follow()
         await eventually(world.alike)
-        world.follow(epoch=2, leader=-1)  # nobody leads
+        world.follow(epoch=2, leader=-1)  # no broker leads
         await eventually(lambda: world.tasks[1].done())
-        world.follow(epoch=3, leader=0)  # this broker itself does
+        world.follow(epoch=3, leader=0)  # this broker leads itself
         assert len(world.tasks) == 2
 
     run(scene, tmp_path, 2)

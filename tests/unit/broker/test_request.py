@@ -1,4 +1,4 @@
-"""What a handler learns from a request about its client, and where the answer goes that comes later."""
+"""A request's identity for handlers, and the way of a late answer to the client."""
 
 from types import SimpleNamespace
 from typing import Any

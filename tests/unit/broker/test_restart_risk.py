@@ -1,4 +1,5 @@
-"""What brokers say would break if they stopped, beside what the controller does when they are gone."""
+"""The risk that brokers foretell if some of them stop, compared with the controller's actions when they have
+stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MIN_ISR = "min.insync.replicas"
 
 
 class Cluster:
-    """Three topics with their own settings on five brokers, after a row of misfortunes, with the controller at rest."""
+    """Three topics with their own settings on five brokers, after a series of random faults; the controller has
+    finished."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -70,7 +72,7 @@ class Cluster:
             self.world.put(keys.broker(broker_id), Broker(broker_id, 0, broker.endpoints, state=state))
 
     def shrink(self) -> None:
-        """A leader drops or takes in a follower."""
+        """A leader removes some followers from the ISR, or adds one."""
         held = self.random.choice(
             [(id, p) for id, states in self.world.image.partitions.items() for p in states.values()]
         )
@@ -88,7 +90,7 @@ class Cluster:
         self.world.put(keys.partition(topic_id, state.index), with_isr(state, isr, epochs))
 
     def what_happens(self, held: Held, after: Partition) -> Risk | None:
-        """What became of a partition that the broker was in sync with."""
+        """The outcome for a partition in whose ISR the broker was."""
         before = held.state
         if before.leader == NO_LEADER or (before.isr == after.isr and before.leader == after.leader):
             return None
@@ -104,7 +106,7 @@ class Cluster:
 
 @pytest.mark.parametrize(("count", "one_by_one"), [(1, False), (2, False), (2, True), (3, True)])
 def test_the_risk_is_what_happens(count: int, one_by_one: bool) -> None:
-    """The controller sees that all of them are gone together, or one after the other."""
+    """All brokers stop together, or the controller acts after each one."""
     seen: Counter[Risk | None] = Counter()
     for seed in range(SEEDS):
         cluster = Cluster(Random(seed))
@@ -180,10 +182,10 @@ def test_what_a_cluster_of_that_many_brokers_may_lose(replicas: list[int]) -> No
 @pytest.mark.parametrize(
     ("stopping", "min_isr", "said"),
     [
-        ({1, 4}, 2, None),  # one of them has nothing of it
+        ({1, 4}, 2, None),  # broker 4 has no replica
         ({1, 2}, 2, Risk.BELOW_MIN_ISR),
         ({1, 2}, 1, None),
-        ({1, 2}, 3, Risk.BELOW_MIN_ISR),  # either of them alone couldn't be helped
+        ({1, 2}, 3, Risk.BELOW_MIN_ISR),  # with one of them alone, it would be TOO_FEW_REPLICAS
         ({2}, 3, Risk.TOO_FEW_REPLICAS),
         ({1, 2, 3}, 1, Risk.OFFLINE),
         ({4, 5}, 2, None),

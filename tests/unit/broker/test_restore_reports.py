@@ -1,4 +1,5 @@
-"""A broker reports its logs once for each registration, whatever the store does, and takes it back at last."""
+"""A broker reports its logs once for each registration, whatever the store does, and in the end withdraws the
+report."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ PARTITIONS = 7
 
 
 class Logs:
-    """Logs of some partitions: one that can't be read, one that is missing."""
+    """The logs of some partitions: one can't be read, and one is missing."""
 
     def __init__(self) -> None:
         self.stopped_epoch = -1
@@ -48,7 +49,7 @@ class Table:
 
 
 class Setting:
-    """A store with restored partitions, a follower of it, and one broker's reports."""
+    """A store with restored partitions, its follower, and one broker's reports."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
@@ -58,7 +59,7 @@ class Setting:
         self.reports = RestoreReports(3, cast("Any", self.faulty), cast("Any", self.logs), cast("Any", Table()))
 
     async def register(self) -> None:
-        """Anew, under a lease of its own."""
+        """Registers anew, with a new lease."""
         lease = await self.store.grant(60)
         result = await self.store.transact([], [Put(keys.broker(3), Broker(3, 0, {}).encode(), lease)])
         self.reports.registered(result.revision, lease)  # type: ignore[union-attr]
@@ -122,7 +123,7 @@ def test_all_logs_are_reported(tmp_path: Path, plan: list[str]) -> None:
 
 
 def test_a_log_that_could_not_be_read_is_reported_once_it_can_be(tmp_path: Path) -> None:
-    """A directory that was full at the start has room again: the partition waited for this log for ever."""
+    """A directory that was full at the start has room again. Earlier, the partition waited for this log for ever."""
 
     async def run() -> None:
         async with setting(tmp_path) as made:
@@ -135,7 +136,7 @@ def test_a_log_that_could_not_be_read_is_reported_once_it_can_be(tmp_path: Path)
             revision = made.image.reports[3, 0]
             made.reports.logs_opened()
             await asyncio.sleep(0.1)
-            assert made.image.reports[3, 0] is revision, "nothing else was opened"
+            assert made.image.reports[3, 0] is revision, "no other log was opened"
 
     asyncio.run(run())
 
@@ -160,7 +161,7 @@ def test_a_log_that_is_opened_while_the_report_is_written_is_reported_again(tmp_
 
 
 def test_a_report_that_may_be_whole_is_taken_back_before_it_is_made_again(tmp_path: Path) -> None:
-    """Else parts of two reports could be taken for one, and a log that neither of them names for a missing one."""
+    """Otherwise parts of two reports could be taken for one, and a log that neither part names for a missing log."""
 
     async def run() -> None:
         async with setting(tmp_path) as made:
@@ -196,7 +197,8 @@ def test_each_registration_reports_anew(tmp_path: Path) -> None:
 
 
 def test_who_lost_the_claim_of_a_clean_stop_before_the_registration_reports(tmp_path: Path) -> None:
-    """A log directory failed between the start and the registration: the partition waited for this broker for ever."""
+    """A log directory failed between the start and the registration. Earlier, the partition waited for this broker for
+    ever."""
 
     async def run() -> None:
         async with setting(tmp_path) as made:
@@ -233,7 +235,8 @@ def test_who_was_in_sync_and_stopped_uncleanly_reports_what_nobody_leads(tmp_pat
             await made.until(lambda: 3 in reporters(made.image))
             ends = {index: reported(made.image, 3, (T, index)) for index in range(PARTITIONS)}
             assert ends == dict.fromkeys(range(PARTITIONS)) | {2: UNREADABLE, 3: MISSING}
-            await made.write(restored=False, isr=(3, 4), indexes=range(4, 7))  # these are left without a leader later
+            # these partitions lose their leader later
+            await made.write(restored=False, isr=(3, 4), indexes=range(4, 7))
             await made.until(lambda: reported(made.image, 3, (T, 6)) == LogEnd(6, 60, 6))
             assert reported(made.image, 3, (T, 2)) == UNREADABLE
 
@@ -241,7 +244,7 @@ def test_who_was_in_sync_and_stopped_uncleanly_reports_what_nobody_leads(tmp_pat
 
 
 def test_who_stopped_cleanly_and_lost_its_registration_reports(tmp_path: Path) -> None:
-    """The new registration tells of the lost one, and not of the one of before the clean stop any more."""
+    """The new registration is compared with the lost one, and no longer with the one before the clean stop."""
 
     async def run() -> None:
         async with setting(tmp_path) as made:

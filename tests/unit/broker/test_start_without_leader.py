@@ -1,4 +1,4 @@
-"""etcd may lose its leader at any time, also while a broker starts. Whatever is asked then is asked again."""
+"""etcd may lose its leader at any time, also while a broker starts. A request that fails then is repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 class WithoutLeader(EmbeddedStore):
-    """Each of its questions goes unanswered twice from the one on that is named, and then no more."""
+    """From the question `lost_at` on, two questions fail, and then none."""
 
     lost_at = ""
     unanswered = 0
@@ -45,7 +45,7 @@ class WithoutLeader(EmbeddedStore):
 
 @pytest.mark.parametrize("question", ["read cluster", "put cluster", "read ", "grant", "put brokers"])
 def test_a_store_that_loses_its_leader_before_the_registration_is_waited_for(tmp_path: Path, question: str) -> None:
-    """The broker ended, because only the first question of all was waited for."""
+    """Earlier, the broker ended, because only the very first question was repeated."""
 
     async def start() -> None:
         store = await WithoutLeader.open(tmp_path / "metadata")

@@ -1,4 +1,4 @@
-"""What clients of one listener are told about topics, when brokers are down, starting, or not on that listener."""
+"""Descriptions of topics for the clients of one listener, when brokers are down, starting, or not on that listener."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_encoded_topics_are_kept_until_they_or_a_broker_change() -> None:
 
     first = kept(before)
     assert kept(before) == first
-    assert encode(before, listener="OUT") == encode(before)  # the leader is on both, and there is one replica
+    assert encode(before, listener="OUT") == encode(before)  # the leader is on both listeners, and is the only replica
     assert encode(before, operations=1) != encode(before)
     state = Partition(IDS[1], 0, (1,), (1,), (1,), 1, 5)
     entry = Entry(keys.partition(IDS[1], 0), state.encode(), 2, 1)

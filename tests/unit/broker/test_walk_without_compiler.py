@@ -1,4 +1,4 @@
-"""The tests of turns once more, in a process that has the walk of records in Python, as where no compiler was."""
+"""Repeats the tests of turns in a process with the walk of records in Python, as on machines without a compiler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.exit(pytest.main(["-q", "-x", "--tb=short", "-p", "no:cacheprovider", *sys.a
 FILES = ("api/test_produce_in_turn.py", "test_inspectors.py")
 
 
-@pytest.mark.skipif(not record_walk.NATIVE, reason="the tests themselves have the walk in Python here")
+@pytest.mark.skipif(not record_walk.NATIVE, reason="this process has the walk in Python already")
 def test_turns_are_taken_with_the_walk_in_python_as_with_the_native_one() -> None:
     here = Path(__file__).parent
     command = [sys.executable, "-c", WITHOUT_NATIVE, *(str(here / name) for name in FILES)]

@@ -1,4 +1,4 @@
-"""What a command waits out, and what it reports at once."""
+"""Errors that a command waits out, and errors that it reports at once."""
 
 import socket
 from typing import Any
@@ -19,7 +19,7 @@ from ottla.cli.errors import CommandError, ExitCode
 
 
 class Asked:
-    """Fails with each error in turn, then answers 7."""
+    """A call that raises each error in turn, and then returns 7."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -78,7 +78,7 @@ def test_what_may_not_happen_twice_is_not_repeated_where_its_answer_was_lost() -
 
 
 class Brokers:
-    """An admin client of brokers of which some answer when asked for their settings."""
+    """An admin client: the brokers in `failures` fail when asked for their settings."""
 
     def __init__(self, failures: dict[int, Exception]) -> None:
         self.failures = failures
@@ -100,12 +100,12 @@ def test_another_broker_is_asked_when_one_is_gone() -> None:
         cluster = Cluster(f"127.0.0.1:{living.getsockname()[1]}", timeout_s=30)
         admin = Brokers({0: UnknownBrokerIdError(0), 1: KafkaConnectionError()})
         with patch.object(Cluster, "admin", admin), patch("time.sleep"):
-            for _ in range(20):  # each time a random one first
+            for _ in range(20):  # each time another random broker is asked first
                 assert drained_brokers(cluster) == [1]
     assert admin.asked == {0, 1, 2}
 
 
 def test_a_broker_that_has_left_is_said_in_words() -> None:
     assert sentence(UnknownBrokerIdError(0), "the settings of broker '0'").line() == (
-        "the settings of broker '0': that broker has left the cluster. `ottla brokers list` shows which there are."
+        "the settings of broker '0': that broker has left the cluster. `ottla brokers list` shows all brokers."
     )

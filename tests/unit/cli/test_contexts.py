@@ -1,4 +1,4 @@
-"""The context file, and which address is used."""
+"""The context file, and the choice of the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ottla dev` says while it gives the topics of before more replicas."""
+"""The messages of `ottla dev` while it gives existing topics more replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEFORE = {("orders", 0): (0,), ("orders", 1): (0,), ("alone", 0): (0,)}
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The moves that were begun; each look finds one less of them under way."""
+    """The moves that were begun. At each later look one move fewer is under way."""
     begun: list[Any] = []
     left: list[Any] = []
 
@@ -45,5 +45,5 @@ def test_it_says_what_it_does_and_that_it_is_done(
     assert told.rstrip().endswith("All of them have 3 replicas now, in sync.")
 
     Growth(tmp_path, known_brokers=3, brokers=3, kept=()).carry_out(cluster, Output(as_json=False), lambda: False)
-    assert len(begun) == 1, "nothing is owed any more"
+    assert len(begun) == 1, "no topic is to get more replicas"
     assert capsys.readouterr().err == ""

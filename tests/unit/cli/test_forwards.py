@@ -1,4 +1,4 @@
-"""What the names of Kubernetes' DNS stand for, and kubectl's complaints as sentences."""
+"""The targets that names of Kubernetes' DNS stand for, and kubectl's complaints as sentences."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def test_complaints_are_sentences(said: str, sentence: str) -> None:
 
 
 def test_only_a_listener_inside_kubernetes_is_forwarded_to() -> None:
-    """Brokers advertise to clients of an outside listener what may not be reached from here."""
+    """To clients of an outside listener brokers advertise addresses that may be unreachable from here."""
     assert bootstrap_inside(cluster("flights", "flights-bootstrap.demo.svc:9092")) == "flights-bootstrap.demo.svc:9092"
     with pytest.raises(CommandError, match="no address for clients yet: waiting for etcd"):
         bootstrap_inside(cluster("flights", None, "waiting for etcd"))
 
 
 def test_a_forward_has_ended_when_its_kubectl_has(tmp_path: Path) -> None:
-    """A process closes its output before it is gone, and the end of its output was taken for its own."""
+    """A process closes its output before it ends. Earlier, the end of the output was taken for the end of the
+    process."""
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(
         f"""#!/bin/sh

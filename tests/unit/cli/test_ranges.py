@@ -1,4 +1,4 @@
-"""Where reading begins and ends, as people write it."""
+"""Begins and ends of reads, in the notation that people type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as text: lines and JSON, in both directions."""
+"""Records as text, as lines and as JSON, in both directions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.cli.records import Constants, LineFormat, NewRecord
 
 
 class Consumed(NamedTuple):
-    """A record as the Kafka client hands it over."""
+    """A record as the Kafka client returns it."""
 
     topic: str = "t"
     partition: int = 1

@@ -1,4 +1,5 @@
-"""Format templates: kcat's fields and escapes on the way out, and what was printed by one is read by the same one."""
+"""Format templates: kcat's fields and escapes in output; and text printed by a template is read back by the same
+one."""
 
 from __future__ import annotations
 

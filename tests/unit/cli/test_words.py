@@ -1,4 +1,4 @@
-"""What people type and what they are told: moments, partitions, addresses, error sentences, exit codes."""
+"""Words that people type and read: moments, partitions, addresses, error messages, exit codes."""
 
 from __future__ import annotations
 

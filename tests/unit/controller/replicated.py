@@ -1,8 +1,8 @@
 """A partition with logs: just enough of replication to see whether the controller's decisions lose committed records.
 
-Brokers stop cleanly, or are killed and lose any tail of their logs; leaders write, shrink and expand the ISR, and
-commit as far as the rules of replication allow; an administrator moves, drains, cancels and changes the minimum. After
-each write of the controller `Checked` compares the state with the one before.
+Brokers stop cleanly, or are killed and lose any tail of their logs. Leaders append, shrink and expand the ISR, and
+commit as far as the rules of replication allow. An administrator moves, drains, cancels and changes the minimal ISR.
+After each write of the controller, `check` compares the state with the one before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Log = tuple[tuple[int, int], ...]  # records as (leader epoch, number)
 
 
 class Replicated:
-    """One partition on five brokers; `step` does one thing that may happen, chosen by `random`."""
+    """One partition on five brokers; `step` makes one event happen, chosen by `random`."""
 
     def __init__(self, random: Random, *, eligible: bool) -> None:
         self.random = random
@@ -46,10 +46,10 @@ class Replicated:
         self.world.topic([random.sample(BROKERS, random.choice((1, 2, 3, 3)))])
         self.world.settle()
 
-    # ---- what may happen
+    # ---- events
 
     def step(self) -> None:
-        """One event."""
+        """Makes one random event happen."""
         events = (
             (self.decide, 8), (self.write_records, 4), (self.replicate, 10), (self.expand, 8), (self.shrink, 1),
             (self.commit, 6), (self.kill, 3), (self.stop_cleanly, 2), (self.start, 6), (self.run, 8),
@@ -60,7 +60,7 @@ class Replicated:
         event()
 
     def decide(self) -> None:
-        """The controller writes some of what it proposes, in any order, and may be dead for the rest."""
+        """The controller writes some of its proposals, in any order, and may die before the rest."""
         proposals = self.world.proposals()
         self.random.shuffle(proposals)
         for proposal in proposals:
@@ -73,7 +73,7 @@ class Replicated:
             self.logs[leader] = (*self.logs[leader], (self.state.leader_epoch, self.records))
 
     def replicate(self) -> None:
-        """A follower copies the leader's log, or some of it, and drops what the leader hasn't."""
+        """A follower copies some or all of the leader's log, and truncates its own where it differs."""
         follower = self.random.choice(self.state.replicas)
         leader = self.leader
         if leader is None or follower == leader or follower not in self.world.image.brokers:
@@ -83,7 +83,7 @@ class Replicated:
         self.logs[follower] = theirs[: self.random.choice((self.random.randint(same, len(theirs)), len(theirs)))]
 
     def expand(self) -> None:
-        """The leader takes in a follower that has caught up."""
+        """The leader adds a caught-up follower to the ISR."""
         brokers = self.world.image.brokers
         state, leader = self.state, self.leader
         able = [b for b in state.replicas if b not in state.isr and b in brokers and brokers[b].electable]
@@ -101,7 +101,7 @@ class Replicated:
             self.write_isr(rest, tuple(map(state.epoch_in_isr, rest)))
 
     def commit(self) -> None:
-        """The high watermark moves as far as the whole ISR reaches, if the ISR is large enough."""
+        """The high watermark moves to the end that all of the ISR has reached, if the ISR is large enough."""
         state, leader = self.state, self.leader
         if leader is None or state.elr or len(state.isr) < min(self.min_isr, len(state.target)):
             return
@@ -112,7 +112,7 @@ class Replicated:
             self.count("commits")
 
     def kill(self) -> None:
-        """A broker loses some tail of its log. Its registration ends at once, or when it is started again."""
+        """A broker is killed, and loses any tail of its log. Sometimes it starts again at once."""
         broker = self.random.choice(BROKERS)
         if broker not in self.world.image.brokers:
             return
@@ -137,7 +137,7 @@ class Replicated:
             self.start_one(self.random.choice(dead))
 
     def report(self) -> None:
-        """A broker that came back says what its log holds of a partition that nobody leads."""
+        """A broker reports its log of a partition without a leader."""
         self.report_of(self.random.choice(BROKERS))
 
     def report_of(self, broker: int) -> None:
@@ -159,7 +159,7 @@ class Replicated:
             self.set_state(broker, BrokerState.DRAINING)
 
     def lose_lease(self) -> None:
-        """The process lives, its registration ended, and it registers anew."""
+        """A broker's registration ends, but its process lives, and registers anew."""
         broker = self.random.choice(BROKERS)
         if broker in self.world.image.brokers:
             self.world.restart(broker, clean=True)
@@ -183,7 +183,7 @@ class Replicated:
     # ---- after the faults
 
     def heal(self) -> None:
-        """Everybody runs, catches up and joins; the controller comes to rest."""
+        """All brokers run, catch up and join the ISR; the controller finishes."""
         self.world.drain()
         for broker in BROKERS:
             if broker not in self.world.image.brokers:
@@ -195,7 +195,7 @@ class Replicated:
                 self.report_of(broker)
             self.rest()
             leader = self.leader
-            assert leader is not None, "everybody runs, and nobody leads"
+            assert leader is not None, "all brokers run, but the partition has no leader"
             for follower in self.state.replicas:
                 self.logs[follower] = self.logs[leader]
             if set(self.state.isr) == set(self.state.replicas) and not self.state.reassigning:
@@ -214,9 +214,9 @@ class Replicated:
                 return
             for proposal in proposals:
                 self.apply(proposal)
-        raise AssertionError("the controller doesn't come to rest")
+        raise AssertionError("the controller doesn't finish")
 
-    # ---- what must hold
+    # ---- invariants
 
     def apply(self, proposal: Proposal) -> None:
         before = self.state
@@ -224,22 +224,22 @@ class Replicated:
             self.check(before, self.state)
 
     def check(self, old: Partition, new: Partition) -> None:
-        """A step of the controller's from one state to the next."""
+        """Checks a step of the controller from one state to the next."""
         brokers = self.world.image.brokers
         assert new.partition_epoch == old.partition_epoch + 1, "the partition epoch doesn't grow by one"
         assert new.isr, "the last member left the ISR"
         assert set(new.isr) <= set(new.replicas), "the ISR has members without a replica"
-        assert not set(new.isr) & set(new.elr), "a replica is in ISR and ELR"
+        assert not set(new.isr) & set(new.elr), "a replica is both in the ISR and in the ELR"
         assert new.leader == NO_LEADER or new.leads(new.leader, brokers[new.leader].epoch), (
             "the leader isn't in the ISR"
         )
         moved = new.leader != old.leader or new.epoch_in_isr(new.leader) != old.epoch_in_isr(old.leader)
         dropped = not set(old.replicas) <= set(new.replicas)
-        assert new.leader_epoch == old.leader_epoch + int(moved or dropped), "the leader epoch doesn't tell elections"
+        assert new.leader_epoch == old.leader_epoch + int(moved or dropped), "the leader epoch doesn't count elections"
         joined = set(new.isr) - set(old.isr)
-        assert joined <= {new.leader}, "the controller let somebody into the ISR"
+        assert joined <= {new.leader}, "the controller added a replica to the ISR"
         if new.leader == NO_LEADER and not any(self.alive(new, member) for member in new.isr):
-            assert set(old.isr) & set(new.replicas) <= set(new.isr), "the dead left the ISR to the dead"
+            assert set(old.isr) & set(new.replicas) <= set(new.isr), "without live members, the ISR lost members"
         if old.reassigning and not new.reassigning and set(new.replicas) != set(old.original):
             assert all(self.alive(new, replica) for replica in new.replicas), (
                 "a move ended before its target is in sync"
@@ -250,21 +250,22 @@ class Replicated:
     def check_election(self, old: Partition, new: Partition) -> None:
         self.count("elections")
         members = zip((*old.isr, *old.elr), (*old.isr_epochs, *old.elr_epochs), strict=True)
-        # With the feature whoever has everything is waited for, and found; without it only those who were never away.
+        # With the feature of eligible replicas, every member with all records is waited for and found. Without it, only
+        # members that were never away uncleanly are.
         whole = [b for b, epoch in members if self.is_whole(b) and (self.eligible or self.may_be_whole(b, epoch))]
         log = self.logs[new.leader]
         if self.is_whole(new.leader):
             self.count("from the ELR" if new.leader in old.elr else "from the ISR")
             return
         if self.eligible:
-            assert not whole, f"committed records were lost: {new.leader} leads, {whole} had them"
+            assert not whole, f"committed records were lost: {new.leader} leads, {whole} have them"
         electable = self.world.image.brokers
         survivors = [b for b in whole if self.alive(old, b) and electable[b].electable]
-        assert not survivors, f"committed records were lost: {new.leader} leads, {survivors} had them, and lived on"
-        self.count("losses")  # all that had them lost them
+        assert not survivors, f"committed records were lost: {new.leader} leads, {survivors} have them, and are alive"
+        self.count("losses")  # no live member has the committed records any more
         self.committed = log[: _common(log, self.committed)]
 
-    # ---- the rest
+    # ---- helpers
 
     @property
     def state(self) -> Partition:
@@ -272,7 +273,7 @@ class Replicated:
 
     @property
     def leader(self) -> int | None:
-        """Who leads by a state that it may act on."""
+        """The leader, if its registration is the one that the state names."""
         broker = self.world.image.brokers.get(self.state.leader)
         return broker.id if broker is not None and self.state.leads(broker.id, broker.epoch) else None
 
@@ -281,7 +282,7 @@ class Replicated:
         return int(self.world.image.config("topic", "t")[MIN_ISR])
 
     def alive(self, state: Partition, member: int) -> bool:
-        """Whether the broker is in the ISR under its present registration."""
+        """Whether the broker's present registration is the one with which it joined the ISR."""
         registered = self.world.image.brokers.get(member)
         return registered is not None and state.epoch_in_isr(member) == registered.epoch
 
@@ -289,7 +290,8 @@ class Replicated:
         return self.logs[broker][: len(self.committed)] == self.committed
 
     def may_be_whole(self, broker: int, epoch: int) -> bool:
-        """Whether the metadata let one hope so: it isn't back yet, or back from a clean stop, whatever its log has."""
+        """Whether by the metadata the broker may have all records: it isn't back yet, or it is back from a clean
+        stop."""
         registered = self.world.image.brokers.get(broker)
         return registered is None or not a_stop_was_unclean(registered, epoch)
 
@@ -304,7 +306,7 @@ class Replicated:
         self.marker[broker] = NO_EPOCH
 
     def write_isr(self, isr: tuple[int, ...], epochs: tuple[int, ...]) -> None:
-        """As the leader does: with the ELR that follows."""
+        """Writes an ISR as the leader does, with the ELR that follows from it."""
         before = self.state
         after = replace(before, isr=isr, isr_epochs=epochs, partition_epoch=before.partition_epoch + 1)
         image = self.world.image
@@ -316,12 +318,13 @@ class Replicated:
 
 
 def a_stop_was_unclean(broker: Broker, epoch: int) -> bool:
-    """Since the registration `epoch`; told here once more, so that a mistake over there is found."""
+    """Whether the broker stopped uncleanly since the registration `epoch`. It is written independently of the
+    controller, to find mistakes there."""
     return broker.epoch != epoch and (broker.previous_epoch != epoch or epoch == NO_EPOCH)
 
 
 def _common(one: Log, other: Log) -> int:
-    """How many records two logs begin with in common."""
+    """The number of equal records at the beginning of two logs."""
     same = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:

@@ -1,4 +1,4 @@
-"""Store, follower, registration, controller and intents together, as in one broker process or several."""
+"""Store, follower, registration, controller and intents together, as in one broker process or in several."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 @dataclass
 class Process:
-    """What a broker process has of the metadata."""
+    """The metadata parts of a broker process."""
 
     store: EmbeddedStore
     follower: Follower
@@ -40,7 +40,7 @@ class Process:
     tasks: list[asyncio.Task[None]]
 
     async def kill(self) -> None:
-        """Ends it without a word to the others."""
+        """Ends the process without a message to the others."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -194,7 +194,8 @@ def test_a_node_id_that_lives_is_refused_and_named(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_ready_counts_whoever_is_asked(tmp_path: Path) -> None:
-    """The one that is asked hasn't heard of the others yet: it finds out before it refuses, and before it places."""
+    """The broker that is asked doesn't know the others yet. It finds out before it refuses, and before it places
+    replicas."""
 
     async def body() -> None:
         async with machine(tmp_path) as begin:

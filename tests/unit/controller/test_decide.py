@@ -1,4 +1,4 @@
-"""The controller's decisions against a small world: every midpoint is resumed, and no step breaks an invariant."""
+"""The controller's decisions in a small world: each interrupted step is resumed, and no step breaks an invariant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 def interrupted(world: World) -> Iterator[World]:
-    """The worlds in which a controller died after each number of its writes, over all its rounds."""
+    """A world for each number of writes after which a controller may have died, over all its rounds."""
     present = world.copy()
     for _ in range(20):
         proposals = present.proposals()
@@ -39,7 +39,7 @@ def interrupted(world: World) -> Iterator[World]:
         for proposal in proposals:
             yield present.copy()
             assert present.write(proposal.guards, proposal.writes)
-    raise AssertionError("the controller doesn't come to rest")
+    raise AssertionError("the controller doesn't finish")
 
 
 @pytest.mark.parametrize("atomic", [100, 2])
@@ -100,7 +100,7 @@ def test_a_topic_deleted_while_it_is_created_leaves_nothing(monkeypatch: pytest.
     for midpoint in interrupted(world):
         late = midpoint.proposals()
         midpoint.delete_topic()
-        for proposal in late:  # of a controller that hasn't seen the deletion yet
+        for proposal in late:  # proposals of a controller that hasn't seen the deletion yet
             assert not midpoint.write(proposal.guards, proposal.writes)
         midpoint.topic([[1]], topic_id=UUID(int=T.int ^ 1))
         midpoint.settle()
@@ -200,7 +200,7 @@ def test_no_sequence_of_deaths_and_births_breaks_an_invariant(events: Any, seed:
 
 
 def join_isr(world: World, broker_id: int, index: int) -> None:
-    """What a leader does when a follower has caught up."""
+    """Does what a leader does when a follower has caught up."""
     partition = world.partition(index)
     brokers = world.image.brokers
     leader = brokers.get(partition.leader)
@@ -226,7 +226,8 @@ def apply_checked(world: World, proposal: Proposal) -> None:
         assert new.isr
         assert set(new.isr) <= set(old.isr)
         survivors = {b for b in old.isr if b in brokers and brokers[b].epoch == old.epoch_in_isr(b)}
-        assert survivors & set(new.isr) or not survivors  # whoever has all records and lives isn't dropped for the dead
+        # a live member with all records isn't removed in favour of dead ones
+        assert survivors & set(new.isr) or not survivors
         same_leader = new.leader == old.leader and new.epoch_in_isr(new.leader) == old.epoch_in_isr(old.leader)
         assert new.leader_epoch == old.leader_epoch + (0 if same_leader else 1)
         if new.leader != NO_LEADER:
@@ -241,13 +242,13 @@ def everybody_decided(world: World) -> None:
         if not proposals:
             break
     else:
-        raise AssertionError("the controller doesn't come to rest")
+        raise AssertionError("the controller doesn't finish")
     brokers = world.image.brokers
     for index in range(3):
         partition = world.partition(index)
         draining = any(partition.epoch_in_isr(b) == brokers[b].epoch for b in partition.isr if b in brokers)
         if partition.leader == NO_LEADER and draining:
-            continue  # whoever has all records is still there, though not for long: nobody else may lead
+            continue  # a draining member has all records, so no other replica may lead yet
         if any(b in brokers and brokers[b].electable for b in partition.isr):
             assert partition.leads(partition.leader, brokers[partition.leader].epoch)
         for member in partition.isr:
@@ -257,7 +258,7 @@ def everybody_decided(world: World) -> None:
 
 
 def grow_isrs(world: World) -> None:
-    """Everybody who may lead is in sync again, wherever somebody leads."""
+    """In each partition with a leader, all replicas that may lead are in sync again."""
     brokers = world.image.brokers
     for topic_id, states in world.image.partitions.items():
         for index, state in states.items():
@@ -268,8 +269,10 @@ def grow_isrs(world: World) -> None:
 
 
 def test_the_changed_parts_are_enough_to_decide_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `scope_of` leaves out needs no decision, nor does what a glance shows to be settled: after each event narrow
-    and whole scope propose the same."""
+    """After each event, the narrow scope of `scope_of` gives the same proposals as the whole scope without `_settled`.
+
+    `_settled` is the check that skips partitions at a glance.
+    """
     at_a_glance = decide_module._settled
     pick = Random(5)
     world = World()
@@ -315,7 +318,7 @@ def test_the_changed_parts_are_enough_to_decide_on(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_glance_shows_to_be_settled_is(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Whatever states and wishes there are, those passed over have nothing to be decided."""
+    """Whatever the states and wishes are, the partitions that `_settled` skips need no decision."""
     pick = Random(seed)
     at_a_glance, passed_over = decide_module._settled, 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""Deaths that sockets tell of: the connector is a table of what each attempt meets, the store is a real one."""
+"""Deaths found by sockets: the connector is a table of the result of each attempt, and the store is a real one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTENER = "INTERNAL"
 
 
 class Sockets:
-    """What listens at each port: `listening`, or what an attempt to connect raises."""
+    """The result of an attempt to connect to each port: a stream, or an error in `failures`."""
 
     def __init__(self) -> None:
         self.failures: dict[int, OSError] = {}
@@ -39,7 +39,7 @@ class Sockets:
         return stream
 
     def cut(self, port: int, then: OSError | None) -> None:
-        """Ends the connections to a port; what happens to later attempts."""
+        """Ends the connections to a port; later attempts raise `then`, if it isn't None."""
         if then is not None:
             self.failures[port] = then
         for stream in self.streams.pop(port, []):
@@ -53,7 +53,7 @@ class Sockets:
             await asyncio.sleep(0.001)
 
     async def tried(self, port: int, times: int) -> None:
-        """Until so many connections to it were tried."""
+        """Waits until a port has had this number of attempts to connect."""
         while self.attempts.count(port) < times:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -67,14 +67,14 @@ class Stream:
         raise ConnectionResetError
 
     async def write(self, data: bytes) -> None:
-        raise AssertionError("nothing is sent")
+        raise AssertionError("the watch must send nothing")
 
     def close(self) -> None:
         self.ended.set()
 
 
 class Cluster:
-    """Brokers 1, 2 and 3 with their ports 9001 …; the watch is that of broker 1's process."""
+    """Brokers 1, 2 and 3 with ports 9001 and so on; the watch is in broker 1's process."""
 
     def __init__(self, store: EmbeddedStore, follower: Follower) -> None:
         self.store = store
@@ -104,7 +104,7 @@ Body = Callable[[Cluster], Coroutine[Any, Any, None]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Body, int], None]:
-    """Runs a test beside the watch, with broker `controller` in charge, once everything is connected."""
+    """Runs a test beside the watch, with broker `controller` as the controller, when all connections stand."""
     monkeypatch.setattr(quick_death, "_REFUSED_S", 0.01)
     monkeypatch.setattr(quick_death, "_UNREACHABLE_S", 0.02)
 
@@ -162,7 +162,7 @@ def test_whatever_is_not_a_refusal_waits_for_the_session(run: Any, failure: OSEr
 
 
 def test_an_error_that_nobody_foresaw_ends_no_watch(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It had ended the watch of that broker for good, without a word."""
+    """Earlier, such an error ended the watch of this broker for good, without a message."""
 
     async def body(cluster: Cluster) -> None:
         sockets = cluster.sockets
@@ -182,7 +182,7 @@ def test_refusals_at_an_old_address_say_nothing(run: Any) -> None:
         cluster.sockets.refuse(9002)
         broker = cluster.follower.image.brokers[2]
         moved = replace(broker, endpoints={LISTENER: Endpoint(LISTENER, "h", 9102)})
-        # Nothing runs between the news and the refusal that was under way.
+        # No task runs between the new image and the refusal that is under way.
         cluster.follower.image = replace(cluster.follower.image, brokers={2: moved})
         assert await cluster.watch._declare_dead(_Watched(2, broker.epoch, "h", 9002))
         assert any(entry.key == keys.broker(2) for entry in (await cluster.store.read()).entries)
@@ -227,7 +227,7 @@ def test_a_new_registration_is_not_deleted_for_the_old_one(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.write(Delete(keys.broker(2)))
         await cluster.register(2)
-        cluster.sockets.failures[9002] = ConnectionRefusedError()  # of the new one nothing was seen but this
+        cluster.sockets.failures[9002] = ConnectionRefusedError()  # the only sign of the new registration's process
         await asyncio.sleep(0.2)
         assert 2 in cluster.follower.image.brokers
 
@@ -249,7 +249,7 @@ def test_a_standby_watches_only_the_controller_and_takes_it_out_of_office(run: A
 
 def test_a_standby_watches_a_controller_without_a_broker_at_its_address(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
-        for host in ("", "h"):  # where it doesn't say where it listens, its session is waited for
+        for host in ("", "h"):  # a controller that doesn't give its address is left to its session
             tried = len(cluster.sockets.attempts)
             holder = ControllerHolder("controller-7", -9, host=host, port=7007 if host else 0)
             await cluster.write(Put(keys.controller.key, holder.encode()))
@@ -266,7 +266,7 @@ def test_a_standby_watches_a_controller_without_a_broker_at_its_address(run: Any
 
 def test_a_deposed_controller_deletes_nothing(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
-        # Its image is held back: it goes by a term that has ended.
+        # The deposed controller's image is held back, so it acts by a term that has ended.
         held = asyncio.Event()
 
         async def hold(image: Image, changed: Any) -> None:

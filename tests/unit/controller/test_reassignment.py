@@ -22,7 +22,7 @@ def world(*replicas: int, brokers: Sequence[int] = (1, 2, 3, 4, 5)) -> World:
 
 
 def join(there: World, *members: int) -> None:
-    """The leader takes replicas into the ISR."""
+    """The leader adds replicas to the ISR."""
     isr = tuple(dict.fromkeys((*there.partition().isr, *members)))
     there.state(isr=isr, isr_epochs=there.epochs(*isr), partition_epoch=there.partition().partition_epoch + 1)
 
@@ -115,7 +115,7 @@ def test_another_target_takes_the_place_of_the_first() -> None:
     join(there, 3)
     there.reassign((5, 1))
     there.settle()
-    # 4 had caught up with nothing and goes at once; 3 counts until the end.
+    # Replica 4 was never in sync and goes at once; replica 3 stays in the ISR until the end.
     assert move(there.partition()) == ((5, 1, 2, 3), (5,), (2, 3))
     assert there.partition().isr == (1, 2, 3)
     cancelled = there.copy()
@@ -137,7 +137,7 @@ def test_a_target_that_died_holds_the_move_up() -> None:
     assert move(there.partition()) == ((3, 4, 1, 2), (3, 4), (1, 2))
     there.broker(4)
     join(there, 4)
-    there.restart(3, clean=True)  # what was in sync is so no more
+    there.restart(3, clean=True)  # replica 3 isn't in sync any more
     there.settle()
     assert there.partition().reassigning
     join(there, 3)
@@ -218,7 +218,7 @@ def test_an_eligible_replica_leads_if_its_stop_was_clean(clean: bool) -> None:
     else:
         assert there.partition().leader == NO_LEADER
         assert (there.partition().elr, there.partition().last_known_elr) == ((3,), (2,))
-        there.broker(1)  # back as well, but neither is sure to have everything: 3 is waited for
+        there.broker(1)  # broker 1 is back as well, but neither has certainly all records, so replica 3 is waited for
         there.settle(defaults)
         assert there.partition().leader == NO_LEADER
         there.broker(3)

@@ -1,4 +1,5 @@
-"""After a restore from a backup: nobody leads before all have reported, and who leads has what any log still has."""
+"""After a restore from a backup no partition has a leader before all reports are there. The leader then has all
+committed records that any log still has."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def restore(backup: Sequence[str], gone: Sequence[int] = ()) -> World:
 
 
 def report(world: World, broker: int, end: LogEnd | None, parts: int = 1) -> None:
-    """Registers the broker, and then says what its log holds."""
+    """Registers the broker, and then writes the report of its log."""
     if broker not in world.image.brokers:
         world.broker(broker)
         world.settle()
@@ -50,7 +51,7 @@ def report(world: World, broker: int, end: LogEnd | None, parts: int = 1) -> Non
 
 
 def has(log: Log, committed: Log) -> int:
-    """How many of the committed records a log has."""
+    """The number of committed records that a log begins with."""
     same = 0
     while same < min(len(log), len(committed)) and log[same] == committed[same]:
         same += 1
@@ -58,13 +59,13 @@ def has(log: Log, committed: Log) -> int:
 
 
 class Epochs:
-    """The leader epochs that logs know beside those of their records: each leader notes where its own began."""
+    """The leader epochs in logs beside those of their records: each leader notes where its own epoch began."""
 
     def __init__(self, cluster: Replicated) -> None:
         self.cluster = cluster
-        self.own: dict[int, tuple[int, int]] = {}  # epoch and start
+        self.own: dict[int, tuple[int, int]] = {}  # broker → the epoch that it began, and its start offset
         self.logs = dict(cluster.logs)
-        self.forgotten = False  # a killed leader's epoch without a record, which recovery can't find
+        self.forgotten = False  # whether a killed leader lost an epoch without a record, which recovery can't find
 
     def step(self) -> None:
         kills, brokers = self.cluster.seen.get("kills", 0), self.cluster.world.image.brokers
@@ -105,7 +106,7 @@ def test_a_stale_backup_loses_nothing_that_a_log_still_has() -> None:
         newest = before.state.leader_epoch
         world = restore(backup)
         old = world.partition()
-        # A broker that the backup doesn't know of isn't waited for; if it is there in time, it counts.
+        # A broker that the backup doesn't know isn't waited for, but its report counts if it comes in time.
         awaited = () if world.image.cluster is None else world.image.cluster.awaited
         for broker in sorted(random.sample(BROKERS, len(BROKERS)), key=lambda broker: broker in awaited):
             assert world.partition() == old, f"seed {seed}: decided before broker {broker} has reported"
@@ -113,7 +114,7 @@ def test_a_stale_backup_loses_nothing_that_a_log_still_has() -> None:
             world.settle()
         new = world.partition()
         leader = new.leader
-        assert not new.restored, f"seed {seed}: nobody leads"
+        assert not new.restored, f"seed {seed}: the partition has no leader"
         assert new.leads(leader, world.image.brokers[leader].epoch)
         assert new.leader_epoch > newest
         best = max(has(log, before.committed) for log in before.logs.values())

@@ -1,4 +1,4 @@
-"""The controller's shell: how proposals become transactions, and what it does when one fails, or its lease is lost."""
+"""The controller's shell: how proposals become transactions, and its reaction when one fails or its lease is lost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Body = Callable[[FaultyStore, Follower, Intents, Controller], Coroutine[Any, Any
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[Body], None]:
-    """Runs a test beside a broker's registration and a controller whose store can be made to fail."""
+    """Runs a test beside a broker's registration, and a controller with a store that can be made to fail."""
 
     def start(body: Body) -> None:
         async def main() -> None:
@@ -89,7 +89,7 @@ def run(tmp_path: Path) -> Callable[[Body], None]:
 
 
 async def another_term(follower: Follower, than: int, within_s: float) -> ControllerHolder:
-    """The controller's key, once it is another one than that of this revision."""
+    """Waits until the controller's key is newer than this revision; the key's value."""
     found: ControllerHolder = await follower.wait(
         lambda image: image.controller if image.controller and image.controller.revision > than else None, within_s
     )
@@ -183,7 +183,7 @@ def test_one_rejected_proposal_does_not_hold_up_the_others(run: Any) -> None:
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
         first, second = (identities.uuid_from_text(f"AAAAAAAAQACAAAAAAAAAA{letter}") for letter in "gw")
         state = Partition(first, 1, (1,), (1,), (follower.image.brokers[1].epoch,), 1)
-        # The controller's image is held back, so that it proposes a state that exists by then.
+        # The controller's image is held back, so that it proposes a state that already exists.
         held = asyncio.Event()
 
         async def hold(image: Any, changed: Any) -> None:
@@ -285,14 +285,15 @@ def test_a_controller_that_could_not_give_up_its_lease_does_not_wait_for_itself(
             raise LeaseExpired("planned")
 
         store.revoke, store.transact = refused, expired  # type: ignore[method-assign]
-        await intents.create_topic(NewTopic("t", 1, 1), 4)  # well below a session
+        await intents.create_topic(NewTopic("t", 1, 1), 4)  # much shorter than a session
 
     run(body)
 
 
 @pytest.mark.parametrize("fate", [REFUSED, LOST, DONE_BUT_UNKNOWN])
 def test_a_write_that_the_store_did_not_take_ends_no_term(run: Any, fate: str) -> None:
-    """A slow store got more to do by it: a lease given up, another one asked for, everything decided anew."""
+    """Otherwise a slow store would get more work: the lease would be given up, another one granted, and everything
+    decided anew."""
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
         term = follower.image.controller
@@ -306,11 +307,11 @@ def test_a_write_that_the_store_did_not_take_ends_no_term(run: Any, fate: str) -
     run(body)
 
 
-# ---- words of the lineage
+# ---- lineage words
 
 
 class Counting(FaultyStore):
-    """Remembers the transactions: when they were asked, whether each wrote a word, and whether it was rejected."""
+    """Notes each transaction: the time, whether it wrote a lineage word, and whether it was rejected."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -335,7 +336,8 @@ class Counting(FaultyStore):
 
 @asynccontextmanager
 async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follower, Intents, Controller]]:
-    """One whose store is its own cluster's, as a broker's is; the administrator asks another broker."""
+    """A controller whose store checks that it is its own cluster's, as a broker's does. The administrator's store is
+    another connection."""
     stores = [await EmbeddedStore.open(path / "metadata.db") for _ in range(2)]
     counting = Counting(stores[0])
     own = OwnStore(counting, None)
@@ -365,7 +367,8 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The word was written beside the round: the round's guard failed, and four more calls asked whose store it is."""
+    """Earlier, the word was written beside the round. The round's guard then failed, and four more calls found out
+    whether the store is the right one."""
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
     async def main() -> None:
@@ -377,7 +380,7 @@ def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word
             for number in range(10):
                 words = len(store.words)
                 await intents.create_topic(NewTopic(f"t{number}", 3, 1), 10)
-                await asyncio.sleep(0.4)  # longer than between two words
+                await asyncio.sleep(0.4)  # longer than the interval of words
                 assert len(store.words) > words
             assert not [at for at, _, rejected in store.asked if rejected]
             assert store.reads == 0
@@ -386,7 +389,7 @@ def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word
 
 
 def test_the_first_lineage_word_of_a_store_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then nothing but the cluster key's revision tells the store from another one."""
+    """Until then only the cluster key's revision tells this store from another one."""
     monkeypatch.setattr(lineage, "INTERVAL_S", 300.0)
 
     async def main() -> None:
@@ -437,7 +440,8 @@ def test_lineage_words_come_although_there_is_always_something_to_decide(
 
 
 def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As any other write does: it was logged as a word that comes later, and the controller went on deciding."""
+    """This holds for any other write, too. Earlier, it was logged as a word that comes later, and the controller went
+    on deciding."""
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
@@ -460,7 +464,7 @@ def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, mon
 
 
 def test_a_foreign_store_that_keeps_no_lease_alive_ends_the_term_at_once(run: Any) -> None:
-    """The controller waited for a whole session, as for a store that is away."""
+    """Earlier, the controller waited for a whole session, as for a store that is away."""
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
         term, keep_alive = follower.image.controller, store.keep_alive
@@ -477,7 +481,7 @@ def test_a_foreign_store_that_keeps_no_lease_alive_ends_the_term_at_once(run: An
 
 
 class Deaf(FaultyStore):
-    """What is asked is done, and from some moment on no answer comes."""
+    """Carries out every request, but while `hears` is false returns no answer."""
 
     hears = True
 
@@ -500,7 +504,7 @@ class Deaf(FaultyStore):
 
 
 def named(image: Image) -> str:
-    """Who is the controller."""
+    """The name of the controller; empty if there is none."""
     return "" if image.controller is None else image.controller.name
 
 

@@ -1,4 +1,4 @@
-"""A metadata store in memory, and the image that follows it at once: what the controller's decisions are tested on."""
+"""A metadata store in memory, and the image that follows it at once, for tests of the controller's decisions."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class World:
         self.put(keys.broker(broker_id), Broker(broker_id, 0, endpoints, state=state, previous_epoch=previous_epoch))
 
     def stop(self, broker_id: int) -> int:
-        """Ends a registration; its epoch."""
+        """Ends a registration; returns its epoch."""
         epoch: int = self.image.brokers[broker_id].epoch
         self.delete(keys.broker(broker_id))
         return epoch
 
     def restart(self, broker_id: int, *, clean: bool) -> None:
-        """Ends a registration, and begins another, before anybody looks."""
+        """Ends a registration, and begins another one, before the controller acts."""
         epoch = self.stop(broker_id)
         self.broker(broker_id, previous_epoch=epoch if clean else NO_EPOCH)
 
@@ -86,25 +86,25 @@ class World:
         self.put(keys.reassignment(T, index), Reassignment(None if target is None else tuple(target)))
 
     def drain(self, *broker_ids: int) -> None:
-        """These brokers, and no others, are wished not to lead."""
+        """Wishes that exactly these brokers don't lead."""
         self.put(keys.config(ConfigResource("broker", "")), Config({DRAINED: ",".join(map(str, broker_ids))}))
 
     def state(self, index: int = 0, **fields: Any) -> None:
-        """Writes other fields into a partition's state, as somebody else would."""
+        """Writes other fields into a partition's state, as another writer would."""
         self.put(keys.partition(T, index), replace(self.partition(index), **fields))
 
     def proposals(self, defaults: Mapping[str, str] = NO_DEFAULTS) -> list[Proposal]:
         return list(decide(self.image, whole_scope(self.image), defaults))
 
     def settle(self, defaults: Mapping[str, str] = NO_DEFAULTS) -> int:
-        """Decides and applies until nothing is left to do; how many rounds it took."""
+        """Decides and applies until nothing is left to do; the number of rounds."""
         for rounds in range(20):
             proposals = self.proposals(defaults)
             if not proposals:
                 return rounds
             for proposal in proposals:
                 assert self.write(proposal.guards, proposal.writes)
-        raise AssertionError("the controller doesn't come to rest")
+        raise AssertionError("the controller doesn't finish")
 
     def partition(self, index: int = 0) -> Partition:
         partition = self.image.partition(T, index)

@@ -1,4 +1,4 @@
-"""`make images` builds what the pages say and the charts want, and what the pages tell make to do exists."""
+"""`make images` builds the images that the pages and the charts name, and the make targets in the pages exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(
 
 
 def built(*variables: str) -> list[list[str]]:
-    """The commands that `make images` would run, also where `make test` runs this test."""
+    """The commands that `make images` would run, without the variables of a `make` that runs this test."""
     outside = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     command = ["make", "--dry-run", "--no-print-directory", "images", *variables]
     done = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60, check=True)
@@ -25,7 +25,7 @@ def built(*variables: str) -> list[list[str]]:
 
 
 def after(option: str, words: list[str]) -> str:
-    """What stands behind an option."""
+    """The word after an option."""
     return words[words.index(option) + 1]
 
 

@@ -1,4 +1,4 @@
-"""What the Spark image's entrypoint makes of what Spark's Kubernetes backend hands it."""
+"""The commands that the Spark image's entrypoint makes of the arguments and variables of Spark's Kubernetes backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store whose calls fail as the test says: refused, or with an unknown outcome, or a watch that breaks off."""
+"""A store whose calls fail as the test plans: they are refused, or have an unknown outcome, or a watch is cut."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ OK, REFUSED, LOST, DONE_BUT_UNKNOWN = "ok", "refused", "lost", "done but unknown
 
 
 class FaultyStore:
-    """Passes calls on, except those for which `plan` has something else; `breaks` end watches, one each."""
+    """Forwards calls to a store. `plan` has the fates of the next transactions; each error in `breaks` ends one
+    watch."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""Backups are whole or refused; a restore that breaks off anywhere leaves nothing that passes for a whole store."""
+"""Backups are complete or refused. A restore that stops anywhere leaves nothing that passes for a complete store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def filled(path: Path, **cluster: Any) -> EmbeddedStore:
-    """A store with a topic, settings, a wish, a key of a later version, and two registered brokers."""
+    """A store with a topic, settings, a requested election, a key of a later version, and two registered brokers."""
     store = await EmbeddedStore.open(path)
     lease = await store.grant(60)
     state = Partition(T, 0, (1, 2), (2, 1), (10, 11), 2, 5, 6, elr=(1,), elr_epochs=(11,), unknown={"of_later": 1})
@@ -214,13 +214,14 @@ def test_a_restore_may_break_off_anywhere(tmp_path: Path, last: str) -> None:
             await store.close()
             if ended:
                 return
-        raise AssertionError("the restore never ends")
+        raise AssertionError("the restore never finishes")
 
     run(test)
 
 
 def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Producer ids begin by the clock: by a wrong one those would come again that were handed out since the backup."""
+    """Producer ids start from the clock: with a wrong clock, ids that were assigned after the backup would be assigned
+    again."""
 
     async def test() -> None:
         backup = await backed_up(tmp_path / "source")
@@ -235,7 +236,8 @@ def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Path) -> None:
-    """It kept the id, so brokers took its store for that of the restore before, which had lost its words."""
+    """Such a restore keeps the id of the restore before. Brokers must not take its store for that restore's, with its
+    words lost."""
 
     async def test() -> None:
         before = await EmbeddedStore.open(tmp_path / "before")
@@ -263,7 +265,8 @@ def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Pa
 def test_a_restore_with_the_right_clock_after_one_whose_clock_was_ahead_is_none_of_the_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same backup to another store, and of a later backup: by the clock both were refused, or their ids."""
+    """The second restore is of the same backup to another store, the third is of a later backup. Earlier, the clock
+    alone had both of them refused, or their ids."""
 
     async def test() -> None:
         backup = await backed_up(tmp_path / "source")

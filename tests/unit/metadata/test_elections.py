@@ -38,7 +38,7 @@ def test_a_restart_that_nobody_saw_is_a_death_and_a_birth() -> None:
     world.settle()
     key = keys.broker(1)
     world.delete(key)
-    world.broker(1)  # both before the controller looks
+    world.broker(1)  # broker 1 is gone and back before the controller decides
     world.settle()
     partition = world.partition()
     assert partition.leader == 2
@@ -91,7 +91,7 @@ def test_whoever_restarted_does_not_displace_a_draining_survivor() -> None:
 
 
 def both_back_from_power_loss(first: LogEnd, second: LogEnd) -> World:
-    """Both in sync, both back from an unclean stop, and what they say their logs hold."""
+    """Two members of an ISR are back after an unclean stop, with these reports of their logs."""
     world = World()
     world.keep_eligible_replicas()
     for broker in (1, 2):
@@ -109,7 +109,8 @@ def both_back_from_power_loss(first: LogEnd, second: LogEnd) -> World:
 
 
 def test_a_log_whose_directory_has_failed_is_waited_for_when_all_who_were_in_sync_came_back_uncleanly() -> None:
-    """It may hold what the other one lost, and did: it was readable after the broker's next start."""
+    """The failed directory may have records that the other log has lost: in this scene it can be read after the next
+    start."""
     world = both_back_from_power_loss(LogEnd(0, 43, 0), UNREADABLE)
     assert world.partition().leader == NO_LEADER
     world.restart(2, clean=False)

@@ -1,4 +1,4 @@
-"""The embedded store between real processes: death, silence, and writes that were under way."""
+"""The embedded store between real processes: deaths, hangs, and writes that were under way."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Callable[[float, str], subprocess.Popen[str]]]:
-    """Starts a process that registers, keeps its lease alive, and ("busy") writes pairs of keys without pause."""
+    """Starts a process that registers, keeps its lease alive, and if "busy" writes pairs of keys without a pause."""
     started: list[subprocess.Popen[str]] = []
 
     def start(ttl_s: float, manner: str) -> subprocess.Popen[str]:
@@ -73,7 +73,7 @@ def other(tmp_path: Path) -> Iterator[Callable[[float, str], subprocess.Popen[st
 
 
 async def until_gone(store: EmbeddedStore, key: str) -> float:
-    """How long it takes until a watch shows that the key is deleted."""
+    """The seconds until a watch shows that the key is deleted."""
     began = time.monotonic()
     async with asyncio.timeout(20):
         snapshot = await store.read(key)
@@ -96,14 +96,14 @@ def test_a_killed_process_is_noticed_before_its_session_ends(other: Any, tmp_pat
         os.kill(process.pid, signal.SIGKILL)
         assert await gone < 10
         values = {entry.value for entry in (await store.read("pair/")).entries}
-        assert len(values) == 1  # both of a pair, or neither
+        assert len(values) == 1  # both keys of a pair have the same value: written together or not at all
         await store.close()
 
     asyncio.run(body())
 
 
 def test_a_silent_process_loses_its_lease_when_the_session_ends_and_learns_of_it(other: Any, tmp_path: Path) -> None:
-    process = other(1.0, "quiet")  # one stopped inside a write would hold the file
+    process = other(1.0, "quiet")  # a "busy" process might be stopped inside a write, and would hold the file
     os.kill(process.pid, signal.SIGSTOP)
 
     async def body() -> None:
@@ -115,7 +115,7 @@ def test_a_silent_process_loses_its_lease_when_the_session_ends_and_learns_of_it
         asyncio.run(body())
     finally:
         os.kill(process.pid, signal.SIGCONT)
-    assert process.wait(20) == 1  # LeaseExpired
+    assert process.wait(20) == 1  # the process has met LeaseExpired
 
 
 def test_writes_share_a_sync_but_not_their_fate(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_worker_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_pa
         store._tables.transact = slowly  # type: ignore[method-assign]
         with pytest.raises(UnknownOutcome):
             await store.transact([], [Put("k", b"")])
-        await store.close()  # and it was written after all
+        await store.close()  # the transaction was committed after all
         again = await EmbeddedStore.open(tmp_path / "metadata.db")
         assert len((await again.read("k")).entries) == 1
         await again.close()
@@ -167,7 +167,8 @@ def test_a_worker_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_pa
 
 @pytest.mark.parametrize("given_up", ["by its time", "by its caller"])
 def test_a_transaction_that_was_given_up_while_it_waited_is_never_carried_out(tmp_path: Path, given_up: str) -> None:
-    """Behind a file that is held, and behind other work: nobody would hear what became of it."""
+    """The transactions wait for a locked file, or for other work of the store. If they were carried out later, no
+    caller would learn their outcome."""
 
     async def body() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=0.5)
@@ -196,7 +197,7 @@ def test_a_transaction_that_was_given_up_while_it_waited_is_never_carried_out(tm
 
 
 def hold_the_loop(seconds: float) -> None:
-    """As starvation does."""
+    """Blocks the event loop, as on a machine that is starved of CPU."""
     time.sleep(seconds)
 
 
@@ -205,7 +206,7 @@ def test_an_answer_that_came_while_the_event_loop_stood_still_counts(tmp_path: P
         store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=0.5)
         writing = asyncio.ensure_future(store.transact([], [Put("k", b"")]))
         await asyncio.sleep(0)
-        hold_the_loop(2)  # the worker has answered long before
+        hold_the_loop(2)  # the store's worker has answered long before the end
         assert isinstance(await writing, Committed)
         await store.close()
 
@@ -247,7 +248,7 @@ def test_files_of_processes_that_are_gone_are_cleared_away(tmp_path: Path) -> No
 def test_a_bug_in_one_call_reaches_its_caller_and_writes_nothing(tmp_path: Path) -> None:
     async def body() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata.db")
-        wrong: Any = object()  # neither bytes nor text: SQLite can't bind it
+        wrong: Any = object()  # neither bytes nor text, so SQLite can't bind it
         with pytest.raises(StoreUnavailable):
             await store.transact([], [Put("a", b""), Put("b", wrong)])
         assert (await store.read()).entries == ()
@@ -307,7 +308,7 @@ def fails_once(owner: Any, method: str, error: Exception) -> None:
 
 
 def test_the_store_goes_on_when_a_look_at_the_leases_or_the_changes_failed(tmp_path: Path) -> None:
-    """No descriptor left, or an error of the disk: a store whose worker ended would be silent for good."""
+    """For want of descriptors, or because of a disk error. If the worker ended, the store would never answer again."""
 
     async def body() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=3)
@@ -344,7 +345,8 @@ def test_a_watch_that_came_too_late_for_its_reader_keeps_nothing(tmp_path: Path)
 
 
 def test_a_file_that_others_create_at_the_same_time_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite sees a deadlock of several that switch to the write-ahead log, and tells one at once that it is locked."""
+    """When several connections switch to the write-ahead log, SQLite detects a deadlock, and tells one at once that the
+    file is locked."""
 
     class Contended(sqlite3.Connection):
         refusals = 2

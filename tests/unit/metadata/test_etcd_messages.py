@@ -1,4 +1,4 @@
-"""Revisions out of the answers of etcd's watches: split, repeated, interrupted, or only progress."""
+"""Assembles revisions from the answers of etcd's watches: split, repeated, interrupted, or with only progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX = b"/ottla/assembly/"
 
 
 def answers(*events: tuple[int, str], fragment: bool = False, progress: int = 0, created: bool = False) -> Any:
-    """A watch's answer with `events` of (revision, key)."""
+    """A watch's answer with these events, each as (revision, key)."""
     return rpc.WatchResponse(
         header=rpc.ResponseHeader(revision=progress or 10**6),
         created=created,
@@ -45,7 +45,7 @@ def test_revisions_are_put_together(assembled: Callable[..., list[tuple[int, str
     assert assembled((13, "a"), (14, "b"), fragment=True) == [(13, "a"), (13, "")]
     assert assembled((14, "c"), fragment=True) == [(13, "")]
     assert assembled((14, "d"), (15, "e")) == [(14, "bcd"), (15, "e"), (15, "")]
-    # Cut in the middle of a revision: all of it comes again, maybe after some that was delivered.
+    # After a cut in the middle of a revision the whole revision is sent again, maybe after some that were delivered.
     assert assembled((16, "a"), fragment=True) == [(15, "")]
     assert assembled((15, "e"), (16, "a"), (16, "b"), interrupted=True) == [(16, "ab"), (16, "")]
     assert assembled(progress=40) == [(40, "")]

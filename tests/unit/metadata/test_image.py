@@ -1,4 +1,4 @@
-"""The image against a twin that rebuilds everything from the raw entries at each revision."""
+"""The image, compared with a twin that is rebuilt from the raw entries at each revision."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from ottla.metadata.store import Change, Entry, Revision, Snapshot
 from tests.unit.examples import examples
 
 NAMES = ["a", "b.c", "b_c"]
-IDS = [UUID(int=number, version=4) for number in range(6)]  # two for each name: a topic may be deleted and made anew
+# two ids for each name, because a topic may be deleted and created anew
+IDS = [UUID(int=number, version=4) for number in range(6)]
 
 
 def some_value(key: str, pick: random.Random) -> bytes:
-    """Some value for a key."""
+    """A random value for a key."""
     kind = key.partition("/")[0]
     some_id = IDS[pick.choice((0, 3)) + NAMES.index(key.partition("/")[2])] if kind == "topics" else IDS[0]
     made: dict[str, Callable[[], Any]] = {
@@ -118,7 +119,8 @@ def test_applying_revisions_equals_reading_a_snapshot_and_names_what_changed(his
 
 
 def assert_visible(image: Image) -> None:
-    """Visible are exactly the topics with an intent, a mark, and as many states as the mark counts."""
+    """The visible topics are exactly those with an intent, a mark, and a state for each partition that the mark
+    counts."""
     expected = {}
     for intent in image.intents_by_id.values():
         mark = image.ready.get(intent.id)

@@ -1,4 +1,4 @@
-"""Which stores are the one that a process knew before: by words, generations and epochs."""
+"""A process recognises the store that it knew before: by words, generations and epochs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOPIC = UUID(int=7)
 
 
 class History:
-    """What one store's controller has written."""
+    """The lineage rows that one store's controller has written."""
 
     def __init__(self, seed: int, rows: Mapping[int, LineageRow] = {}) -> None:
         self.rows = dict(rows)
@@ -93,7 +93,7 @@ def test_a_day_is_kept_and_not_more() -> None:
         judge(first, CLUSTER, copy.rows)
     store.add(1)
     assert len(store.rows) == ROWS_MAX
-    judge(first, CLUSTER, store.rows)  # away for too long: only epochs can say
+    judge(first, CLUSTER, store.rows)  # after such a long absence only epochs can decide
     judge(second, CLUSTER, store.rows)
     assert sum(len(row.encode()) + len(keys.lineage(0)) for row in store.rows.values()) < 160_000
 
@@ -111,7 +111,7 @@ def test_what_isnt_the_own_store_is_said_in_one_sentence(cluster: Cluster | None
     with pytest.raises(ForeignStore, match=says) as caught:
         judge(Known("own", 2, 5, "aaaaaaaa"), cluster, {})
     assert "\n" not in str(caught.value)
-    assert "put the" in str(caught.value), "what a person can do"
+    assert "put the" in str(caught.value), "the message says what a person can do"
 
 
 def test_who_has_seen_no_word_accepts_a_store_of_before_there_were_words() -> None:
@@ -128,7 +128,7 @@ def test_a_later_generation_needs_no_word() -> None:
 def test_a_restore_by_an_earlier_version_that_kept_the_id_of_the_one_before_is_a_restore_of_its_own(
     number: int,
 ) -> None:
-    """Versions that know no ids keep what they don't know: the id of the restore that their backup came from."""
+    """Versions without restore ids keep unknown fields, and so the id of the restore that their backup came from."""
     first = Cluster("own", 1, restored_ms=1000, restore=new_restore_id(1, "AAAAAAAA"), past=("0@5",))
     document = json.loads(first.encode())
     document |= {"generation": 2, "restored_ms": 99_999}
@@ -141,7 +141,7 @@ def test_a_restore_by_an_earlier_version_that_kept_the_id_of_the_one_before_is_a
 
 
 def test_a_restore_of_an_earlier_version_is_told_from_later_ones() -> None:
-    """It has no id: its generation and time stand for one."""
+    """A restore of an earlier version has no id: its generation and time stand in for one."""
     first, second = Cluster("own", 1, restored_ms=2000), Cluster("own", 1, restored_ms=1000)
     known = judge(Known("own", 0, 5, "aaaaaaaa"), second, {})
     known = judge(known, first, {})
@@ -200,7 +200,7 @@ def test_epochs_that_stay_or_grow_are_those_of_the_same_store(state: Partition) 
     "older",
     [
         image(partition(), revision=9),
-        image(partition(3, 5), 1, revision=20),  # it was changed since, and not here
+        image(partition(3, 5), 1, revision=20),  # the last change of t-0 that was seen is missing here
         image(partition(3, 6), 9, revision=20),
     ],
 )
@@ -222,8 +222,9 @@ def test_a_replica_goes_only_with_a_tombstone() -> None:
     with pytest.raises(ForeignStore, match="doesn't know t-0, of which a replica is here"):
         check(before, image(None), 1)
     check(before, image(None, deleted=True, revision=11), 1)
-    check(before, image(None), 3)  # who holds no replica may have missed the tombstone
-    # The watch was cut after the tombstone; the broker had confirmed, and the controller has taken everything away.
+    check(before, image(None), 3)  # a broker without a replica may have missed the tombstone
+    # The watch was cut after the tombstone. The broker had confirmed the deletion, and the controller has removed every
+    # key of the topic.
     check(image(partition(), deleted=True, revision=11), image(None, revision=15), 1)
 
 

@@ -1,4 +1,4 @@
-"""Topic names and replicas given by hand, with the sentences of Apache Kafka 4.3.1 (asked from a running one)."""
+"""Topic names and manual assignments, with the messages of Apache Kafka 4.3.1, taken from a running one."""
 
 from __future__ import annotations
 

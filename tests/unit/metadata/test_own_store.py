@@ -1,5 +1,5 @@
-"""The store as one process sees it: another one in its place is refused, and the right one isn't taken for another by
-the order in which answers and the watch come."""
+"""The store as one process sees it. Another store in its place is refused, and the right store isn't taken for another
+one because of the order of answers and watch events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.unit.metadata.faulty import FaultyStore
 
 
 class SwappedStore(FaultyStore):
-    """A store behind which another one may be put; its answers to reads may be held back."""
+    """A store that can be replaced by another one. Answers to reads are held back while `answers` isn't set."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -64,7 +64,7 @@ async def own_store(folder: Path, known: Known | None = None) -> AsyncIterator[t
 
 
 async def word(store: Store, text: str) -> None:
-    """As a controller adds one."""
+    """Adds a lineage word, as a controller does."""
     found = (await store.read(keys.lineage.prefix)).entries
     rows = {keys.lineage.of(entry.key): LineageRow.decode(entry) for entry in found}
     guard, writes = next_word(rows, text)
@@ -87,7 +87,8 @@ async def another(folder: Path, name: str, cluster: str) -> EmbeddedStore:
 
 @pytest.mark.parametrize("what", ["empty", "foreign", "older", "older, and gone its own way"])
 def test_nothing_is_written_to_a_store_that_isnt_the_own_one(tmp_path: Path, what: str) -> None:
-    """However the change of stores comes about unseen: no connection is made anew here, and nothing is read."""
+    """This holds however the stores are exchanged unnoticed: in this test no new connection is made, and nothing is
+    read first."""
 
     async def body() -> None:
         async with own_store(tmp_path) as (inner, own):
@@ -135,7 +136,7 @@ def test_another_word_of_the_same_store_fails_no_transaction(tmp_path: Path) -> 
 
 
 def test_a_word_that_comes_between_costs_a_transaction_one_more_and_no_read(tmp_path: Path) -> None:
-    """All brokers write when something has changed, which is also when the controller adds a word."""
+    """All brokers write after a change of the metadata, which is also when the controller adds a word."""
 
     async def body() -> None:
         async with own_store(tmp_path) as (inner, own):
@@ -148,7 +149,7 @@ def test_a_word_that_comes_between_costs_a_transaction_one_more_and_no_read(tmp_
                 assert isinstance(await own.transact([], [Put("x", b"%d" % number)]), Committed)
                 assert own.known is not None
                 assert (own.known.number, own.known.word) == (number, f"{number:08}")
-                if number % WORDS_PER_ROW:  # else a new row was begun, which only a read finds
+                if number % WORDS_PER_ROW:  # otherwise a new row was begun, which only a read finds
                     assert (inner.transactions, inner.reads) == (2, 0)
 
     run(body)
@@ -226,7 +227,8 @@ def test_a_new_connection_without_a_word_for_what_was_seen_last_asks_for_a_snaps
 
 
 def test_a_watch_that_is_begun_anew_after_a_long_cut_asks_for_a_snapshot_too(tmp_path: Path) -> None:
-    """A restore takes longer than a watch waits for its connection: the next one isn't the first of this store."""
+    """A restore takes longer than a watch waits for its connection, so a new watch may reach another store than the old
+    one."""
 
     async def body() -> None:
         inner = await EmbeddedStore.open(tmp_path / "right")
@@ -242,7 +244,7 @@ def test_a_watch_that_is_begun_anew_after_a_long_cut_asks_for_a_snapshot_too(tmp
             await anext(own.watch("", seen))
         assert (await own.read()).revision == seen
         await own.transact([], [Put("topics/y", b"")])
-        assert (await anext(own.watch("", seen))).revision > seen, "after a snapshot the watch goes on"
+        assert (await anext(own.watch("", seen))).revision > seen, "the watch goes on after a snapshot"
         await inner.close()
 
     run(body)
@@ -266,7 +268,8 @@ def test_a_restored_store_is_joined_by_a_start_and_ends_what_runs(tmp_path: Path
             await word(inner.store, "bbbbbbbb")
             await again.read()
             await inner.store.close()
-            inner.store = await EmbeddedStore.open(tmp_path / "restored again")  # the same backup, a moment later
+            # the same backup, restored a moment later
+            inner.store = await EmbeddedStore.open(tmp_path / "restored again")
             await restore(inner.store, backup)
             later = OwnStore(inner, again.known)
             await later.read()

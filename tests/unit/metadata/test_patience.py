@@ -1,4 +1,4 @@
-"""A process that starts waits for its metadata store, and says why."""
+"""A starting process waits for its metadata store, and says why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Away:
         self.reason = reason or StoreUnavailable("etcdserver: no leader")
 
     async def read(self, prefix: str = "") -> str:
-        """As `Store.read`."""
+        """Reads, or raises the reason while reads are left to fail."""
         if self.left:
             self.left -= 1
             raise self.reason

@@ -1,4 +1,4 @@
-"""The persistent map against a dict."""
+"""The persistent map, compared with a dict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the holder of a lease is alive, by what the store says of it: no restart of a store is a sign of life."""
+"""Whether the holder of a lease is alive, by the store's answers. A restart of the store is no sign of life."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SESSION_S = 9.0
 
 
 class EtcdLease:
-    """A lease as etcd counts it: whole seconds, anew with each leader, by a clock that may be a little fast or slow."""
+    """A lease as etcd counts it: in whole seconds, from the beginning with each leader, by a clock that may be a little
+    fast or slow."""
 
     def __init__(self, ttl_s: float, pace: float) -> None:
         self.ttl_s = ttl_s
@@ -74,11 +75,11 @@ def test_a_lease_that_is_kept_alive_is_a_sign_of_life_soon(
         if sign.seen(now, now + takes_s, lease.left(now + takes_s / 2)):
             return
         now += takes_s + 0.25
-    pytest.fail("nothing is proved of it")
+    pytest.fail("no sign of life was seen")
 
 
 def test_an_answer_that_names_the_term_before_its_own_proves_nothing() -> None:
-    """A member passed on what the new leader said, and hadn't heard of the election."""
+    """A member passes on the new leader's answer, but doesn't know of the election yet."""
     sign = SignOfLife()
     assert not sign.seen(0.0, 0.0, LeaseLeft(1, 2, term=4))
     assert not sign.seen(0.5, 0.5, LeaseLeft(9, 10, term=4))
@@ -87,7 +88,7 @@ def test_an_answer_that_names_the_term_before_its_own_proves_nothing() -> None:
 
 
 def test_a_store_that_restarts_again_and_again_makes_nobody_of_the_dead_alive() -> None:
-    """Each restart gives the dead predecessor's lease its time anew, well beyond a session."""
+    """Each restart gives the dead predecessor's lease its whole time again, so it lives well beyond a session."""
 
     async def body(loop: SimulationLoop) -> None:
         server = StoreServer(loop, Random(1))
@@ -145,7 +146,7 @@ def test_a_holder_that_dies_while_it_is_waited_for_is_waited_for_to_the_end() ->
         begun = registration(server)
         registering = asyncio.ensure_future(begun.register())
         await asyncio.sleep(SESSION_S - 1)
-        await holder.abandon()  # nobody renews it any more
+        await holder.abandon()  # the lease isn't renewed any more
         assert (await registering).epoch > holder.epoch
         await begun.withdraw()
 
@@ -166,6 +167,6 @@ async def dead_predecessor(server: StoreServer, session_s: float = SESSION_S) ->
 
 
 def restart(server: StoreServer) -> None:
-    """As etcd's: what it holds stays, and leases have their whole time."""
+    """Restarts the store as etcd does: all keys stay, and leases have their whole time again."""
     server.replace(server.copy())
     server.put_back()

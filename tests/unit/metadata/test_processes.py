@@ -1,4 +1,4 @@
-"""What each process does with the store when the store misbehaves: follower, registration, producer ids, intents."""
+"""The parts of each process with a store that misbehaves: follower, registration, producer ids, intents."""
 
 from __future__ import annotations
 
@@ -216,7 +216,8 @@ def test_a_process_that_was_held_while_it_registered_does_so_once_more(run: Call
 
 
 def test_a_registration_that_was_made_under_a_lease_given_up_is_no_predecessor(run: Callable[[Body], None]) -> None:
-    """Registering anew, the write's outcome was unknown, then the store was away: what came of it is our own."""
+    """When the broker registered anew, the write's outcome was unknown, and then the store was away. If the
+    registration is there, it is the broker's own."""
 
     async def body(store: FaultyStore) -> None:
         again = asyncio.Event()
@@ -277,7 +278,7 @@ def test_an_intent_of_unknown_outcome_stands_when_its_request_times_out(run: Cal
         intents, follower, task = await admin(store)
         for fate in (LOST, DONE_BUT_UNKNOWN):
             store.plan.append(fate)
-            with pytest.raises(KafkaError) as raised:  # nobody makes it visible: there is no controller here
+            with pytest.raises(KafkaError) as raised:  # without a controller the topic never becomes visible
                 await intents.create_topic(NewTopic(fate.replace(" ", "-"), 1, 1), 2)
             assert raised.value.code is ErrorCode.request_timed_out
             assert fate.replace(" ", "-") in follower.image.intents
@@ -313,7 +314,7 @@ def test_settings_of_unknown_outcome_are_edited_exactly_as_asked(run: Callable[[
 
 
 def test_unknown_outcomes_are_settled_where_other_clusters_move_the_revision(run: Callable[[Body], None]) -> None:
-    """On an etcd that clusters share, a read carries the revision of whoever wrote last."""
+    """On an etcd that several clusters share, a read has the revision of any cluster's last write."""
 
     async def body(store: FaultyStore) -> None:
         intents, follower, task = await admin(store)
@@ -339,7 +340,7 @@ def test_settings_of_a_topic_that_grows_meanwhile_are_changed(run: Callable[[Bod
         topic_id = identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
         await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
         follower = Follower(store)
-        await follower.start()  # and isn't run yet: its image is old
+        await follower.start()  # the follower isn't run yet, so its image is old
         intents = Intents(store, follower, Random(1))
         await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,), (2,))).encode())])
         resource = ConfigResource("topic", "t")
@@ -356,7 +357,7 @@ def test_settings_of_a_topic_that_grows_meanwhile_are_changed(run: Callable[[Bod
 def test_what_another_broker_has_just_set_can_be_removed(run: Callable[[Body], None]) -> None:
     async def body(store: FaultyStore) -> None:
         follower = Follower(store)
-        await follower.start()  # and isn't run yet: its image is old
+        await follower.start()  # the follower isn't run yet, so its image is old
         intents = Intents(store, follower, Random(1))
         resource, entity = ConfigResource("broker", ""), (("user", None),)
         await store.transact([], [Put(keys.config(resource), Config({"a": "1"}).encode())])
@@ -405,7 +406,7 @@ def test_a_deletion_retries_when_the_topic_grew_meanwhile(run: Callable[[Body], 
         topic_id = identities.uuid_from_text("AAAAAAAAQACAAAAAAAAAAg")
         await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,),)).encode())])
         follower = Follower(store)
-        await follower.start()  # and isn't run yet: its image is old
+        await follower.start()  # the follower isn't run yet, so its image is old
         intents = Intents(store, follower, Random(1))
         await store.transact([], [Put(keys.topic("t"), TopicIntent("t", topic_id, ((1,), (2,))).encode())])
         deleting = asyncio.ensure_future(intents.delete_topic(topic_id, 10))

@@ -1,4 +1,4 @@
-"""Moves that administrators ask for: which are refused, and who wins where two ask at once."""
+"""Moves that administrators ask for: the refused ones, and the outcome if two ask at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class Cluster:
-    """Three brokers, a topic `t` with one partition on 1 and 2, and an administrator's view of them."""
+    """Three brokers, a topic `t` with one partition on brokers 1 and 2, and an administrator."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store
@@ -90,7 +90,7 @@ def test_a_move_has_begun_when_it_is_answered(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.move((3, 1))
         assert (cluster.state.replicas, cluster.state.adding, cluster.state.removing) == ((3, 1, 2), (3,), (2,))
-        await cluster.move((3, 1))  # asked again: it is on its way
+        await cluster.move((3, 1))  # the same move again is under way already
         await cluster.move(None)
         assert (cluster.state.replicas, cluster.state.adding) == ((1, 2), ())
         assert await cluster.refused(None) is ErrorCode.no_reassignment_in_progress
@@ -106,7 +106,7 @@ def test_what_kafka_refuses_is_refused(run: Any) -> None:
         assert await cluster.refused((1,), index=1) is ErrorCode.unknown_topic_or_partition
         assert await cluster.refused((1, 2, 3), another_factor=False) is ErrorCode.invalid_replication_factor
         await cluster.move((3, 1), another_factor=False)
-        await cluster.move((2, 3), another_factor=False)  # the factor is that of before the move
+        await cluster.move((2, 3), another_factor=False)  # the factor is compared with the one before the move
 
     run(body)
 
@@ -121,7 +121,7 @@ def test_a_move_waits_for_a_dead_broker_that_has_replicas(run: Any) -> None:
         await cluster.move((1, 3))
         assert (cluster.state.adding, cluster.state.removing) == ((3,), (2,))
         await cluster.move((1,))
-        assert await cluster.refused((1, 3)) is ErrorCode.invalid_replica_assignment, "nobody knows it any more"
+        assert await cluster.refused((1, 3)) is ErrorCode.invalid_replica_assignment, "broker 3 is unknown by now"
 
     run(body)
 
@@ -133,7 +133,7 @@ def test_a_move_that_cannot_be_undone_is_not_cancelled() -> None:
         check_cancellable(state, brokers)
     assert raised.value.code is ErrorCode.invalid_replica_assignment
     check_cancellable(replace(state, isr=(3, 2), isr_epochs=(13, 12)), brokers)
-    with pytest.raises(KafkaError):  # broker 2 has restarted since
+    with pytest.raises(KafkaError):  # broker 2 has restarted meanwhile
         check_cancellable(replace(state, isr=(3, 2), isr_epochs=(13, 5)), brokers)
 
 
@@ -189,7 +189,7 @@ def test_a_broker_is_unregistered(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.intents.unregister_broker(1)
         assert 1 not in cluster.follower.image.brokers
-        await cluster.intents.unregister_broker(1)  # it has replicas, so it was here
+        await cluster.intents.unregister_broker(1)  # the broker has replicas, so it was registered once
         with pytest.raises(KafkaError, match="Broker ID 9 is not currently registered"):
             await cluster.intents.unregister_broker(9)
 
@@ -197,7 +197,7 @@ def test_a_broker_is_unregistered(run: Any) -> None:
 
 
 def test_a_broker_that_is_down_gets_replicas_where_the_factor_needs_it(run: Any) -> None:
-    """As in Kafka, which places onto fenced brokers, but never all or the first of a partition's replicas."""
+    """As in Kafka, which places replicas on fenced brokers, but never all of a partition's replicas, nor the first."""
 
     async def body(cluster: Cluster) -> None:
         async def create(name: str, factor: int) -> list[Partition]:
@@ -205,7 +205,7 @@ def test_a_broker_that_is_down_gets_replicas_where_the_factor_needs_it(run: Any)
             return list(cluster.follower.image.topics[name].partitions.values())
 
         await cluster.write(Delete(keys.broker(3)))
-        with pytest.raises(KafkaError, match="only 2 broker"):  # it never had anything: nobody knows it
+        with pytest.raises(KafkaError, match="only 2 broker"):  # broker 3 never had a replica, so it is unknown
             await create("u", 3)
         await cluster.register(3)
         await create("v", 3)
@@ -224,7 +224,7 @@ def test_a_broker_that_is_down_gets_replicas_where_the_factor_needs_it(run: Any)
 def test_a_move_back_is_not_taken_for_no_move_by_a_broker_that_has_not_heard_of_the_first(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         follower = Follower(cluster.store)
-        await follower.start()  # and isn't run yet: its image is old
+        await follower.start()  # the follower isn't run yet, so its image is old
         elsewhere = Intents(cluster.store, follower, Random(1))
         await cluster.move((1, 3))
         moving_back = asyncio.ensure_future(elsewhere.reassign("t", 0, (1, 2), True, 5))
@@ -263,7 +263,7 @@ def test_new_topics_leave_drained_brokers_out_where_they_can(run: Any) -> None:
 
 
 def test_an_election_that_nobody_could_win_is_no_success(run: Any) -> None:
-    """After a restore, before anybody has said what its logs hold: the wish is decided on, and brings nothing."""
+    """After a restore, before any broker has reported its logs: the request is decided on, without a leader."""
 
     async def body(cluster: Cluster) -> None:
         state = replace(cluster.state, leader=NO_LEADER, isr_epochs=(NO_EPOCH, NO_EPOCH), restored=True)

@@ -1,4 +1,4 @@
-"""When a broker registers anew, and when it is spared: that would be a death and a birth to everybody."""
+"""When a broker registers anew, and when it needn't: to other brokers a new registration is a death and a birth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.waiting import until
 
 
 class Renewals:
-    """What keeps leases, by hand: whether they live is for the test to say."""
+    """A renewal of leases without any renewal: the test decides when a lease has ended."""
 
     def __init__(self) -> None:
         self.held: list[LeaseId] = []
@@ -55,7 +55,7 @@ def play(path: Path, scene: Scene, session_s: float = 60.0) -> None:
 
 
 async def created(store: Store) -> int:
-    """The revision that made the key; 0 where there is none."""
+    """The create revision of the broker's key; 0 if there is no key."""
     return next((entry.create_revision for entry in (await store.read(keys.broker(7))).entries), 0)
 
 
@@ -86,7 +86,7 @@ def test_a_lease_that_has_ended_is_followed_by_another_registration(tmp_path: Pa
 
 
 def test_an_epoch_whose_deletion_was_visible_is_never_used_again(tmp_path: Path) -> None:
-    """The key is gone, and its lease lives: whoever has seen the one must not see the epoch once more."""
+    """The key is gone, but its lease lives. A process that has seen the deletion must not see the same epoch again."""
 
     async def scene(store: EmbeddedStore, registration: Registration, renewals: Renewals) -> None:
         epoch = registration.epoch
@@ -101,8 +101,8 @@ def test_an_epoch_whose_deletion_was_visible_is_never_used_again(tmp_path: Path)
 
 
 def test_a_registration_that_came_and_went_between_two_images_is_missed(tmp_path: Path) -> None:
-    """A broker with a slow watch had let its lease go, its key ended, and the next image was a snapshot: neither that
-    one nor the image before had the key, and the broker never registered again."""
+    """A broker with a slow watch had let its lease go, so its key ended. The next image was a snapshot, and neither it
+    nor the image before had the key. Earlier, the broker then never registered again."""
 
     async def scene(store: EmbeddedStore, registration: Registration, renewals: Renewals) -> None:
         epoch = registration.epoch
@@ -116,7 +116,8 @@ def test_a_registration_that_came_and_went_between_two_images_is_missed(tmp_path
 
 
 def test_a_key_that_somebody_else_has_made_is_no_sign_of_life(tmp_path: Path) -> None:
-    """Deleted, and made by a successor: the broker waits for that one's registration to end, as at its start."""
+    """The key was deleted, and then created by a successor. The broker waits for the end of that registration, as at
+    its start."""
 
     async def scene(store: EmbeddedStore, registration: Registration, renewals: Renewals) -> None:
         epoch = registration.epoch

@@ -1,4 +1,4 @@
-"""Requests and answers of the admin protocol that several clients share."""
+"""Requests and answers of the admin protocol, for the clients that share them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ottla.protocol.messages import read_request, write_request
 
 
 def sent(api: tuple[int, int], message: dict[str, Any]) -> Any:
-    """The request as a broker reads it."""
+    """The request as a broker decodes it."""
     return read_request(*api, write_request(*api, message))
 
 

@@ -1,4 +1,4 @@
-"""When the loop looks for the next request before it sleeps, and when it doesn't."""
+"""When the event loop looks for the next request before it sleeps, and when it sleeps at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from ottla.net.busy_poll import PASSED_MAX, BusyPoll
 
 WINDOW = 60e-6
-ROUND = 10e-6  # of the loop, when it finds nothing
-REQUEST = 20e-6  # to serve one
+ROUND = 10e-6  # of the loop, without a request
+REQUEST = 20e-6  # the time to serve one
 
 
 class Loop:
-    """Rounds of an event loop with a clock of its own; it would sleep when nothing is due."""
+    """Rounds of an event loop with a clock of its own; with nothing due it would sleep."""
 
     def __init__(self, window: float = WINDOW) -> None:
         self.now = 0.0
@@ -20,7 +20,7 @@ class Loop:
         self.poll = BusyPoll(self.due.append, window, lambda: self.now)
 
     def round(self, requests: int = 0) -> None:
-        """What a round finds is served before what was due in it."""
+        """Serves the requests that the round finds, and then calls the callbacks that were due in it."""
         due, self.due[:] = list(self.due), []
         self.now += ROUND
         for _ in range(requests):
@@ -30,7 +30,7 @@ class Loop:
             callback()
 
     def idle_for(self, pause: float) -> bool:
-        """Nobody asks for so long; whether it is awake at the end."""
+        """No request comes for this time. Returns whether the loop is awake at the end."""
         end = self.now + pause
         while self.due and self.now < end:
             self.round()
@@ -39,7 +39,7 @@ class Loop:
 
 
 def ask(loop: Loop, times: int, pause: float, at_once: int = 1) -> list[bool]:
-    """Clients that ask again after a pause; each time, whether they found the loop awake."""
+    """Clients that ask again after a pause; for each request, whether it found the loop awake."""
     awake = []
     for _ in range(times):
         loop.round(at_once)
@@ -49,7 +49,7 @@ def ask(loop: Loop, times: int, pause: float, at_once: int = 1) -> list[bool]:
 
 def test_a_client_that_asks_again_at_once_finds_it_awake() -> None:
     awake = ask(Loop(), 1000, WINDOW / 2)
-    assert not awake[0], "one answer says nothing of the next request"
+    assert not awake[0], "a single answer foretells no next request"
     assert all(awake[1:])
 
 

@@ -1,4 +1,4 @@
-"""The blocking client where brokers don't answer: in time, and by name."""
+"""The blocking client, if brokers don't answer: it fails in time, and names the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_port_that_nobody_listens_on() -> None:
 
 
 def test_a_listener_that_stays_silent() -> None:
-    """It accepts (the kernel does) and never answers: the request's own time-out is far away."""
+    """The kernel accepts the connection, but no answer ever comes; the request's own time-out is far away."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         began = time.monotonic()
@@ -37,7 +37,8 @@ T0 = TopicPartition("t", 0)
 
 
 def test_a_silent_broker_is_waited_for_once() -> None:
-    """It was asked first again after each trouble, for as long as a request may take."""
+    """Earlier, the silent broker was asked first again after each failure, each time for as long as a request may
+    take."""
     with ScriptedCluster(2, t=Topic([10])) as cluster, Client(cluster.bootstrap) as client:
         cluster.silent.add(0)
         cluster.leader = 1
@@ -50,7 +51,7 @@ def test_a_silent_broker_is_waited_for_once() -> None:
 
 @pytest.mark.parametrize("during", [METADATA, LIST_OFFSETS, FETCH])
 def test_a_leader_that_falls_silent_and_leads_no_longer_is_left(during: int) -> None:
-    """A machine that dies says no goodbye: half a minute went by until the request's time was over."""
+    """A machine that dies closes no connections. Earlier, half a minute passed until the request's time-out."""
     with ScriptedCluster(3, t=Topic([10])) as cluster, Client(cluster.bootstrap) as client:
         client.metadata(["t"])
         reader = iter(RangeReader(client, T0, 0, 10))

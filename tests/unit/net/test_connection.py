@@ -1,4 +1,4 @@
-"""The socket shell: framing, order of answers, limits, memory for half-received frames."""
+"""The socket shell of a connection: framing, order of answers, limits, memory for half-received frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def frame(api_key: int, payload: bytes) -> bytes:
 
 
 class Echo:
-    """Answers each frame with its payload; those that say `later` when told to."""
+    """Answers each frame with its payload. Frames that begin with `later` are answered when the test does it."""
 
     def __init__(self) -> None:
         self.later: list[tuple[Pending, bytes]] = []
@@ -67,7 +67,7 @@ class Slice:
 
 
 class OnceFull:
-    """A channel that takes nothing the first time."""
+    """A channel that takes no bytes at the first call."""
 
     def __init__(self, real: Channel) -> None:
         self._real = real
@@ -152,7 +152,7 @@ def test_a_client_that_asks_and_waits_keeps_the_loop_awake_for_a_moment():
         looked = server.busy_poll.looked_seconds
         assert looked
         await asyncio.sleep(0.1)
-        assert server.busy_poll.looked_seconds < looked + 0.01, "it sleeps again"
+        assert server.busy_poll.looked_seconds < looked + 0.01, "the loop sleeps again"
 
     run(scenario)
 
@@ -162,7 +162,7 @@ def test_answers_keep_the_order_of_the_requests():
         reader, writer = await connect(port)
         writer.write(frame(PIPELINED, b"later-1") + frame(PIPELINED, b"now2") + frame(ORDINARY, b"then"))
         await asyncio.sleep(0.1)
-        assert echo.served == [b"later-1", b"now2"], "an ordinary request starts only when those before it are answered"
+        assert echo.served == [b"later-1", b"now2"], "an ordinary request starts only after all answers before it"
         echo.later[0][0].answer([b"late"])
         assert await reader.readexactly(12) == b"latenow2then"
 
@@ -182,7 +182,7 @@ def test_an_ordinary_request_waits_for_an_ordinary_one():
 
 
 def test_pipelined_requests_pass_one_that_lets_them():
-    """They are served while it waits; their answers follow its own."""
+    """The requests are served while it waits, but their answers follow its own."""
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
@@ -243,7 +243,7 @@ def test_a_file_range_is_sent_whole_to_a_slow_reader():
 
 
 def test_a_socket_without_any_room_loses_nothing():
-    """As after a file range that filled it."""
+    """As after a file range that has filled the socket's buffer."""
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
@@ -342,7 +342,7 @@ def test_large_frames_that_wait_for_an_answer_count_in_the_budget():
 
 @pytest.mark.parametrize(("api_key", "stays"), [(PIPELINED, True), (ORDINARY, False)])
 def test_a_connection_that_waits_for_the_broker_itself_is_not_closed_as_slow(api_key, stays):
-    """The broker works for minutes on what was sent before, and others wait for the memory of a frame that is whole."""
+    """The broker works for minutes on an earlier request, or other connections wait for memory for a complete frame."""
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
@@ -408,14 +408,14 @@ def test_who_holds_memory_too_slowly_is_named_only_while_others_wait():
 
 
 def test_unanswered_bytes_stop_the_reading():
-    count = 3000  # 30 MB: more than the kernel's own buffers ever take
+    count = 3000  # 30 MB: more than the kernel's own buffers can take
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
         request = frame(PIPELINED, b"later".ljust(10_000, b"."))
         writer.write(request * count)
         await asyncio.sleep(0.1)
-        assert len(echo.later) == 3, "the third one passes the limit"
+        assert len(echo.later) == 3, "the third request passes the limit"
         (connection,) = server.listeners["PLAINTEXT"].connections
         assert len(connection._inbox) < 300_000
         with pytest.raises(TimeoutError):
@@ -454,7 +454,7 @@ def test_who_does_not_read_answers_holds_few_of_them():
         assert server.memory.used_bytes >= held
         served = len(echo.served)
         await asyncio.sleep(0.1)
-        assert len(echo.served) == served, "nothing more is served before answers are taken"
+        assert len(echo.served) == served, "no request is served before answers are taken"
         for _ in range(5000):
             assert len(await reader.readexactly(100_000)) == 100_000
         await asyncio.sleep(0.05)
@@ -464,7 +464,7 @@ def test_who_does_not_read_answers_holds_few_of_them():
 
 
 def test_large_answers_wait_for_room_and_small_ones_do_not():
-    """Fifty clients ask for 20 MB each and don't read: no more answers are made than the budget has room for."""
+    """Fifty clients ask for 20 MB each and don't read. Only as many answers are made as the budget has room for."""
 
     async def scenario(server, port, echo):
         server.memory.answered(ORDINARY, 20_000_000)
@@ -528,15 +528,15 @@ def test_the_reason_for_closing_names_a_protocol_that_is_not_kafkas(first, words
 
 
 async def full_both_ways(server: Server, port: int, echo: Echo, size: int, count: int):
-    """A client that sends so many requests and takes no answers, and its connection once nothing moves any more: the
-    kernel's buffers still take something for a while after they were full for the first time."""
+    """A client that sends this many requests and takes no answers, and its connection when no bytes move any more.
+    After the kernel's buffers were full for the first time, they still take some bytes for a while."""
     reader, writer = await connect(port)
     writer.transport.pause_reading()
     writer.write(frame(PIPELINED, b"x" * size) * count)
     await until(lambda: bool(server.listeners["PLAINTEXT"].connections))
     (connection,) = server.listeners["PLAINTEXT"].connections
     looks = 0
-    while looks < 50:  # counted, since on a busy machine this process may have been still itself
+    while looks < 50:  # counted, because on a busy machine this process may itself have stood still
         served = len(echo.served)
         await asyncio.sleep(FULL_SECONDS / 10)
         still = connection._out.full and not connection._reading and len(echo.served) == served
@@ -545,8 +545,8 @@ async def full_both_ways(server: Server, port: int, echo: Echo, size: int, count
 
 
 def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound(monkeypatch):
-    """A receive queue that nobody empties keeps the acknowledgements out, by which the answers would leave."""
-    count = 40_000  # 40 MB of requests, and as much of answers
+    """A full receive queue keeps out the acknowledgements that the answers need to leave."""
+    count = 40_000  # 40 MB of requests, and as many bytes of answers
     copied: list[int] = []
     keep = Connection._keep
 
@@ -563,12 +563,12 @@ def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound(monkeypatch):
         await asyncio.sleep(3 * FULL_SECONDS)
         assert connection._have < HELD_WHILE_FULL_BYTES_MAX + len(server.receive_buffer)
         assert server.memory.used_bytes >= connection._have
-        assert len(echo.served) == served, "taken, not served"
+        assert len(echo.served) == served, "the bytes are taken, but no request is served"
         copied.clear()
         writer.transport.resume_reading()
         assert await reader.readexactly(1000 * count) == b"x" * (1000 * count)
         assert server.memory.used_bytes == 0
-        assert max(copied) <= len(server.receive_buffer), "what waits isn't copied for each of them"
+        assert max(copied) <= len(server.receive_buffer), "waiting bytes aren't copied for each request"
 
     run(scenario, send_buffer_bytes=102_400, receive_buffer_bytes=102_400)
 
@@ -602,7 +602,7 @@ def test_full_both_ways_who_sends_no_more_still_gets_its_answers():
 @pytest.mark.parametrize(("setting", "fixed"), [(-1, None), (102_400, 204_800)], ids=["the system's", "fixed"])
 def test_receive_buffers_are_the_systems_to_size_unless_a_size_is_set(setting, fixed):
     def size(sock: socket.socket) -> int:
-        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)  # Linux doubles what was set, for its bookkeeping
+        return sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)  # Linux doubles the size for its own bookkeeping
 
     with socket.create_server(("127.0.0.1", 0)) as untouched:
         expected = fixed or size(untouched)
@@ -616,10 +616,10 @@ def test_receive_buffers_are_the_systems_to_size_unless_a_size_is_set(setting, f
 
 
 def test_a_request_without_memory_for_its_work_waits_and_so_does_what_follows_it():
-    """Nothing more is read meanwhile, and the answers keep their order."""
+    """Meanwhile no more bytes are read, and the answers keep their order."""
 
     class Working(Echo):
-        """Requests that begin with `work` keep as many bytes as they say."""
+        """Requests that begin with `work` need as many bytes as they say."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -669,7 +669,7 @@ def test_a_request_without_memory_for_its_work_waits_and_so_does_what_follows_it
         echo.finish()
         assert await second_reader.readexactly(11) == b"work500then"
         await until(lambda: len(echo.works) == 1)
-        echo.finish()  # for somebody who is gone
+        echo.finish()  # its connection is closed already
         await until(lambda: server.connection_count == 1)
         assert (server.memory.used_bytes, server.memory.waiting) == (0, 0)
         second.close()

@@ -1,4 +1,5 @@
-"""How many connections there may be, and who gets in when they are all taken. Against Kafka's ConnectionQuotas."""
+"""The maximal number of connections, and the connections that get in when it is reached, as in Kafka's
+ConnectionQuotas."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class House:
         return await asyncio.open_connection("127.0.0.1", self.listeners[listener].port)
 
     async def served(self, listener: str) -> Stream:
-        """A connection that was served."""
+        """A connection over which a request was served."""
         stream = await self.connect(listener)
         await ask(stream)
         return stream
@@ -81,7 +82,7 @@ def test_clients_that_take_all_connections_dont_shut_followers_out() -> None:
 def test_the_connection_that_was_used_longest_ago_makes_way() -> None:
     async def scene(house: House) -> None:
         clients = [await house.served("CLIENTS") for _ in range(3)]
-        await asyncio.sleep(2.5)  # the sweeper looks once a second
+        await asyncio.sleep(2.5)  # the sweeper runs once a second
         for stream in (clients[0], clients[2]):
             await ask(stream)
         await house.served("BROKERS")
@@ -95,7 +96,8 @@ def test_the_connection_that_was_used_longest_ago_makes_way() -> None:
 def test_brokers_close_clients_connections_only() -> None:
     async def scene(house: House) -> None:
         followers = [await house.served("BROKERS") for _ in range(2)]
-        followers.append(await house.served("BROKERS"))  # nobody else's is there to be closed; Kafka lets it in, too
+        # there is no client's connection to close; Kafka lets this one in, too
+        followers.append(await house.served("BROKERS"))
         assert house.server.connection_count == 3
         assert await ended(await house.connect("CLIENTS"))
         assert house.server.connections_closed_for_others == 0
@@ -141,7 +143,7 @@ def test_the_only_listener_isnt_protected_from_its_own_clients() -> None:
 
 
 def test_a_storm_of_clients_keeps_no_follower_out() -> None:
-    """Many clients connect again and again while a broker does; the count never exceeds its bound."""
+    """Many clients connect again and again while a broker connects. The count never exceeds its bound."""
 
     async def scene(house: House) -> None:
         stop = False
@@ -197,7 +199,7 @@ def test_a_bound_that_is_lowered_closes_what_was_used_longest_ago() -> None:
 
 
 def test_a_connection_that_cant_be_looked_at_keeps_no_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody foresaw had ended the looking for good, without a word."""
+    """Earlier, an unforeseen error ended the sweeper for good, without a message."""
     strange: list[Connection] = []
     idle = Connection.idle
 

@@ -1,4 +1,4 @@
-"""Every error code says one thing to a client."""
+"""Every error code has exactly one meaning to a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_error_code_is_sorted_once() -> None:
 
 
 def test_what_java_retries_passes_or_is_looked_into() -> None:
-    """Except damaged data in the log, which stays so, and an election that wasn't needed."""
+    """Exceptions are damaged data in the log, which doesn't pass, and an election that wasn't needed."""
     retried = {code for code in ErrorCode if code.retriable}
     assert retried - PASSING - ABSENT == {ErrorCode.corrupt_message, ErrorCode.election_not_needed}
 

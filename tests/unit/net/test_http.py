@@ -1,4 +1,4 @@
-"""The HTTP server against a plain socket: routes, bounds, what hangs or talks nonsense."""
+"""The HTTP server against a plain socket: routes, bounds, and clients that hang or send nonsense."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,7 +36,7 @@ ROUTES = {
 
 
 def ask(*requests: bytes) -> list[bytes]:
-    """The whole answer to each request, one after another."""
+    """The complete answer to each request, one after another."""
 
     async def exchange(port: int) -> list[bytes]:
         answers = []

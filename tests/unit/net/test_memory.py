@@ -1,4 +1,4 @@
-"""The budget of all connections: what is worked on counts, and nobody waits for somebody who waits for him."""
+"""The budget of all connections: memory for work counts, and no connections wait for each other."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def test_work_counts_until_it_ends() -> None:
     first.end(1.0)
     first.end(1.0)
     assert granted == ["b"]
-    assert memory.used_bytes == 60, "granted is held already"
+    assert memory.used_bytes == 60, "granted memory counts at once"
     memory.begin_work("b", 60, 1.0).end(2.0)
     assert (memory.used_bytes, memory.waiting) == (0, 0)
 
 
 def test_work_begins_however_full_the_memory_is_where_no_other_is_under_way() -> None:
-    """Five connections hold a large frame each, and each needs memory for the work on it: nobody would ever go on."""
+    """Five connections each hold a large frame, and each needs memory for its work: without this rule they would all
+    wait for ever."""
     memory = BufferedMemory(100)
     for holder in range(5):
         assert memory.acquire(holder, 20, 0.0)
@@ -42,14 +43,15 @@ def test_work_begins_however_full_the_memory_is_where_no_other_is_under_way() ->
     for holder in range(1, 5):
         assert begun == list(range(1, holder))
         work.end(0.0)
-        assert begun == list(range(1, holder + 1)), "one after the other, before those who wait for something else"
+        assert begun == list(range(1, holder + 1)), "one after the other, before holders with other wishes"
         work = memory.begin_work(holder, 30, 0.0)
     work.end(0.0)
     assert memory.used_bytes == 100
 
 
 def test_a_large_answer_is_begun_however_full_the_memory_is_where_no_other_is_under_way() -> None:
-    """Whole frames hold all of the memory, and the answer to each needs more: nobody would ever go on."""
+    """Complete frames hold all of the memory, and the answer to each needs more: without this rule they would all wait
+    for ever."""
     memory = BufferedMemory(100)
     memory.large_answers[3] = 30
     for holder in range(5):
@@ -62,7 +64,7 @@ def test_a_large_answer_is_begun_however_full_the_memory_is_where_no_other_is_un
     for holder in range(5):
         assert begun == list(range(1, holder + 1))
         memory.hold_answer(holder, 40, 0.0)
-        assert begun == list(range(1, holder + 1)), "its peer takes it yet"
+        assert begun == list(range(1, holder + 1)), "its peer is still taking the answer"
         memory.answer_sent(holder, 0.0)
     assert memory.used_bytes == 100
     for holder in range(5):
@@ -100,27 +102,27 @@ def test_an_answer_waits_for_work_that_holds_everything_and_then_goes_on() -> No
     assert not memory.reserve_answer("asks", 3, 0.0, lambda: granted.append("asks"))
     assert not memory.reserve_work("works too", 50, 0.0, lambda: granted.append("works too"))
     memory.answer_sent("reads", 0.0)
-    assert granted == ["asks"], "no other answer is under way, and this one's frame may be in the work's way"
+    assert granted == ["asks"], "no other answer is under way, and this one's frame may block the work"
     memory.answer_sent("asks", 0.0)
     work.end(0.0)
     assert granted == ["asks", "works too"]
 
 
 def test_room_for_an_answer_that_the_broker_has_not_made_lapses_and_closes_nobody() -> None:
-    """A JoinGroup waits for the group's other members, a minute if need be."""
+    """A JoinGroup may wait for a minute for the group's other members."""
     memory = BufferedMemory(100)
     memory.large_answers[11] = 60
     assert memory.reserve_answer("joins", 11, 0.0, lambda: None)
     granted: list[str] = []
     memory.wait("sends", 50, lambda: granted.append("sends"))
     assert memory.overdue(5.0) == []
-    assert granted == [], "it may be answered soon"
+    assert granted == [], "the answer may come soon"
     assert memory.overdue(1000.0) == []
     assert granted == ["sends"]
     memory.wait("sends too", 60, lambda: granted.append("sends too"))
     memory.hold_answer("joins", 60, 1000.0)
     assert "joins" not in memory.overdue(1001.0)
-    assert "joins" in memory.overdue(2000.0), "its peer doesn't take it"
+    assert "joins" in memory.overdue(2000.0), "its peer doesn't take the answer"
     memory.answer_sent("joins", 2000.0)
     memory.release("sends", 2000.0)
     memory.release("sends too", 2000.0)
@@ -141,7 +143,7 @@ def test_a_closed_connection_leaves_nothing_behind() -> None:
 
 
 def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
-    """The broker is behind with its work, and not the peer with sending or taking."""
+    """The broker is late with its work; the peer isn't late with sending or taking."""
     memory = BufferedMemory(100)
     work = memory.begin_work("work", 90, 0.0)
     assert memory.acquire("sends", 10, 0.0)
@@ -149,7 +151,7 @@ def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
     assert "sends" not in memory.overdue(1000.0)
     work.end(0.0)
     memory.wait("another", 100, lambda: None)
-    assert "sends" in memory.overdue(1000.0), "it was granted memory, and doesn't come for it"
+    assert "sends" in memory.overdue(1000.0), "memory was granted, and the peer doesn't use it"
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 150), st.sampled_from("frwa")), max_size=60))
@@ -165,7 +167,8 @@ def test_whatever_happens_all_is_given_back_and_everybody_goes_on(steps: list[tu
             continue
         wishes[holder] = kind
         if kind != "w":
-            memory.forget_work(holder, 0.0)  # a connection begins what it was granted, or does without, before all else
+            # first, a connection begins the work that memory was granted for, or gives the memory back
+            memory.forget_work(holder, 0.0)
         granted = lambda holder=holder: waiting.discard(holder)  # noqa: E731
         if kind == "f":
             memory.release(holder, 0.0)  # a connection has one frame at a time

@@ -1,4 +1,4 @@
-"""File ranges that aren't in memory: who waits for the disk, and who doesn't."""
+"""File ranges that aren't in memory: their connections wait for the disk, and no others do."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ottla.net.server import Limits, Server
 from tests.unit.net.test_connection import ORDINARY, PIPELINED, Slice, connect, frame
 from tests.unit.waiting import until
 
-CONTENT = bytes(range(256)) * 12288  # three times what is read ahead at once
+CONTENT = bytes(range(256)) * 12288  # three times the size of one read-ahead
 SMALL = READ_BYTES_MAX
-SOON_S = 2.0  # generous: a machine may be busy, and who waits for the disk waits for ever
+SOON_S = 2.0  # generous for a busy machine: a connection that waits for the disk would wait for ever
 
 
 class ColdFile(RealFile):
-    """A file of which nothing is in memory but what was read ahead, on a disk that answers when it is let."""
+    """A file on a disk that answers only when `answers` is set. In memory are only the pages that were read ahead."""
 
     __slots__ = ("answers", "asked_on_loop", "error", "reads", "warm")
 
@@ -43,7 +43,7 @@ class ColdFile(RealFile):
         self.answers = threading.Event()
         self.error: Exception | None = None
         self.reads: list[tuple[int, int]] = []
-        self.warm: set[int] = set()  # pages
+        self.warm: set[int] = set()  # numbers of pages
 
     def _is_warm(self, size: int, position: int) -> bool:
         return self.cached(size, position) == size
@@ -69,7 +69,7 @@ class ColdFile(RealFile):
 
 
 class Broker:
-    """Answers `cold…` with a range of a file, anything else with itself."""
+    """Answers a payload `cold…` with a range of a file, and any other payload with itself."""
 
     def __init__(self) -> None:
         self.files = [ColdFile()]
@@ -169,7 +169,7 @@ def test_a_peer_that_takes_an_answer_bit_by_bit_costs_one_question_a_piece(monke
 
 
 async def connections(server: Server) -> list[Connection]:
-    """Those that are open, as soon as there is one."""
+    """The open connections, when there is at least one."""
     open_ones = server.listeners["PLAINTEXT"].connections
     await until(lambda: bool(open_ones))
     return list(open_ones)
@@ -206,14 +206,15 @@ def test_who_hangs_up_while_the_disk_is_waited_for_leaves_nothing_behind():
         assert began <= THREADS_PER_VOLUME
         cold.answers.set()
         await until(lambda: not disk_threads())
-        assert len(cold.reads) == began, "what nobody waits for any more was read"
+        assert len(cold.reads) == began, "a read that no connection waits for was done"
         assert len(os.listdir("/proc/self/fd")) <= descriptors
 
     run(scenario)
 
 
 def test_what_was_given_up_on_a_stuck_volume_leaves_its_queue():
-    """Each connection that came and went left its read there, with the open file, while the volume was stuck."""
+    """Earlier, each connection that came and went left its read in the queue, with the open file, as long as the volume
+    was stuck."""
 
     async def scenario(server, port, broker):
         for _ in range(5 * THREADS_PER_VOLUME):
@@ -265,7 +266,7 @@ def test_a_disk_that_fails_closes_the_connection(caplog):
 
 @pytest.mark.parametrize("size", [SMALL, len(CONTENT)])
 def test_an_answer_is_read_on_the_loop_where_no_thread_can_be_begun(size, monkeypatch):
-    """Its connection was closed, and that of whoever asked again."""
+    """Earlier, the connection was closed, and so was each one that asked again."""
 
     def refused(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -284,7 +285,7 @@ def test_an_answer_is_read_on_the_loop_where_no_thread_can_be_begun(size, monkey
 
 def test_many_cold_reads_of_a_stuck_volume_take_few_threads_and_none_from_another():
     async def scenario(server, port, broker):
-        before = disk_threads()  # of the test before, which end when they have been idle for a while
+        before = disk_threads()  # of the test before: they end when they have been idle for a while
         broker.files = [ColdFile(volume=1), ColdFile(volume=2)]
         stuck, slow = broker.files
         slow.answers.set()
@@ -309,7 +310,7 @@ def test_many_cold_reads_of_a_stuck_volume_take_few_threads_and_none_from_anothe
 
 @contextmanager
 def cold_pages(size: int) -> Iterator[RealFile]:
-    """A file whose pages are on the disk alone, if the file system can be asked for that."""
+    """A file whose pages are only on the disk. Skips the test if the file system keeps them in memory."""
     with tempfile.NamedTemporaryFile(dir=os.environ.get("OTTLA_TEST_DISK", "/var/tmp")) as named:
         os.pwrite(named.fileno(), os.urandom(size), 0)
         os.fsync(named.fileno())
@@ -331,7 +332,7 @@ def test_the_kernel_tells_what_is_in_memory():
         assert file.pread_cached(100, size // 2) == file.pread(100, size // 2)
         assert file.pread_cached(100, size - 50) == file.pread(50, size - 50)
         assert file.pread_cached(100, size) == b""
-        for _ in range(50):  # the kernel passes over pages that something else is holding at this moment
+        for _ in range(50):  # the kernel skips pages that are in use at the moment
             os.posix_fadvise(file.fileno(), size // 2, size // 2, os.POSIX_FADV_DONTNEED)
             time.sleep(KNOWN_SECONDS)
             if file.cached(size, 0) <= size // 2:
@@ -365,11 +366,11 @@ def test_what_was_written_or_found_a_moment_ago_is_not_asked_about(monkeypatch):
             file.pwrite(CONTENT[:1000], position)
         assert file.cached(50_000, 0) == 50_000
         assert file.cached(1000, 49_000) == 1000
-        assert asked == [], "the tail"
+        assert asked == [], "what was just written is known"
         now += KNOWN_SECONDS
         assert file.cached(20_000, 10_000) == 20_000
         assert file.cached(15_000, 12_000) == 15_000
-        assert asked == [(20_000, 10_000)], "pages may have gone since, once in a moment"
+        assert asked == [(20_000, 10_000)], "pages may have left memory: asked once in a while"
         assert file.cached(20_000, 30_000) == 20_000
         assert file.cached(40_000, 10_000) == 40_000
         assert asked == [(20_000, 10_000), (20_000, 30_000)]
@@ -377,10 +378,10 @@ def test_what_was_written_or_found_a_moment_ago_is_not_asked_about(monkeypatch):
         file.pwrite(CONTENT[:1000], 50_000)
         now += KNOWN_SECONDS * 0.6
         assert file.cached(1000, 50_000) == 1000
-        assert asked[2:] == [(1000, 50_000)], "with what was found beside it, it counts until that lapses"
+        assert asked[2:] == [(1000, 50_000)], "it lapses with the known range beside it"
         file.truncate(40_000)
         assert file.cached(10_000, 30_000) == 10_000
-        assert asked[-1] == (10_000, 30_000), "cut"
+        assert asked[-1] == (10_000, 30_000), "after a truncation the kernel is asked again"
 
 
 def test_a_file_system_without_nowait_is_read_as_ever():
@@ -407,14 +408,14 @@ asyncio.run(main())
 
 
 def test_a_reader_that_waits_for_a_stuck_disk_keeps_no_large_answer_from_being_begun():
-    """It is closed by nobody, and all memory is held by frames whose answers are large: none of them would begin."""
+    """Such a reader isn't closed. Frames with large answers hold all memory, so none of these answers would begin."""
 
     async def scenario(server, port, broker):
         server.memory.large_answers[ORDINARY] = 1_000_000
         _, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold"))
         await until(lambda: bool(broker.files[0].reads))
-        assert server.memory.used_bytes == 0, "it holds the answer's head only"
+        assert server.memory.used_bytes == 0, "only the head of the answer counts"
         server.memory.hold_frames("frames", server.memory.limit_bytes, 0.0)
         other, to_other = await connect(port)
         to_other.write(frame(ORDINARY, b"large"))
@@ -434,6 +435,6 @@ def test_a_connection_waits_for_its_disk_and_isnt_idle():
         assert connection.waits_for_broker
         writer.write(frame(ORDINARY, b"x" * 300_000)[:200_000])
         await until(lambda: connection._inbox is not None)
-        assert not connection.waits_for_broker, "the peer owes the rest of a frame"
+        assert not connection.waits_for_broker, "the peer has sent only part of a frame"
 
     run(scenario)

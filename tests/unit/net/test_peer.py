@@ -1,4 +1,4 @@
-"""A broker's connection to another one, over a scripted stream and over a real socket."""
+"""A broker's connection to another broker, over a scripted stream and over a real socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def correlation_id_of(reader: asyncio.StreamReader) -> int:
 
 
 def with_server(serve: Serve, client: Callable[[Peer], Coroutine[Any, Any, None]]) -> int:
-    """Runs `client` against a server; how many connections it opened."""
+    """Runs `client` against a server; returns the number of connections that it opened."""
     connections = 0
 
     async def main() -> None:
@@ -54,7 +54,7 @@ def with_server(serve: Serve, client: Callable[[Peer], Coroutine[Any, Any, None]
 
 
 async def echo_size(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers with bodies of growing and shrinking sizes."""
+    """Answers with bodies whose sizes grow and shrink."""
     for size in (0, 10, 3 * BUFFER_BYTES, 40 * BUFFER_BYTES, 5):
         writer.write(response_frame(FETCH, VERSION, await correlation_id_of(reader), b"x" * size))
         await writer.drain()
@@ -65,7 +65,7 @@ def test_one_connection_serves_requests_of_any_size() -> None:
         for size in (0, 10, 3 * BUFFER_BYTES, 40 * BUFFER_BYTES, 5):
             answer = await peer.request(FETCH, VERSION, b"body", 5)
             assert answer.frame[answer.start : answer.end] == b"x" * size
-        assert len(answer.frame) == BUFFER_BYTES  # the memory of the large answer went back
+        assert len(answer.frame) == BUFFER_BYTES  # the memory of the large answer was given back
         assert peer.connected
 
     assert with_server(echo_size, client) == 1
@@ -104,7 +104,7 @@ def test_a_request_without_hope_can_be_ended() -> None:
         assert peer.give_up()
         with pytest.raises(TimeoutError):
             await waiting
-        assert not peer.give_up()  # nothing is under way
+        assert not peer.give_up()  # no request is under way
 
     with_server(serve, client)
 
@@ -150,7 +150,7 @@ def test_a_cancelled_request_closes_the_connection() -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (struct.pack(">ii", 4, 99), ProtocolError),  # of another request
+        (struct.pack(">ii", 4, 99), ProtocolError),  # the answer to another request
         (struct.pack(">i", 2), ProtocolError),
         (struct.pack(">i", -1), ProtocolError),
         (struct.pack(">ii", 100, 1), ConnectionError),  # half a frame
@@ -186,7 +186,7 @@ def test_who_cant_be_reached_is_an_os_error() -> None:
 
 @pytest.mark.parametrize("addresses", [("127.0.0.1", "255.255.255.255"), ("255.255.255.255", "127.0.0.1")])
 def test_refused_is_only_who_is_refused_everywhere(addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One refusal among failures of other kinds is no sign of a death: the process may listen at the other address."""
+    """A refusal beside failures of other kinds is no sign of a death: the process may listen at another address."""
 
     async def main() -> None:
         async def found(host: str, port: int, **_: Any) -> list[Any]:

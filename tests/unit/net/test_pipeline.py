@@ -24,7 +24,7 @@ class Bounds:
 
 
 class Connection:
-    """What a Pending tells that it is answered."""
+    """The connection that a Pending calls; it does nothing."""
 
     def answered(self) -> None:
         pass
@@ -42,7 +42,7 @@ def pending(api_key: int) -> Pending:
 
 def test_only_pipelined_requests_start_behind_one_another() -> None:
     pipeline = Pipeline(Bounds(), {PRODUCE})
-    assert all(pipeline.may_start(key) for key in (PRODUCE, FETCH, METADATA)), "nothing is before them"
+    assert all(pipeline.may_start(key) for key in (PRODUCE, FETCH, METADATA)), "no request is before them"
     pipeline.waits(pending(PRODUCE), 10)
     assert pipeline.may_start(PRODUCE)
     assert not pipeline.may_start(FETCH)
@@ -68,7 +68,7 @@ def test_as_many_requests_and_bytes_wait_as_the_bounds_say() -> None:
     pipeline.waits(second, 90)
     assert not pipeline.may_start(PRODUCE)
     bounds.unanswered_max = 3
-    assert not pipeline.may_start(PRODUCE), "the bytes are as many as may be"
+    assert not pipeline.may_start(PRODUCE), "the bytes have reached their bound"
     first.answer([b"a"])
     assert pipeline.move_answers(deque())
     assert pipeline.may_start(PRODUCE)
@@ -101,7 +101,7 @@ def test_who_waits_is_told_that_nobody_wants_its_answer_any_more() -> None:
 
 @given(st.permutations(range(6)), st.integers(0, 63))
 def test_answers_leave_in_the_order_of_the_requests(order: list[int], silent: int) -> None:
-    """Whatever the order in which they come; a request without an answer holds nobody up."""
+    """This holds in whatever order the answers come. A request without an answer delays no other one."""
     pipeline = Pipeline(Bounds(), {PRODUCE})
     waiting = [pending(PRODUCE) for _ in range(6)]
     for one in waiting:

@@ -1,6 +1,6 @@
-"""A Kubernetes in memory for the reconciler of Clusters: apply without schemas, StatefulSets that make pods.
+"""A Kubernetes in memory for the reconciler of Clusters: apply without schemas, and StatefulSets that make pods.
 
-What a real API server does beyond that (defaults, validation, CEL, garbage collection) is for the end-to-end tests.
+Everything else that a real API server does (defaults, validation, CEL, garbage collection) is tested on a real one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import marshal
 from collections.abc import Callable
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from ottla.operator.kube import KubeError
@@ -24,35 +25,39 @@ GRANTED = frozenset(each((*IN_NAMESPACES, *OF_NO_NAMESPACE)))
 
 
 class World:
-    """The objects, what was asked, and the controllers that `settle` stands for.
+    """The objects, the operator's requests, and the controllers for which `settle` acts.
 
-    As under the chart's rules, what the operator has no right to is refused.
+    A request for which the operator has no right in the chart is refused.
     """
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.events: list[tuple[str, str]] = []
-        self.warnings: list[tuple[str, str]] = []  # those of the events that are some
-        self.foreground: list[str] = []  # deleted only after what they own
+        self.warnings: list[tuple[str, str]] = []  # the events that are warnings
+        self.foreground: list[str] = []  # names of objects that are deleted only after the objects that they own
         self.writes: list[str] = []
         self.bad_images: set[str] = set()
-        self.silent_images: set[str] = set()  # they run, and are never ready
+        self.silent_images: set[str] = set()  # their containers run, but are never ready
         self.crashing_images: set[str] = set()
-        self.homeless_images: set[str] = set()  # no node takes pods of them
-        self.missing_classes: set[str] = set()  # of storage: no node takes pods that wait for a volume
-        self.refused_pods: set[str] = set()  # by a quota
-        self.alarms: list[Object] = []  # of etcd
-        self.used_bytes = 1000  # by etcd
-        self.taken_ports: set[int] = set()  # node ports of others
-        self.resizes = True  # the API server has the subresource
-        self.lowers_memory = True  # also of a pod that runs
-        self.node_says: dict[str, str] = {}  # pod → what becomes of its resize; not there: it is done
-        # What becomes of a patch on its way: it gets the subresource, or else the kind, and the object.
+        self.homeless_images: set[str] = set()  # their pods get no node
+        # storage classes that don't exist: pods that wait for their volumes get no node
+        self.missing_classes: set[str] = set()
+        self.refused_pods: set[str] = set()  # pods that a quota refuses
+        self.alarms: list[Object] = []  # etcd's alarms
+        self.used_bytes = 1000  # the bytes that etcd uses
+        self.taken_ports: set[int] = set()  # node ports of other Services
+        self.resizes = True  # whether the API server has the subresource `resize`
+        self.lowers_memory = True  # whether a running pod's memory limit may be lowered
+        # pod → the node's answer to its resize; without an entry the resize is done
+        self.node_says: dict[str, str] = {}
+        # Changes a patch on its way, as a webhook does. It is called with the subresource, or else the kind, and the
+        # object.
         self.webhook: Callable[[str, Object], None] = lambda what, item: None
-        self.refusals: dict[str, Exception] = {}  # "verb kind name" (a list has no name) → what is raised instead
+        # "verb kind name" (a list has no name) → the error that the request raises
+        self.refusals: dict[str, Exception] = {}
         self._versions = itertools.count(1)
 
-    # ---- what `Kube` offers
+    # ---- the methods of `Kube`
 
     def _asked(self, request: str) -> None:
         if request in self.refusals:
@@ -72,13 +77,14 @@ class World:
         self._may("list", kind)
         self._asked(f"list {kind}")
         wanted = dict(part.split("=") for part in labels.split(",") if part)
-        return [
-            copied(item)
-            for (its_kind, its_namespace, _), item in sorted(self.objects.items())
-            if its_kind == kind
-            and namespace in ("", its_namespace)
+        found = [
+            (key, item)
+            for key, item in self.objects.items()
+            if key[0] == kind
+            and namespace in ("", key[1])
             and wanted.items() <= (item["metadata"].get("labels") or {}).items()
         ]
+        return [copied(item) for _, item in sorted(found, key=itemgetter(0))]
 
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
         key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
@@ -153,14 +159,14 @@ class World:
     def would_delete(
         self, kind: str, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
     ) -> bool:
-        """Whether there is such an object, and it is still what the request says."""
+        """Whether there is such an object, still with this uid and version."""
         if (found := self.objects.get((kind, namespace, name))) is None:
             return False
         meta = found["metadata"]
         return uid in (None, meta["uid"]) and version in (None, meta["resourceVersion"])
 
     def _deleted(self, key: tuple[str, str, str], propagation: str) -> None:
-        """What becomes of an object that is deleted, and of the pods that it made."""
+        """Deletes an object. By `propagation`, its pods are deleted, too, or lose their owner."""
         kind, namespace, name = key
         if propagation == "Foreground":
             self.foreground.append(name)
@@ -182,14 +188,14 @@ class World:
         if asked(verb, kind, subresource) not in GRANTED:
             raise KubeError(403, f"{verb} {kind}", "the operator has no right to that")
 
-    # ---- what people and controllers do
+    # ---- actions of people and controllers
 
     def create(self, item: Object) -> None:
         meta = item["metadata"]
         self._put((item["kind"], meta.get("namespace", ""), meta["name"]), item, spec_changed=True)
 
     def edit(self, kind: str, name: str, change: Any) -> None:
-        """Somebody changes the spec of an object: `change` gets it."""
+        """A person changes the spec of an object: `change` is called with the spec."""
         key = next(key for key in self.objects if key[0] == kind and key[2] == name)
         change(self.objects[key]["spec"])
         self._put(key, self.objects[key], spec_changed=True)
@@ -203,7 +209,7 @@ class World:
         ]
 
     def settle(self) -> None:
-        """StatefulSets make and take away pods, and pods become ready."""
+        """StatefulSets create and delete pods, and pods become ready."""
         for (kind, namespace, name), item in list(self.objects.items()):
             if kind != "StatefulSet":
                 continue
@@ -213,7 +219,7 @@ class World:
             for pod in self.pods_of(name):
                 if pod not in wanted:
                     del self.objects["Pod", namespace, pod]
-            stopped = False  # at one that can't be brought in line: Kubernetes doesn't come to those behind it
+            stopped = False  # set by a pod that lacks a volume: Kubernetes creates no pods with higher ordinals then
             for pod in wanted:
                 stopped |= self._lacks_a_volume(item, namespace, pod)
                 if ("Pod", namespace, pod) not in self.objects and pod not in self.refused_pods and not stopped:
@@ -225,14 +231,14 @@ class World:
                 self._run(item, name)
 
     def _lacks_a_volume(self, owner: Object, namespace: str, name: str) -> bool:
-        """Whether there is the pod, and without a volume that its StatefulSet would give it."""
+        """Whether the pod exists without a volume that its StatefulSet would give it."""
         if (pod := self.objects.get(("Pod", namespace, name))) is None:
             return False
         has = {volume["name"] for volume in pod["spec"].get("volumes", ())}
         return any(volume["metadata"]["name"] not in has for volume in owner["spec"].get("volumeClaimTemplates") or ())
 
     def _revise(self, stateful_set: Object) -> str:
-        """The StatefulSet takes note of its template; the name of the ControllerRevision that has it."""
+        """The StatefulSet observes its template; returns the name of the ControllerRevision with the template."""
         template, meta = stateful_set["spec"]["template"], stateful_set["metadata"]
         digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
         revision = f"{meta['name']}-{digest}"
@@ -295,7 +301,7 @@ class World:
         return any(claim is not None and claim.get("status", {}).get("phase") == "Pending" for claim in claims)
 
     def _state(self, image: str) -> tuple[Object, Object]:
-        """What a container of this image does, and how it ended before."""
+        """The state of a container with this image, and how it ended before."""
         if image in self.bad_images:
             return {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, {}
         if image in self.crashing_images:
@@ -312,7 +318,7 @@ class World:
 
 
 def copied(item: Object) -> Object:
-    """A copy of all of it, which is JSON: what a caller changes is the caller's."""
+    """A deep copy of JSON data, which the caller may change."""
     made: Object = marshal.loads(marshal.dumps(item))
     return made
 
@@ -322,7 +328,7 @@ def _owner(item: Object) -> list[Object]:
 
 
 def _keep_node_ports(wanted: Object, present: Object) -> None:
-    """What the API server filled in stays, unless somebody says something else."""
+    """Keeps node ports that the API server filled in, unless the new object names others."""
     if wanted["kind"] == "Service":
         numbers = {port["name"]: port["nodePort"] for port in present["spec"]["ports"] if "nodePort" in port}
         for port in wanted["spec"]["ports"]:

@@ -1,6 +1,6 @@
-"""What Kubernetes makes of the resources of a pod that runs: the API server's rules of a resize, and the node's answer.
+"""Kubernetes' rules for the resources of a running pod: the API server's checks of a resize, and the node's answer.
 
-As Kubernetes 1.33 to 1.36 do it, for pods of one container whose quantities are written in one way.
+As in Kubernetes 1.33 to 1.36, for pods of one container whose quantities are all written in the same way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KINDS = ("requests", "limits")
 
 
 def filled_in(template: Object) -> Object:
-    """A pod's spec as the API server takes it: a limit without a request is the request, too."""
+    """A pod's spec as the API server stores it: a resource with a limit only gets the limit as its request."""
     containers = []
     for container in template["containers"]:
         given = container.get("resources") or {}
@@ -25,7 +25,7 @@ def filled_in(template: Object) -> Object:
 
 
 def check_resize(pod: Object, patch: Object, *, lowers_memory: bool = True) -> None:
-    """Raises KubeError (422) where the API server refuses a patch of the subresource `resize`."""
+    """Raises KubeError (422) if the API server would refuse this patch of the subresource `resize`."""
     (before,), (after,) = pod["spec"]["containers"], patch["spec"]["containers"]
     old, new = before["resources"], after["resources"]
     if {**before, "resources": {}} != {**after, "resources": {}}:
@@ -44,7 +44,7 @@ def check_resize(pod: Object, patch: Object, *, lowers_memory: bool = True) -> N
 
 
 def quality_of_service(resources: Object) -> str:
-    """The class of a pod with one container."""
+    """The QoS class of a pod with one container."""
     requests, limits = ({k: v for k, v in resources.get(kind, {}).items() if k in ("cpu", "memory")} for kind in KINDS)
     if not requests and not limits:
         return "BestEffort"
@@ -52,9 +52,10 @@ def quality_of_service(resources: Object) -> str:
 
 
 def resources_told(pod: Object, says: str = "") -> tuple[list[Object], Object]:
-    """What the node tells: conditions of the pod, and the fields of its container's status.
+    """The node's status of a pod: its conditions, and the fields of its container's status.
 
-    `says`: what becomes of a resize; nothing: it is done. Infeasible, Deferred: not now; InProgress: it is begun."""
+    `says`: the node's answer to a resize. Empty: it is done. Infeasible, Deferred: not now. InProgress: it has
+    begun."""
     container, meta = pod["spec"]["containers"][0], pod["metadata"]
     wanted = container.get("resources") or {}
     told = ((pod.get("status") or {}).get("containerStatuses") or [{}])[0]

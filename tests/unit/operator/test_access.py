@@ -1,4 +1,4 @@
-"""An operator without rights says so, in its log and by its readiness: it once looked healthy."""
+"""An operator without rights says so in its log, and isn't ready. Earlier, it looked healthy."""
 
 from __future__ import annotations
 

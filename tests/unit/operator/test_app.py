@@ -1,4 +1,4 @@
-"""What the watches tell, and which queues it wakes."""
+"""The events of the watches, and the queues that they wake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = Ref("shop", "main")
 
 
 class Waits:
-    """A reconciler whose keys ask to be looked at in a minute."""
+    """A reconciler that asks for another visit in a minute."""
 
     def __init__(self) -> None:
         self.seen: list[Ref] = []
@@ -44,7 +44,8 @@ def test_a_cluster_that_becomes_ready_wakes_its_topics_at_once() -> None:
         operator._cluster_seen("MODIFIED", _cluster(2, "True"))
         await asyncio.sleep(0.05)
         assert operator._is_ours(KEY)
-        operator._cluster_seen("DELETED", _cluster(3, "True"))  # or its labels aren't those that we look after
+        # the same event comes if its labels no longer match the operator's selector
+        operator._cluster_seen("DELETED", _cluster(3, "True"))
         assert not operator._is_ours(KEY)
         running.cancel()
         await kube.close()

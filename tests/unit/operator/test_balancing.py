@@ -1,4 +1,4 @@
-"""A Cluster's balance: measured, suggested, made, given up for what is more urgent, and quiet."""
+"""A Cluster's balance: it is measured, suggested, carried out, given up for more urgent work, and then quiet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 class Burdened(Scene):
-    """A Cluster whose brokers 0 and 1 have all of a topic."""
+    """A Cluster in which brokers 0 and 1 have all replicas of a topic."""
 
     partitions = 12
 
@@ -42,7 +42,7 @@ class Burdened(Scene):
         self.kafka.loads = loads  # type: ignore[attr-defined]
 
     def later(self, rounds: int = 1) -> None:
-        """So often as a quiet Cluster is looked at."""
+        """Visits at the intervals of a quiet Cluster."""
         for _ in range(rounds):
             self.now += timedelta(seconds=120)
             self.rounds(1)
@@ -55,7 +55,7 @@ class Burdened(Scene):
         return sum(one.moving for topic in self.kafka.cluster.topics.values() for one in topic.partitions.values())
 
     def spread(self) -> list[int]:
-        """How many replicas each broker has, or is to have."""
+        """The number of replicas that each broker has, or will have after moves."""
         return [self.kafka.cluster.load[broker] for broker in range(3)]
 
 
@@ -164,7 +164,7 @@ def test_only_the_goals_that_are_asked_for() -> None:
 
 
 def test_a_partition_that_somebody_else_moves_leaves_the_plan() -> None:
-    """It had been moved back, at the price of the replica that a person had just added."""
+    """Earlier, the partition was moved back, and lost the replica that a person had just added."""
     scene = burdened("Run")
     scene.partitions = 400
     scene.heap_up()
@@ -233,7 +233,7 @@ def test_switched_off_in_the_middle_it_takes_the_throttle_away() -> None:
     scene.kafka.cluster = replace(scene.kafka.cluster, topics={"heavy": replace(topic, overrides=throttled)})
     scene.world.edit("Cluster", "k", lambda spec: spec.update(balance={"mode": "Off"}))
     scene.rounds(1)
-    assert reset == [], "what is under way is still throttled"
+    assert reset == [], "moves that are under way are still throttled"
     scene.kafka.cluster = _done(scene.kafka.cluster)
     scene.rounds(1)
     assert reset == ["heavy"]

@@ -1,4 +1,4 @@
-"""How the brokers' pages are read, against pages like those of a broker."""
+"""The operator's reader of brokers' pages, against pages like those of a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOTH = {"count": 1, "partitions": ["a-0"]}
 
 
 def _asked(*, knows_several: bool) -> tuple[dict[int, Report], dict[int, Report], list[str]]:
-    """What a broker says of itself, and beside brokers 7 and 2; the queries that it got."""
+    """The reports of a broker alone, and beside brokers 7 and 2; and the queries that it got."""
     queries: list[str] = []
 
     async def risk(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Certificates for etcd: made, judged, renewed in time, and accepted by a real one."""
+"""Certificates for etcd: they are created, checked, renewed in time, and accepted by a real etcd."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_an_authority_is_followed_by_one_that_is_trusted_before_it_signs() -> No
     assert certificates.trusted(both).count(b"BEGIN") == 2
     pairs = certificates.pairs(first, {}, "k-etcd", HOSTS, later)
     waiting = certificates.pairs(both, pairs, "k-etcd", HOSTS, later)
-    assert waiting == {**pairs, "ca.crt": certificates.trusted(both)}, "the pairs are good as they are"
+    assert waiting == {**pairs, "ca.crt": certificates.trusted(both)}, "the pairs are still good"
     assert certificates.tended(both, "k-etcd", later, known=False) == both
     second = certificates.tended(both, "k-etcd", later, known=True)
     assert second == {"tls.crt": both["next.crt"], "tls.key": both["next.key"], "before.crt": first["tls.crt"]}
-    assert certificates.trusted(second) == certificates.trusted(both), "so nobody is restarted for it"
+    assert certificates.trusted(second) == certificates.trusted(both), "no pod is restarted for it"
     third = certificates.tended(second, "k-etcd", later + timedelta(days=2500), known=True)
     assert third.keys() == {"tls.crt", "tls.key", "next.crt", "next.key"}
 
@@ -129,7 +129,7 @@ def test_etcd_lets_in_who_has_them_and_nobody_else(etcd: Etcd, pairs: certificat
 
 
 def test_members_that_renew_their_authority_go_on_together(tmp_path: Path) -> None:
-    """The steps of a renewal on three members that talk TLS among themselves, each restarted by itself."""
+    """The steps of a renewal on three members that talk TLS to each other, and are restarted one by one."""
     now = datetime.now(UTC)
     first = certificates.authority("k-etcd", now - timedelta(days=2500))
     both = certificates.tended(first, "k-etcd", now, known=False)

@@ -1,4 +1,4 @@
-"""Which broker pods are away because somebody took them, as the chaos scenario judges it."""
+"""The broker pods that are away because they were deleted, as the chaos scenario counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy of faults that scenarios put between an operator and its API server: each fault does what it says."""
+"""The proxy of faults between an operator and its API server: each fault does what its name says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = [(method, f"{PODS}/k-{number}") for method in ("GET", "PUT", "PATCH", "D
 
 
 class Told(Faults):
-    """The same fault for each request, and not by chance."""
+    """The same given fault for each request."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(0, NEVER)
@@ -35,7 +35,7 @@ class Told(Faults):
 
 
 class Api:
-    """An API server that counts what is done to it; its watch tells six events, and then nothing more."""
+    """An API server that notes each request. Its watch sends six events, and then stays silent."""
 
     EVENTS = 6
 
@@ -65,13 +65,13 @@ class Api:
 
 
 class Through:
-    """What a test has at hand: a client of the proxy."""
+    """The tools of a test: a client of the proxy, and notes of the faults."""
 
     def __init__(self, api: Api, faults: Faults, session: aiohttp.ClientSession) -> None:
         self.api = api
         self.faults = faults
         self.session = session
-        self.deaths: list[int] = []  # requests that were done by then
+        self.deaths: list[int] = []  # for each death: the number of requests done before
         self.told: list[str] = []
 
     async def ask(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
@@ -79,13 +79,13 @@ class Through:
             return answer.status, await answer.json()
 
     async def watched(self) -> list[Any]:
-        """The events of a watch, up to its end; raises what a torn one raises."""
+        """The events of a watch up to its end. Raises the error of a torn watch."""
         async with self.session.get(f"{PODS}?watch=true") as answer:
             return [json.loads(line) async for line in answer.content]
 
 
 def play(faults: Faults, act: Callable[[Through], Awaitable[None]]) -> Through:
-    """Runs a test's part between an API server, a proxy and a client."""
+    """Runs a test's part with an API server, a proxy and a client."""
 
     async def run() -> Through:
         api = Api()
@@ -99,7 +99,7 @@ def play(faults: Faults, act: Callable[[Through], Awaitable[None]]) -> Through:
             upstream, faults, lambda: through.deaths.append(len(api.done)), lambda name, *_: through.told.append(name)
         )
         await proxy.listen()
-        # Each time over a new connection. POST is asked once, the others again by aiohttp, when a connection ends.
+        # Each request has a new connection. If the connection ends, aiohttp repeats the request, unless it is a POST.
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{proxy.port}", connector=connector) as session:
             through = Through(api, faults, session)

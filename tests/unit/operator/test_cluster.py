@@ -1,4 +1,4 @@
-"""Reconciles of a Cluster, one after the other, in a Kubernetes in memory: it comes up, rolls, scales, and is quiet."""
+"""Reconciles of a Cluster, one after the other, in a Kubernetes in memory: it starts, rolls, scales, and is quiet."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ NODE = {"type": "ExternalIP", "address": "192.0.2.1"}
 
 
 class Pages:
-    """The brokers' pages: all is well unless something else is said."""
+    """A stand-in of the brokers' pages: all is well unless `said` has another report."""
 
     def __init__(self) -> None:
         self.said: dict[int, Report] = {}
         self.together_unsafe: set[int] = set()  # brokers of which no two may be away at once
-        self.asked: list[tuple[list[int], list[int]]] = []  # about which brokers beside which others
-        self.decides = 0  # of the controllers with pods of their own
+        # (brokers, the brokers beside which they would be away) of each question
+        self.asked: list[tuple[list[int], list[int]]] = []
+        self.decides = 0  # the number of the active controller, among controllers with pods of their own
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {broker: self.said.get(broker, Report()) for broker in addresses}
@@ -63,7 +64,7 @@ class Pages:
 
 
 class EtcdInMemory:
-    """etcd's list of members; whoever has a pod is one."""
+    """A stand-in of etcd's list of members: every etcd pod is a member."""
 
     def __init__(self, world: World, cluster: str = "k") -> None:
         self._world = world
@@ -96,13 +97,13 @@ class EtcdInMemory:
 
 
 class Kafka:
-    """The brokers' admin protocol."""
+    """A stand-in of the brokers' admin protocol."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.cluster = cluster
         self.bootstrap = "k-bootstrap.shop.svc:9092"
         self.dynamic: dict[str, str] = {}
-        self.by_hand = False  # whether somebody throttles replicas
+        self.by_hand = False  # whether a person throttles replicas
         self.configured: list[Configure] = []
         self.own: dict[int, dict[str, str]] = defaultdict(dict)
 
@@ -140,7 +141,7 @@ class Kafka:
 
 
 class Scene:
-    """A Cluster, and all that surrounds its reconciler."""
+    """A Cluster, and the surroundings of its reconciler."""
 
     def __init__(self, name: str = "k", world: World | None = None, **spec: Any) -> None:
         self.key = Ref("shop", name)
@@ -157,12 +158,13 @@ class Scene:
             }
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
-        self.woken: list[Ref] = []  # Clusters that the reconciler wants to have looked at
-        self.topics_held: Condition | None = None  # what the reconciler of Topics says
+        self.woken: list[Ref] = []  # Clusters that the reconciler wants to be visited
+        self.topics_held: Condition | None = None  # the condition that the reconciler of Topics reports
         self.restart()
 
     def restart(self, defaults: Defaults = DEFAULTS) -> None:
-        """Another process of the operator goes on, with nothing in its memory; by others it is of another release."""
+        """A new process of the operator continues, without the old one's memory. Other `defaults` make it another
+        release."""
         keeper = EtcdKeeper(
             self.world,  # type: ignore[arg-type]
             lambda identity: EtcdInMemory(self.world, self.key.name),  # type: ignore[arg-type, return-value]
@@ -246,7 +248,7 @@ def test_the_clusters_id_is_told_once_brokers_serve_and_stays() -> None:
     assert "clusterId" not in scene.status
     scene.rounds(6)
     assert scene.status["clusterId"] == "4L6g3nShT-eMCtK--X86sw"
-    scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True))  # nobody is asked now
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True))  # a paused Cluster's brokers aren't asked
     scene.rounds(1)
     assert scene.status["clusterId"] == "4L6g3nShT-eMCtK--X86sw"
 
@@ -275,7 +277,8 @@ def test_partitions_that_nobody_leads_are_told_by_the_newest_metadata() -> None:
 
 
 def test_who_leads_is_not_known_while_the_metadata_store_answers_no_broker() -> None:
-    """All of etcd hung, a broker was killed, and a third of the partitions without a leader were told as led."""
+    """Earlier, while all of etcd hung, a broker was killed, and a third of the partitions had no leader but were
+    reported as led."""
     scene = running()
     away = Report(revision=9, metadata_connected=False)
     scene.pages.said = dict.fromkeys(range(3), away)
@@ -284,13 +287,13 @@ def test_who_leads_is_not_known_while_the_metadata_store_answers_no_broker() -> 
     assert "offlinePartitions" not in scene.status
     scene.pages.said = {0: away, 1: Report(revision=8, without_leader=("orders-4",))}
     scene.rounds(1)
-    assert scene.condition("PartitionsLed") == ("False", "NoLeader"), "who is connected knows better, and by less"
+    assert scene.condition("PartitionsLed") == ("False", "NoLeader"), "a connected broker knows better"
 
 
 def test_a_setting_that_is_dynamic_restarts_nobody() -> None:
     scene = running()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1000}))
-    scene.kafka.dynamic["log.segment.bytes"] = "1048576"  # somebody else's
+    scene.kafka.dynamic["log.segment.bytes"] = "1048576"  # a setting of another person
     scene.kafka.dynamic["ottla.brokers.drained"] = "7"
     scene.rounds(3)
     assert scene.kafka.dynamic == {"log.retention.ms": "1000", "ottla.brokers.drained": "7"}
@@ -313,7 +316,7 @@ def test_a_roll_restarts_one_at_a_time_and_says_so() -> None:
 
 
 def _racked(**spec: Any) -> Scene:
-    """Two racks of three brokers, of which up to three may be away at once."""
+    """Two racks of three brokers; up to three brokers may be away at once."""
     pools = [
         {"name": name, "firstId": first, "replicas": 3, "rack": f"z{first}"} for name, first in (("a", 0), ("b", 100))
     ]
@@ -322,20 +325,21 @@ def _racked(**spec: Any) -> Scene:
 
 
 def _roll(scene: Scene) -> list[list[int]]:
-    """The brokers that were away at once, step by step: pods end when nothing more is restarted beside them."""
+    """The sets of brokers that were away at once, step by step. Pods come back only when no more are restarted beside
+    them."""
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     steps: list[list[int]] = []
     for _ in range(12):
         for _ in range(5):
             scene.reconcile()
-            assert len(scene.pods()) == 6 or scene.budget() == 0, "nobody else takes one away meanwhile"
+            assert len(scene.pods()) == 6 or scene.budget() == 0, "no eviction is allowed meanwhile"
         there = {int(name.rpartition("-")[2]) for name in scene.pods()}
         if gone := sorted({0, 1, 2, 100, 101, 102} - there):
             steps.append(gone)
         scene.world.settle()
     assert scene.status["version"] == "2"
     assert scene.condition("Rolling") == ("False", "UpToDate")
-    assert scene.budget() == 1, "and else one at a time"
+    assert scene.budget() == 1, "otherwise one eviction at a time is allowed"
     return steps
 
 
@@ -360,7 +364,7 @@ def test_without_a_word_brokers_are_restarted_one_at_a_time_whatever_racks_there
 
 
 def test_who_goes_beside_others_is_looked_at_twice() -> None:
-    """Between the two looks a broker of the other rack goes by itself."""
+    """Between the two checks a broker of the other rack goes down by itself."""
     scene = _racked()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     for _ in range(6):
@@ -435,11 +439,11 @@ def test_a_restart_on_request() -> None:
     for value in ("now", "again"):
         scene.cluster["metadata"]["annotations"] = {"ottla.dev/restart": value}
         scene.rounds(16)
-        assert asked() == [f"k-broker-{broker} {of_all}" for broker in range(3)], "each once"
+        assert asked() == [f"k-broker-{broker} {of_all}" for broker in range(3)], "each broker once"
     scene.cluster["metadata"]["annotations"] = {}
     scene.rounds(8)
-    assert asked() == [], "nobody asks any more"
-    del scene.world.objects["StatefulSet", "shop", "k-broker"]  # it is made again around its pods
+    assert asked() == [], "the annotation is gone"
+    del scene.world.objects["StatefulSet", "shop", "k-broker"]  # it is created anew around its pods
     for broker in range(3):
         del scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["metadata"]["ownerReferences"]
     scene.rounds(8)
@@ -472,7 +476,7 @@ def test_a_bad_image_takes_one_broker_and_is_put_right(kind: str, why: str) -> N
 
 
 def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -> None:
-    """Its predecessor's status knew that it drained a broker, and went with it."""
+    """The status of the Cluster's predecessor said that a broker was being drained, and is gone with it."""
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3), (3, 2, 0)]})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
@@ -482,7 +486,7 @@ def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -
     scene.cluster["status"] = {}
     answers, scene.kafka.cluster_id = scene.kafka.cluster_id, _unanswered  # type: ignore[method-assign]
     scene.rounds(2)
-    assert "settled" not in scene.status, "it isn't known yet what is drained"
+    assert "settled" not in scene.status, "the drained brokers aren't known yet"
     scene.kafka.cluster_id = answers  # type: ignore[method-assign]
     scene.rounds(2)
     assert "ottla.brokers.drained" not in scene.kafka.dynamic
@@ -490,11 +494,12 @@ def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -
     assert scene.status["settled"] == [0, 1, 2, 3]
     scene.kafka.dynamic["ottla.brokers.drained"] = "1"
     scene.rounds(3)
-    assert scene.kafka.dynamic["ottla.brokers.drained"] == "1", "a person's drain of a Cluster that is known stays"
+    assert scene.kafka.dynamic["ottla.brokers.drained"] == "1", "once the Cluster is settled, a person's drain stays"
 
 
 def test_a_cluster_made_again_with_fewer_brokers_copies_what_those_had_that_did_not_come_back() -> None:
-    """Nobody drained them: the partitions lacked a replica for ever, and a roll waited for them as long."""
+    """Earlier, the missing brokers weren't drained: their partitions lacked a replica for ever, and so long a roll
+    waited for them."""
     scene = running()
     cluster = replace(_cluster(3, {"orders": [(0, 1), (1, 4)], "old": [(4,)]}), racks=dict.fromkeys(range(3)))
     partitions = cluster.topics["orders"].partitions
@@ -513,7 +518,7 @@ def test_a_cluster_made_again_with_fewer_brokers_copies_what_those_had_that_did_
     scene.kafka.cluster = replace(scene.kafka.cluster, topics={**scene.kafka.cluster.topics, "orders": done})
     scene.rounds(2)
     assert scene.status["message"].startswith("partition old-0 is only on broker 4, which isn't there and isn't wanted")
-    assert scene.kafka.cluster.topics["old"].partitions[0].replicas == (4,), "what only it has waits for a person"
+    assert scene.kafka.cluster.topics["old"].partitions[0].replicas == (4,), "its only replica is missing"
     assert scene.condition("Reassigning") == ("False", "Waiting")
     assert scene.condition("PartitionsLed") == ("False", "NoLeader")
 
@@ -535,15 +540,15 @@ def test_scaling_leaves_a_throttle_that_somebody_has_set_by_hand(by_hand: bool) 
     assert ("orders" in {step.topic for step in scene.kafka.configured if step.reset}) is not by_hand
     scene.kafka.by_hand = False
     scene.rounds(3)
-    assert "orders" in {step.topic for step in scene.kafka.configured if step.reset}, "it goes when theirs has gone"
+    assert "orders" in {step.topic for step in scene.kafka.configured if step.reset}, "removed with the person's"
     scene.kafka.cluster = cluster
     scene.rounds(3)
     assert "reassignment" not in scene.status
 
 
 def test_a_throttle_that_stays_is_no_move_and_is_looked_at_seldom() -> None:
-    """The status said that replicas move, an Event too, and brokers were asked every three seconds until a person had
-    taken away what that person had set."""
+    """Earlier, the status and an Event said that replicas move, and brokers were asked every three seconds until a
+    person removed their own throttle."""
     scene = running()
     cluster = _cluster(4, {"orders": [(0, 1, 2)]})
     topic = replace(cluster.topics["orders"], overrides={"leader.replication.throttled.replicas": "0:0"})
@@ -588,7 +593,8 @@ WIDE = "topic wide has 4 replicas, and 3 brokers would stay: lower its replicati
 
 
 def test_scaling_down_goes_on_beside_a_missing_broker_and_says_what_stays() -> None:
-    """A topic of a broker that was missing for long had too many replicas, and scaling down was refused for it."""
+    """Earlier, a topic on a broker that was missing for long had too many replicas, and for that scaling down was
+    refused."""
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     topics = {"orders": [(0, 1, 3)], "wide": [(0, 1, 2, 9)]}
     cluster = scene.kafka.cluster = replace(_cluster(4, topics), racks=dict.fromkeys(range(4)))
@@ -637,7 +643,7 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     assert "k-broker-3" in scene.pods()
     scene.kafka.cluster = _done(scene.kafka.cluster)
     for _ in range(3):
-        scene.reconcile()  # Kubernetes takes its time
+        scene.reconcile()  # Kubernetes hasn't deleted the pod yet
     assert scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["replicas"] == 3
     assert [reason for reason, _ in scene.world.events].count("ScalingDown") == 1
     scene.rounds(3)
@@ -654,8 +660,8 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
 
 
 def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> None:
-    """Its StatefulSet has shrunk already, and pods are looked at once more before a restart: nobody has its name then,
-    and scaling failed for it."""
+    """The StatefulSet has shrunk already, and the pods are listed once more before a restart. Earlier, scaling failed
+    for the broker, because no pod had its name then."""
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)]})
     pod = scene.world.objects["Pod", "shop", "k-broker-3"]
@@ -665,7 +671,7 @@ def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> No
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     scene.reconcile()
     scene.world.settle()
-    scene.world.objects["Pod", "shop", "k-broker-3"] = pod  # it takes its time
+    scene.world.objects["Pod", "shop", "k-broker-3"] = pod  # the pod isn't deleted yet
     look_again = Found.look_again
     looks = []
 
@@ -685,7 +691,8 @@ def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> No
 
 
 def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_for_its_return() -> None:
-    """It leads until it is drained: its Service once went at the first reconcile, and clients outside were cut off."""
+    """The broker leads until it is drained. Earlier, its Service was deleted at the first reconcile, and clients
+    outside were cut off."""
     scene = Scene(listeners=OUTSIDE)
     scene.rounds(6)
     for broker in range(3):
@@ -700,7 +707,7 @@ def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_
     assert "k-broker-2" in scene.pods(), scene.status["message"]
     assert ("Service", "shop", "k-broker-2-node") in scene.world.objects
     assert scene.kafka.own[2]["ottla.listener.addresses"] == "NODE://192.0.2.1:31002"
-    assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001", "nobody begins there"
+    assert scene.status["listeners"][0]["bootstrap"] == "192.0.2.1:31000,192.0.2.1:31001", "without broker 2"
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 0)]})
     scene.rounds(6)
     assert "k-broker-2" not in scene.pods()
@@ -754,8 +761,8 @@ def test_a_topic_that_is_made_on_a_broker_just_before_it_is_drained_is_not_left_
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
     scene.reconcile()
     assert scene.status["draining"] == [3]
-    assert "ottla.brokers.drained" not in scene.kafka.dynamic, "it is noted before the brokers hear of it"
-    scene.reconcile()  # nothing is on it, and from now on nothing comes there
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic, "the drain is noted before the brokers are told"
+    scene.reconcile()  # the broker has no replicas, and from now on gets none
     assert scene.kafka.dynamic["ottla.brokers.drained"] == "3"
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)], "late": [(3,)]})
     scene.rounds(2)
@@ -790,10 +797,10 @@ def test_scaling_down_too_far_is_refused_and_said() -> None:
     scene.rounds(3)
     assert scene.status["message"].startswith("scaling down waits: topic orders has 4 replicas")
     assert scene.condition("Reassigning") == ("False", "Waiting")
-    assert "ottla.brokers.drained" not in scene.kafka.dynamic  # it leads as before
+    assert "ottla.brokers.drained" not in scene.kafka.dynamic  # broker 3 still leads partitions
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     scene.rounds(14)
-    assert scene.status["version"] == "2"  # broker 3, too
+    assert scene.status["version"] == "2"  # also on broker 3
     assert len(scene.pods()) == 4
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
     scene.rounds(3)
@@ -837,11 +844,12 @@ def test_a_pool_that_is_not_wanted_any_more_goes() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=pools[:1]))
     scene.rounds(4)
     assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
-    assert scene.world.foreground == ["k-big"], "while its pods run they are the Cluster's, and stay drained"
+    assert scene.world.foreground == ["k-big"], "while the pool's pods run, they belong to the Cluster and stay drained"
 
 
 def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_and_gone() -> None:
-    """Else the first pool's volume would go without a drain, and with it what only that broker has."""
+    """Otherwise the first pool's volume would be deleted without a drain, with the partitions that only that broker
+    has."""
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
@@ -978,7 +986,8 @@ def test_a_mistake_in_a_spec_keeps_nothing_from_being_mended() -> None:
 
 
 def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_being_mended() -> None:
-    """The spec that was followed last was once only in memory: a restarted operator froze the Cluster."""
+    """Earlier, the last spec that was followed was only in memory, so a restarted operator could do nothing for the
+    Cluster."""
     scene = running()
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=0, storage=None))
     scene.restart()
@@ -988,7 +997,7 @@ def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_bei
     assert scene.condition("Ready") == ("False", "InvalidSpec")
     assert ("Service", "shop", "k-bootstrap") in scene.world.objects
     assert len(scene.pods()) == 3
-    assert scene.status["brokers"]["ready"] == 3, "the rest of the status goes on telling what is"
+    assert scene.status["brokers"]["ready"] == 3, "the rest of the status is still up to date"
     scene.restart()
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3, storage={"size": "1Gi"}))
     scene.rounds(3)
@@ -997,7 +1006,8 @@ def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_bei
 
 @pytest.mark.parametrize("refused", [{"cordoned.log.dirs": "/data/0/log"}, {"log.of.yesterday": 1}])
 def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this_one_refuses(refused: Object) -> None:
-    """Such a spec is invalid since the upgrade, and what was followed before was refused, too: nothing was mended."""
+    """After the upgrade such a spec is invalid. Earlier, the spec that was followed last was refused as well, so
+    nothing was repaired."""
     scene = running(config={"num.partitions": 6}, configOverrides=[{"broker": 1, "config": {"log.roll.ms": 999999}}])
     scene.world.edit("Cluster", "k", lambda spec: spec["config"].update(refused))
     scene.world.edit("Cluster", "k", lambda spec: spec["configOverrides"].append({"broker": 2, "config": refused}))
@@ -1019,7 +1029,7 @@ def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this
 
 
 def test_a_value_that_this_release_refuses_is_left_out_of_nothing() -> None:
-    """Without it the brokers would keep records for the default's time, and a year's would go."""
+    """Without the setting the brokers would keep records only for the default time, and delete a year's."""
     scene = running(config={"log.retention.ms": 31536000000})
     assert scene.kafka.dynamic["log.retention.ms"] == "31536000000"
     scene.world.edit("Cluster", "k", lambda spec: spec["config"].update({"log.roll.ms": "tomorrow"}))
@@ -1070,7 +1080,7 @@ def test_a_cluster_that_is_another_operators_now_is_let_go() -> None:
 
 
 def _with_claims(scene: Scene, size: str) -> list[Object]:
-    """The claims of the brokers' pods, all of one size."""
+    """Creates the claims of the brokers' pods, all of one size."""
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
     for name in scene.pods():
         meta = {"namespace": "shop", "name": f"data-0-{name}", "labels": labels}
@@ -1144,7 +1154,7 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
 
 
 def test_a_broker_whose_pod_went_between_two_looks_is_told_no_address() -> None:
-    """Its address was known from the first look: AddressesTold failed unexpectedly, with a KeyError."""
+    """Earlier, the address was known from the first list of pods, and AddressesTold failed with a KeyError."""
 
     async def tell(reason: str, message: str) -> None:
         raise AssertionError(message)
@@ -1176,7 +1186,7 @@ def test_brokers_share_a_load_balancer_where_each_has_a_port_of_its_own() -> Non
         **addresses,
         "bootstrap": [(f"ip-{name}", True) for name in pods.values()],
     }
-    # A broker that isn't ready: clients begin elsewhere, and those that were sent to it wait there.
+    # A broker isn't ready: new clients are sent to other brokers, and clients of this broker wait for it.
     pod = scene.world.objects["Pod", "shop", "k-broker-1"]
     pod["status"]["podIP"] = "ip-new"
     pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
@@ -1192,7 +1202,7 @@ def test_brokers_share_a_load_balancer_where_each_has_a_port_of_its_own() -> Non
 
 
 def _behind(scene: Scene, service: str) -> dict[str, list[tuple[str, bool]]]:
-    """A port's name → the addresses and whether they take connections, as kube-proxy reads a Service's slices."""
+    """A port's name → the addresses, and whether they take connections, as kube-proxy reads a Service's slices."""
     slices = [item for (kind, _, _), item in sorted(scene.world.objects.items()) if kind == "EndpointSlice"]
     return {
         port["name"]: [(each["addresses"][0], each["conditions"]["ready"]) for each in item["endpoints"]]
@@ -1266,7 +1276,7 @@ def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
     assert secret("k-etcd-tls")["ca.crt"].count(b"BEGIN") == 2
     scene.world.settle()
     scene.reconcile()
-    assert secret("k-etcd-authority")["tls.key"] == first["tls.key"], "not everybody trusts the other one yet"
+    assert secret("k-etcd-authority")["tls.key"] == first["tls.key"], "not every member trusts the new authority yet"
     scene.rounds(14)
     second, second_pairs = secret("k-etcd-authority"), secret("k-etcd-tls")
     assert second.keys() == {"tls.crt", "tls.key", "before.crt"}
@@ -1293,7 +1303,7 @@ def test_a_member_that_etcd_has_let_in_is_restarted_only_while_it_waits(began: b
     uid = pod["metadata"]["uid"]
 
     def step(*_: Any) -> StartNow:
-        if began:  # after it was looked at
+        if began:  # the pod has changed since it was listed
             pod["metadata"]["resourceVersion"] = "later"
         return StartNow("k-etcd-1", uid)
 
@@ -1314,7 +1324,7 @@ def test_a_volume_of_a_member_that_came_back_just_now_stays() -> None:
     pod = scene.world.objects.pop(("Pod", "shop", "k-etcd-1"))
 
     def left(*_: Any) -> list[str]:
-        scene.world.objects["Pod", "shop", "k-etcd-1"] = pod  # after pods were looked at
+        scene.world.objects["Pod", "shop", "k-etcd-1"] = pod  # the pod is back after the pods were listed
         return [claim[2]]
 
     with patch("ottla.operator.etcd.left_behind", left):
@@ -1523,7 +1533,7 @@ def test_a_member_whose_volume_is_lost_begins_anew_while_the_others_have_a_major
     before = uid()
     lose("k-etcd-2")
     scene.reconcile()
-    assert uid() == before, "it may come back"
+    assert uid() == before, "the node may come back"
     scene.now += timedelta(minutes=10)
     lose("k-etcd-1", "k-etcd-2")
     scene.reconcile()
@@ -1543,7 +1553,7 @@ def test_a_volume_whose_file_system_grows_at_a_start_gets_one() -> None:
     pending = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": "2026-05-01T11:58:00Z"}
     scene.world.objects["PersistentVolumeClaim", "shop", "data-0-k-broker-1"]["status"] = {"conditions": [pending]}
     scene.reconcile()
-    assert not [event for event in scene.world.events if event[0] == "RollingRestart"], "most grow by themselves"
+    assert not [event for event in scene.world.events if event[0] == "RollingRestart"], "most grow without a start"
     scene.now += timedelta(minutes=10)
     scene.rounds(1)
     scene.world.objects["Pod", "shop", "k-broker-1"]["metadata"]["creationTimestamp"] = "2026-05-01T12:10:00Z"
@@ -1602,7 +1612,7 @@ def test_a_volume_whose_class_isnt_there_is_named_in_the_status() -> None:
     assert "volume data-0-k-broker-2 can't be made, because there is no StorageClass nope" in scene.status["message"]
     scene.world.create({"kind": "StorageClass", "metadata": {"name": "nope"}})
     scene.reconcile()
-    assert scene.condition("StorageReady") == ("True", "AsWanted"), "the class may make it yet"
+    assert scene.condition("StorageReady") == ("True", "AsWanted"), "the class may still make the volume"
     scene.now += timedelta(minutes=2)
     scene.reconcile()
     assert scene.condition("StorageReady") == ("False", "Pending")
@@ -1614,7 +1624,8 @@ def test_a_volume_whose_class_isnt_there_is_named_in_the_status() -> None:
 
 
 def test_a_volume_that_no_pod_waits_for_yet_is_no_trouble() -> None:
-    """Many classes make a volume when its first pod has a node: that for snapshots waits for the first snapshot."""
+    """Many classes create a volume only when its first pod has a node: the volume for snapshots waits for the first
+    snapshot."""
     scene = running()
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
     scene.world.create(

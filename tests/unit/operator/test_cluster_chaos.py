@@ -1,8 +1,9 @@
-"""Two Clusters in a world in memory where any request may fail, before or after it was done, and the operator may die.
+"""Two Clusters in a world in memory in which any request may fail, before or after it was done, and the operator may
+die.
 
-Kept all the time: a pod that serves is restarted only while all others of its Cluster serve, for another release of the
-operator only in one Cluster at a time, whose turn begins and ends while all its pods serve, and no volume is deleted.
-After everything is well again, both come to rest as their specs say, and their statuses say so.
+Invariants: a serving pod is restarted only while all other pods of its Cluster serve. For another release of the
+operator, pods are restarted in only one Cluster at a time; a Cluster's turn begins and ends while all its pods serve.
+No volume is deleted. When all faults have ended, both Clusters become as their specs say, and their statuses say so.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.unit.operator.test_cluster import Scene
 
 STEPS = 60
 HEALED_ROUNDS_MAX = 60
-QUIET_ROUNDS = 5  # without a write: nothing happens any more
+QUIET_ROUNDS = 5  # this many rounds without a write show that all work is done
 SEEDS = examples(12)
 RISK = Report(risks={"below_min_isr": ("orders-1",)})
 
@@ -42,15 +43,15 @@ class Died(BaseException):
 
 
 class Faulty(World):
-    """A world whose requests fail."""
+    """A world whose requests may fail."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
         self.random = random
         self.well = True
-        self.broken: list[str] = []  # what must never be
-        self.release = ""  # of the operator
-        self.unasked: set[str] = set()  # Clusters whose spec nobody has changed since there is this operator
+        self.broken: list[str] = []  # a sentence for each broken invariant
+        self.release = ""  # the operator's release
+        self.unasked: set[str] = set()  # Clusters whose spec hasn't changed since this release of the operator runs
 
     def _strike(self, doing: str, dies: float = 0.004) -> None:
         if self.well:
@@ -108,7 +109,7 @@ class Faulty(World):
         return cluster in self.unasked and noted.get("release") != self.release and not noted.get("turn")
 
     def _absent(self, cluster: str) -> set[str]:
-        """Pods of a Cluster that are to be there and don't serve."""
+        """A Cluster's wanted pods that don't serve."""
         wanted = {
             f"{name}-{number}"
             for (kind, _, name), item in self.objects.items()
@@ -123,7 +124,7 @@ def _serves(pod: Object | None) -> bool:
 
 
 class Play:
-    """What happens, as a seed says."""
+    """A random history, determined by a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -148,7 +149,7 @@ class Play:
             except Died:
                 self._restart()
             turns = [scene.cluster.get("status", {}).get("operator", {}).get("turn") for scene in self.scenes]
-            assert not all(turns), "both have their turn"
+            assert not all(turns), "both Clusters have the turn"
         self.world.well = True
         for scene in self.scenes:
             scene.pages.said.clear()
@@ -158,7 +159,7 @@ class Play:
         for _ in range(HEALED_ROUNDS_MAX):
             self.world.writes.clear()
             for scene in self.scenes:
-                with suppress(Retry):  # a status that was somebody else's meanwhile
+                with suppress(Retry):  # a status that another request has changed meanwhile
                     scene.reconcile()
             self.world.settle()
             quiet = 0 if self.world.writes else quiet + 1
@@ -201,7 +202,7 @@ class Play:
         self.world.edit("Cluster", scene.key.name, lambda present: present.update(spec))
 
     def _asked_for(self, scene: Scene) -> bool:
-        """Whether the spec asks for other settings than the one that is followed."""
+        """Whether the spec asks for other settings than the spec that is followed."""
         kept = self.world.objects.get(("ConfigMap", "shop", f"{scene.key.name}-followed"))
         spec = scene.cluster["spec"]
         return kept is not None and json.loads(kept["data"]["spec.json"]).get("config") != spec.get("config")

@@ -1,4 +1,4 @@
-"""What a Cluster becomes in Kubernetes: names, security, files, Services."""
+"""The Kubernetes objects of a Cluster: names, security, files, Services."""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +59,7 @@ def _cluster(**changes: Any) -> Cluster:
 
 
 def _pods(cluster: Cluster) -> dict[str, Object]:
-    """Every pod template that there can be."""
+    """Every pod template that a Cluster can have."""
     assert isinstance(cluster.metadata, Etcd)
     sets = [broker_pods.broker_set(cluster, pool, pool.replicas) for pool in cluster.pools]
     sets += [broker_pods.controller_set(cluster), etcd_pods.member_set(cluster, cluster.metadata, 3)]
@@ -92,7 +92,8 @@ def test_every_pod_is_restricted_and_writes_only_to_its_volumes(name: str) -> No
 
 @pytest.mark.parametrize("kept", [(True, True), (True, False), (False, True), (False, False)])
 def test_etcds_volumes_and_snapshots_stay_as_long_as_any_pools(kept: tuple[bool, bool]) -> None:
-    """One pool whose volumes go once took along what the other pool's volumes are worthless without."""
+    """Earlier, with one pool whose volumes are deleted, etcd's volumes were deleted as well, without which the other
+    pool's are worthless."""
     cluster = _cluster()
     pools = tuple(replace(pool, keep_volumes=keep) for pool, keep in zip(cluster.pools, kept, strict=True))
     cluster = replace(cluster, pools=pools)
@@ -114,7 +115,7 @@ def test_a_pool_is_a_set_whose_ordinals_are_ids() -> None:
     assert first["spec"]["podManagementPolicy"] == "Parallel"
     assert first["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
     assert second["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
-    for each in (first, second):  # a broker that comes back finds its volume
+    for each in (first, second):  # so that a broker that comes back finds its volume
         assert each["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
     assert [claim["metadata"]["name"] for claim in second["spec"]["volumeClaimTemplates"]] == ["data-0", "data-1"]
     assert second["spec"]["volumeClaimTemplates"][1]["spec"]["storageClassName"] == "fast"
@@ -178,7 +179,7 @@ def test_names_of_services_fit_with_the_longest_cluster_and_pool() -> None:
     brokers = {"storage": {"size": "1"}, "pools": [{"name": "p" * 15, "firstId": 9900, "replicas": 1}]}
     cluster = parse_cluster({"metadata": meta, "spec": {"brokers": brokers}}, Defaults("i", "e"))
     stateful_set = broker_pods.broker_set(cluster, cluster.pools[0], 1)["metadata"]["name"]
-    assert len(f"{stateful_set}-0123456789") <= 63  # the label with the revision
+    assert len(f"{stateful_set}-0123456789") <= 63  # the label with the revision's name has room for it
     assert len(f"{stateful_set}-9900") <= 63
     assert len(services.bootstrap(cluster)["metadata"]["name"]) <= 63
 
@@ -208,7 +209,7 @@ def test_everything_goes_with_the_cluster_but_kept_snapshots() -> None:
         *snapshot_objects(cluster, cluster.metadata),
     ]
     owned = {item["metadata"]["name"]: item["metadata"].get("ownerReferences", [{}])[0].get("uid") for item in made}
-    assert set(owned.values()) == {"u1"}  # a pool that deletes its volumes: nothing is to be kept
+    assert set(owned.values()) == {"u1"}  # the only pool deletes its volumes, so no object outlives the Cluster
     for item in made:
         assert "blockOwnerDeletion" not in str(item)
 
@@ -221,7 +222,7 @@ def test_a_budget_lets_one_go_or_none_and_whoever_is_not_healthy(evictable: bool
 
 
 def test_a_budget_counts_no_pod_that_somebody_made_with_the_labels() -> None:
-    """Of two evictions at once both were granted, with such a pod there, and topics fell below their minimal ISR."""
+    """Earlier, with such a pod, two evictions at once were both granted, and topics fell below their minimal ISR."""
     cluster = _cluster()
     for budget in (
         disruption.brokers(cluster, evictable=True),

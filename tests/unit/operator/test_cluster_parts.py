@@ -1,4 +1,4 @@
-"""One refused object, or one thing that nobody thought of, stops only its part of a Cluster, in a world in memory."""
+"""One refused object, or one unforeseen error, stops only its part of a Cluster, in a world in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_a_budget_that_is_refused_stops_nothing_and_is_mended_with_its_condition
 
 
 def test_a_service_whose_port_is_taken_stops_neither_etcd_nor_rolls_nor_the_budget() -> None:
-    """It was seen live: a second Cluster with a taken node port never got an etcd, and its budget stayed at 1."""
+    """Earlier, in a real cluster, a second Cluster with a taken node port never got an etcd, and its budget stayed at
+    1."""
     listeners = [
         {"name": "plain", "port": 9092, "type": "Internal"},
         {"name": "node", "port": 9095, "type": "NodePort", "nodePorts": {"first": 31000}},
@@ -106,7 +107,7 @@ def test_one_refusal_is_one_condition_and_a_roll_goes_on(object_: str, status: i
         networkPolicy={"enabled": True}, metadata={"etcd": {"members": 1, "snapshots": {"schedule": "0 * * * *"}}}
     )
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
-    scene.reconcile()  # everything is applied, and the roll has begun
+    scene.reconcile()  # all objects are applied, and the roll has begun
     scene.world.settle()
     scene.world.refusals[object_] = KubeError(status, "asking", "no")
     scene.rounds(14)
@@ -130,7 +131,7 @@ def test_a_part_that_needs_a_refused_one_says_so_and_is_not_done() -> None:
     assert scene.pods() == []
     assert scene.condition("MetadataReady") == ("True", "EtcdAnswers")
     failing = scene.reconciler.failing[scene.key]
-    assert [part for part, fails in failing.items() if fails] == ["BrokerConfig"], "an alert is about what is to blame"
+    assert [part for part, fails in failing.items() if fails] == ["BrokerConfig"], "an alert names only the cause"
     assert ("BrokersFailed", _troubles(scene)["Brokers"][1]) not in scene.world.warnings
 
 
@@ -141,7 +142,7 @@ def test_what_nobody_thought_of_stops_only_its_part() -> None:
     scene.rounds(12)
     said = "BootstrapService failed unexpectedly (KeyError): 'ports'"
     assert _troubles(scene) == {"BootstrapService": ("Unexpected", said)}
-    assert [reason for reason, _ in scene.world.warnings] == ["NotApplied", "BootstrapServiceFailed"], "told once"
+    assert [reason for reason, _ in scene.world.warnings] == ["NotApplied", "BootstrapServiceFailed"], "told only once"
     assert scene.status["version"] == "2"
 
 
@@ -166,7 +167,7 @@ def test_the_budget_lets_nobody_go_while_it_is_not_known_what_brokers_say() -> N
     scene.rounds(1)
     assert scene.budget() == 0
     assert "BrokerStates" in _troubles(scene)
-    assert scene.status["brokers"]["summary"] == "3/3", "nobody knows better than before"
+    assert scene.status["brokers"]["summary"] == "3/3", "without an answer the last summary stays"
 
 
 def test_an_api_server_that_lists_no_pods_is_told() -> None:
@@ -211,7 +212,7 @@ def test_the_status_has_room_for_every_part_at_once() -> None:
     definition = yaml.safe_load((CRDS / "clusters.yaml").read_text())
     (version,) = definition["spec"]["versions"]
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
-    assert len(scene.status["conditions"]) + 4 <= status["conditions"]["maxItems"], "more than that is refused"
+    assert len(scene.status["conditions"]) + 4 <= status["conditions"]["maxItems"], "more would be refused"
 
 
 def test_a_part_that_hangs_leaves_time_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the operator reads from a Cluster resource, and what it refuses."""
+"""The operator's reading of a Cluster resource, and the specs that it refuses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a Cluster's status says is so: while it is paused, while nobody answers, while several things go on."""
+"""A Cluster's status is true: while the Cluster is paused, while no broker answers, while several things go on."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def test_nothing_rolls_while_a_cluster_is_paused() -> None:
     assert scene.condition("Ready") == ("True", "BrokersServe")
     del scene.world.objects["Pod", "shop", "k-etcd-0"]
     scene.reconcile()
-    assert scene.condition("MetadataReady") == ("False", "EtcdAway"), "looking changes nothing"
+    assert scene.condition("MetadataReady") == ("False", "EtcdAway"), "a paused Cluster is still observed"
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1}))
     scene.rounds(1)
-    assert scene.condition("ConfigApplied") == ("Unknown", "NotAsked"), "the new one isn't applied"
+    assert scene.condition("ConfigApplied") == ("Unknown", "NotAsked"), "the new setting isn't applied"
     assert scene.kafka.dynamic == {}
     scene.pages.said = {}
     scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=False))
     scene.rounds(14)
-    assert scene.condition("Rolling") == ("False", "UpToDate"), "its end applies what was held back"
+    assert scene.condition("Rolling") == ("False", "UpToDate"), "the end of the pause applies the held-back changes"
     assert scene.condition("ConfigApplied") == ("True", "Applied")
     assert scene.kafka.dynamic == {"log.retention.ms": "1"}
     assert scene.status["version"] == "2"
@@ -75,14 +75,14 @@ def test_a_cluster_whose_brokers_do_not_answer_kafka_is_not_ready() -> None:
     answer, scene.kafka.cluster_id = scene.kafka.cluster_id, _nobody  # type: ignore[method-assign]
     scene.rounds(1)
     assert scene.condition("KafkaAnswers") == ("False", "NoAnswer")
-    assert scene.condition("Ready") == ("True", "BrokersServe"), "one that stops closes its connections"
+    assert scene.condition("Ready") == ("True", "BrokersServe"), "a stopping broker closes its connections"
     scene.now += timedelta(seconds=25)
     scene.rounds(1)
     assert scene.condition("Ready") == ("False", "KafkaDoesNotAnswer")
     assert "no broker answers" in scene.status["message"]
     scene.now += timedelta(seconds=1)
     scene.rounds(1)
-    assert scene.condition("Ready") == ("False", "KafkaDoesNotAnswer"), "it stays so"
+    assert scene.condition("Ready") == ("False", "KafkaDoesNotAnswer"), "the condition stays"
     scene.kafka.cluster_id = answer  # type: ignore[method-assign]
     scene.rounds(1)
     assert scene.condition("Ready") == ("True", "BrokersServe")
@@ -125,7 +125,8 @@ def test_etcd_does_not_hide_how_far_a_roll_is() -> None:
 
 
 def test_a_cluster_that_is_made_again_waits_for_what_kubernetes_takes_away() -> None:
-    """It was advised to rename one of them, while its predecessor's objects went by themselves."""
+    """Earlier, the status advised to rename one of the Clusters, while the predecessor's objects were being deleted
+    anyway."""
     scene = running(listeners=OUTSIDE)
     scene.cluster["metadata"]["uid"] = "another"
     del scene.cluster["status"]

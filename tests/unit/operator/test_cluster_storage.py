@@ -1,4 +1,4 @@
-"""Brokers' volumes that are added, grow, change their class and go, in a Kubernetes in memory."""
+"""Brokers' volumes that are added, grow, change their class or are removed, in a Kubernetes in memory."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ORDERS = [("orders", 0), ("orders", 1)]
 
 
 class Disks:
-    """The log directories of all brokers: what lies on a volume stays there when its pod goes."""
+    """The log directories of all brokers. The replicas on a volume stay there when its pod is deleted."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.lies: dict[tuple[str, str], dict[PartitionName, int]] = {}  # (pod, path) → partitions and their sizes
-        self.cordoned: dict[str, str] = {}  # pod → as its broker was told
-        self.room: dict[str, int] = {}  # path → bytes
+        self.cordoned: dict[str, str] = {}  # pod → the paths that its broker was told to cordon
+        self.room: dict[str, int] = {}  # path → its usable bytes
         self.moves_end = True
         self.asked = 0
 
@@ -46,7 +46,7 @@ class Disks:
         return str(dirs).split(",")
 
     def lost(self) -> list[tuple[str, str]]:
-        """Replicas on a volume that its broker doesn't have any more."""
+        """Replicas on a volume that their broker no longer has."""
         pods = self.scene.pods()
         return [
             (pod, path)
@@ -94,7 +94,7 @@ class Disks:
 
 @pytest.fixture
 def storage() -> Iterator[Any]:
-    """Makes a Cluster with some storage that runs, and its disks."""
+    """A function that makes a running Cluster with this storage, and its disks."""
     with patch("ottla.operator.emptying.admin_of") as admin:
 
         def made(given: Object, **spec: Any) -> tuple[Scene, Disks]:
@@ -209,15 +209,15 @@ def test_one_volume_becomes_two_and_pods_get_the_second_one_by_one(storage: Any)
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log", "/data/1/log")}
     assert claims(scene)["data-1-k-broker-2"]["spec"]["storageClassName"] == "fast"
     assert said(scene) == ("True", "AsWanted", "")
-    assert disks.asked == 0, "nothing goes, so no broker is asked"
+    assert disks.asked == 0, "no volume is removed, so no broker is asked"
 
 
 TWO = [{"size": "1Gi"}, {"size": "1Gi"}]
 
 
 def test_a_volume_comes_though_the_first_broker_decides(storage: Any) -> None:
-    """It is restarted last otherwise, and Kubernetes made no pod behind it: the first one that was restarted was gone
-    for good."""
+    """The deciding broker would otherwise be restarted last. But Kubernetes creates no pod behind a pod that lacks a
+    volume, so earlier the first restarted broker never came back."""
     scene, disks = storage({"size": "1Gi"})
     scene.pages.said[0] = Report(controls=True)
     store(scene, volumes=TWO)
@@ -227,7 +227,8 @@ def test_a_volume_comes_though_the_first_broker_decides(storage: Any) -> None:
 
 
 def test_a_volume_comes_though_a_broker_is_lost_meanwhile(storage: Any) -> None:
-    """Nobody may stop while it is away, and it comes back only once the others have their volume."""
+    """While the lost broker is away no other broker may stop, and it comes back only when the others have their
+    volume."""
     scene, disks = storage({"size": "1Gi"})
     store(scene, volumes=TWO)
     scene.reconcile()
@@ -261,8 +262,8 @@ def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None
     assert restarted(scene) == ["k-broker-0", "k-broker-1", "k-broker-2"]
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
     assert all(disks.lies[pod, "/data/1/log"].keys() == set(ORDERS) for pod in scene.pods())
-    assert set(disks.cordoned.values()) == {""}, "what isn't there any more isn't named any more"
-    assert "data-0-k-broker-0" in claims(scene), "volumes outlast the Cluster, and the spec"
+    assert set(disks.cordoned.values()) == {""}, "a path that is gone isn't cordoned any more"
+    assert "data-0-k-broker-0" in claims(scene), "volumes outlive the Cluster, and the spec"
     assert said(scene) == ("True", "AsWanted", "")
     asked = disks.asked
     scene.world.writes.clear()
@@ -289,7 +290,7 @@ def test_another_class_is_a_volume_of_another_id_and_the_data_follows(storage: A
     ids=["taken back", "another id"],
 )
 def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, corrected: list[Object]) -> None:
-    """As of a class whose name was mistyped: its pod waited for it for ever, whatever the spec said then."""
+    """As with a mistyped class. Earlier, the pod waited for the volume for ever, whatever the spec said later."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -305,11 +306,11 @@ def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, correcte
     wanted = tuple(f"/data/{each['id']}/log" for each in corrected)
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {wanted}
     assert scene.condition("Ready") == ("True", "BrokersServe")
-    assert said(scene) == ("True", "AsWanted", ""), "the claims that nobody waits for any more are no trouble"
+    assert said(scene) == ("True", "AsWanted", ""), "claims that no pod waits for are no trouble"
 
 
 def _with_a_claim_that_was_never_made(storage: Any) -> tuple[Scene, Disks]:
-    """The claim of a mistyped class is left, and all brokers serve without it."""
+    """The claim of a mistyped class is left over, and all brokers serve without it."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -329,12 +330,13 @@ def volumes_of_set(scene: Scene) -> list[str]:
 
 
 def test_a_volume_that_was_never_made_stays_away_when_its_brokers_pod_is_missing_for_a_look(storage: Any) -> None:
-    """Its claim counted as full, so the StatefulSet was made anew with it, and the broker's next pod waited for it."""
+    """Earlier, the claim counted as full, so the StatefulSet was created anew with it, and the broker's next pod waited
+    for it."""
     scene, disks = _with_a_claim_that_was_never_made(storage)
     del scene.world.objects["Pod", "shop", "k-broker-0"]  # evicted
     scene.reconcile()
     assert volumes_of_set(scene) == ["data-0"]
-    assert said(scene) == ("True", "AsWanted", ""), "nobody waits for that claim"
+    assert said(scene) == ("True", "AsWanted", ""), "no pod waits for that claim"
     scene.world.settle()
     scene.rounds(1)
     assert disks.paths("k-broker-0") == ["/data/0/log"]
@@ -355,7 +357,7 @@ def test_a_volume_that_was_never_made_stays_away_when_the_statefulset_is_made_an
 
 
 def test_a_volume_that_was_never_made_stays_away_while_the_pod_that_waited_for_it_is_restarted(storage: Any) -> None:
-    """StatefulSets make the next pod only some looks after the pod has gone."""
+    """A StatefulSet creates the next pod only some visits after the old pod is gone."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -381,7 +383,7 @@ def test_a_claim_that_an_older_operator_gave_up_is_noted_as_never_made(storage: 
 
 
 def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as_full(storage: Any) -> None:
-    """Somebody makes the class just then, and the waiting pod starts and gets replicas: they are not left behind."""
+    """Just then the class is created, and the waiting pod starts and gets replicas. These must not be left behind."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -394,7 +396,7 @@ def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as
     assert ("StatefulSet", "shop", "k-broker") not in scene.world.objects
     claim["spec"]["volumeName"], claim["status"] = "pv-1", {"phase": "Bound"}
     disks.lies["k-broker-0", "/data/1/log"] = {("late", 0): GIB}
-    del scene.world.objects["Pod", "shop", "k-broker-0"]  # and the pod is evicted before the next look
+    del scene.world.objects["Pod", "shop", "k-broker-0"]  # the pod is evicted before the next visit
     for _ in range(30):
         scene.rounds(1)
         assert disks.lost() == []
@@ -425,7 +427,7 @@ def test_a_claim_that_changes_while_it_is_noted_as_never_made_is_not_noted(stora
 
 @pytest.mark.parametrize("source", ["dataSource", "dataSourceRef", "selector"])
 def test_a_claim_that_is_to_get_a_volume_with_something_on_it_is_never_given_up(storage: Any, source: str) -> None:
-    """As somebody makes it to restore a broker's volume from a snapshot: that may take longer than a minute."""
+    """Such a claim may restore a broker's volume from a snapshot, which may take longer than a minute."""
     scene, _ = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -439,7 +441,8 @@ def test_a_claim_that_is_to_get_a_volume_with_something_on_it_is_never_given_up(
 
 
 def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(storage: Any) -> None:
-    """The waiting pod gets its volume just after claims are listed, gets replicas, and is gone when pods are."""
+    """Just after the claims are listed, the waiting pod gets its volume and then replicas; it is gone when the pods are
+    listed."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -469,7 +472,7 @@ def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(s
 
 
 def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -> None:
-    """The status had said that this helps."""
+    """Before this worked, the status had said already that it helps."""
     storage = {"size": "1Gi", "className": "fsat"}
     world = World()
     world.missing_classes = {"fsat"}
@@ -493,7 +496,7 @@ def test_a_replica_that_fits_nowhere_keeps_its_volume_and_is_named(storage: Any)
 
 
 def test_a_pod_that_started_since_is_asked_anew(storage: Any) -> None:
-    """Its predecessor had nothing there; it may have got something before it heard that it may not."""
+    """The pod's predecessor had no replicas there, but the new pod may get some before it is told of the cordon."""
     scene, disks = storage({"volumes": TWO})
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     while (
@@ -529,9 +532,11 @@ def test_a_volume_that_is_wanted_again_takes_replicas_again(storage: Any) -> Non
 
 
 def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_replicas(storage: Any) -> None:
-    """The operator dies just after the broker may place replicas there again, and the volume goes once more."""
+    """The operator dies just after it has allowed the broker to place replicas there again. Then the volume is removed
+    once more."""
     scene, disks = storage({"volumes": TWO})
-    scene.pages.said = dict.fromkeys(range(3), Report(risks={"offline": ("orders-0",)}))  # nobody is restarted
+    # so that no broker is restarted
+    scene.pages.said = dict.fromkeys(range(3), Report(risks={"offline": ("orders-0",)}))
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     scene.rounds(12)
     emptied_for = {
@@ -562,7 +567,8 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
 
 
 def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
-    """Its broker doesn't list what it couldn't open: the volume once counted as empty, and went with its records."""
+    """A broker doesn't list a log that it couldn't open. Earlier, the volume counted as empty, and was removed with the
+    log's records."""
     scene, disks = storage({"volumes": TWO})
     scene.pages.said = {broker: Report(offline=("orders-7",)) for broker in range(3)}
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
@@ -575,7 +581,7 @@ def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None
 
 
 def test_a_copy_that_somebody_began_onto_a_volume_that_goes_is_ended(storage: Any) -> None:
-    """It isn't listed among what lies there, and ends where the volume is gone."""
+    """The copy isn't listed among the volume's replicas, and would be lost with the volume."""
     name = ("orders", 0)
     there = LogDirectory("/data/1/log", sizes={name: GIB})
     going = LogDirectory("/data/0/log", arriving={name: GIB}, cordoned=True)
@@ -594,7 +600,8 @@ def test_a_cordon_that_somebody_took_back_is_set_again(storage: Any) -> None:
 
 
 def test_a_volume_that_is_kept_for_now_asks_nobodys_claims_to_grow(storage: Any) -> None:
-    """Neither those of another pool's larger volumes, nor the others where somebody let a single one grow."""
+    """Neither the claims of another pool's larger volumes grow, nor the other claims if a person has enlarged a single
+    one."""
     scene, disks = storage({"volumes": TWO})
     labels = next(iter(claims(scene).values()))["metadata"]["labels"]
     meta = {"namespace": "shop", "name": "data-0-k-a-0", "labels": labels}
@@ -618,7 +625,7 @@ def test_volumes_that_go_with_their_cluster_go_once_they_are_empty(storage: Any)
         assert disks.lost() == []
     assert sorted(claims(scene)) == [f"data-1-k-broker-{broker}" for broker in range(3)]
     assert ("VolumeDeleted", "volume data-0-k-broker-0 isn't wanted any more, and was emptied") in scene.world.events
-    assert set(disks.cordoned.values()) == {""}, "a volume of that number may be wanted again"
+    assert set(disks.cordoned.values()) == {""}, "a volume with this id may be wanted again"
 
 
 def test_the_operator_may_die_between_any_two_steps_of_a_removal(storage: Any) -> None:
@@ -647,7 +654,7 @@ FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
 
 
 def _scaled_down(scene: Scene, disks: Disks) -> None:
-    """From three brokers to two."""
+    """Scales the Cluster from three brokers to two."""
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
     scene.rounds(2)
@@ -658,8 +665,10 @@ def _scaled_down(scene: Scene, disks: Disks) -> None:
 
 
 def test_a_broker_that_comes_back_after_a_volume_was_replaced_restarts_nobody(storage: Any) -> None:
-    """Its old claim once counted as full: all brokers got the old volume again, and lost it again, in two rolls."""
-    scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))  # which follow the number of brokers
+    """Earlier, the broker's old claim counted as full: all brokers got the old volume again, and lost it again, in two
+    rolls."""
+    # factors that follow the number of brokers
+    scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     scene.rounds(40)
@@ -674,7 +683,8 @@ def test_a_broker_that_comes_back_after_a_volume_was_replaced_restarts_nobody(st
 
 
 def test_a_drained_brokers_volume_counts_as_full_when_the_broker_comes_back(storage: Any) -> None:
-    """It has got replicas again, nobody could take its note back since, and the volume goes while it has no pod."""
+    """The volume has got replicas again, but the note on its claim couldn't be removed. Then the volume is removed from
+    the spec while the broker has no pod."""
     scene, disks = storage({"volumes": TWO}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
     assert claims(scene)["data-0-k-broker-2"]["metadata"]["annotations"][EMPTIED_FOR] == DRAINED
@@ -698,9 +708,9 @@ def test_a_drained_brokers_volume_counts_as_full_when_the_broker_comes_back(stor
 def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes_back_has_it(
     storage: Any, dies: str
 ) -> None:
-    """The volume isn't wanted any more, and the others aren't done with it. The operator dies once it has asked for the
-    broker's pod, and the next one doesn't see that pod any more: nobody took the note back, and the volume went with
-    the replica that had come there."""
+    """The volume is no longer wanted, but the other brokers still have it. The operator dies after it has asked for the
+    broker's pod, and its successor doesn't see that pod any more. Earlier, the note on the claim stayed, and the volume
+    was removed with the replica that the broker had got there."""
     scene, disks = storage({"volumes": TWO}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
     disks.moves_end = False
@@ -730,7 +740,7 @@ def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes
 
 
 def test_whose_claims_are_full_again() -> None:
-    """Those of brokers that are wanted, and that a pod has or a StatefulSet, as it is or will be, gives to its pod."""
+    """The claims of wanted brokers that a pod has, or that a StatefulSet, old or new, gives to its pod."""
     pool = Pool("broker", 0, 3, volumes=(Volume("1Gi", None, 2),))
     noted = {
         f"data-{volume}-k-broker-{broker}": {
@@ -755,7 +765,7 @@ def test_whose_claims_are_full_again() -> None:
     }
     assert by_broker == {0: [0, 1, 2, 3], 1: [0, 1, 2], 2: [1, 2], 3: [], 4: []}
     assert len(found) == len({claim["metadata"]["name"] for claim in found})
-    noted["data-2-k-broker-2"]["metadata"]["annotations"] = {EMPTIED_FOR: "uid-7"}  # a pod that was asked, and is gone
+    noted["data-2-k-broker-2"]["metadata"]["annotations"] = {EMPTIED_FOR: "uid-7"}  # noted for a pod that is gone
     assert [claim["metadata"]["name"] for claim in come_back(pool, [stateful_set(3, 2)], noted, {})] == [
         "data-2-k-broker-0",
         "data-2-k-broker-1",
@@ -763,7 +773,7 @@ def test_whose_claims_are_full_again() -> None:
 
 
 def test_a_broker_that_stays_after_all_has_no_claim_that_counts_as_empty(storage: Any) -> None:
-    """The spec changes back when its claims say that it is drained, and its pod is still there."""
+    """The spec changes back when the broker's claims are noted as drained, but its pod still exists."""
     scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
@@ -797,7 +807,7 @@ def test_the_claims_of_a_pool_that_goes_say_that_nothing_is_on_them(storage: Any
 
 
 def test_claims_of_another_class_than_the_spec_says_are_told(storage: Any) -> None:
-    """As after a Cluster was deleted, and made again with another class."""
+    """As when a Cluster was deleted, and created anew with another class."""
     scene, _ = storage({"size": "1Gi", "className": "slow"})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "1Gi", "className": "fast"}))
     scene.rounds(3)

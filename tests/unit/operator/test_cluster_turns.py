@@ -1,5 +1,5 @@
-"""Restarts for changes, one pod of a Cluster at a time and for another operator one Cluster at a time, in a world in
-memory; and nothing is deleted by an old look."""
+"""Restarts for changes: one pod of a Cluster at a time, and for another release of the operator one Cluster at a time,
+in a world in memory. And nothing is deleted on outdated observations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _uids(scene: Scene, cluster: str) -> dict[str, str]:
 
 
 def test_another_operator_restarts_one_pod_at_a_time_and_etcd_first() -> None:
-    """etcd and a broker once went in one reconcile."""
+    """Earlier, etcd and a broker were restarted in one reconcile."""
     scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
     scene.restart(NEWER)
     scene.pages.decides = 0
@@ -71,7 +71,7 @@ def test_the_controller_that_decides_is_restarted_last_and_only_while_the_other_
     scene.rounds(1)
     scene.reconcile()
     assert _restarted(scene) == ["k-controller-0"]
-    scene.reconcile()  # it isn't back
+    scene.reconcile()  # the pod isn't back yet
     assert _restarted(scene) == ["k-controller-0"]
     assert scene.status["message"].startswith("Rolling controllers 1/3: waiting for k-controller-0 to be created")
     scene.world.settle()
@@ -86,7 +86,7 @@ def test_a_controller_that_is_stuck_is_replaced_once_the_spec_is_put_right() -> 
     scene.rounds(6)
     stuck = "k-controller-1, which is stuck: ImagePullBackOff: no such image"
     assert scene.status["message"] == f"Rolling 0/3: waiting for {stuck}"
-    assert _restarted(scene) == ["k-controller-1"], "one pod, whatever it is"
+    assert _restarted(scene) == ["k-controller-1"], "one pod of any kind"
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:3"))
     scene.rounds(14)
     assert scene.status["version"] == "3"
@@ -99,7 +99,7 @@ def _two() -> tuple[Scene, Scene]:
     first.rounds(1)
     assert first.status["operator"] == second.status["operator"] == {"release": "ottla:1 etcd:1"}
     first.restart(NEWER)
-    second.reconciler = first.reconciler  # one process looks after both
+    second.reconciler = first.reconciler  # one process has both Clusters
     return first, second
 
 
@@ -113,7 +113,7 @@ def test_another_operator_restarts_one_cluster_after_the_other() -> None:
     said = "the Cluster shop/a, whose pods are restarted for this version of the operator first"
     assert said in second.status["message"]
     assert second.condition("Rolling") == ("True", "Waiting")
-    assert second.budget() == 1, "nodes are drained meanwhile"
+    assert second.budget() == 1, "evictions are still allowed meanwhile"
     first.rounds(12)
     assert first.status["operator"] == {"release": "ottla:2 etcd:2 2"}
     second.rounds(14)
@@ -128,7 +128,7 @@ def test_the_turn_outlives_the_operator_and_its_restart_changes_nobodys() -> Non
     first.restart(NEWER)
     second.reconciler = first.reconciler
     before = _uids(first, "a")
-    first.rounds(3)  # it is the first that the new process sees
+    first.rounds(3)  # the new process sees this Cluster first
     assert _uids(first, "a") == before
     assert "the Cluster shop/b" in first.status["message"]
     second.rounds(14)
@@ -140,9 +140,9 @@ def test_no_pod_is_restarted_by_a_turn_that_could_not_be_written_down() -> None:
     first, _ = _two()
     before = _uids(first, "a")
     first.reconcile()
-    first.world.settle()  # Kubernetes has taken note
+    first.world.settle()  # Kubernetes has observed the new template
     first.rounds(1)
-    assert _uids(first, "a") == before, "it only took its turn"
+    assert _uids(first, "a") == before, "the first visit only takes the turn"
     first.reconcile()
     assert _uids(first, "a") != before
 
@@ -151,7 +151,7 @@ def test_a_cluster_outside_of_its_window_holds_up_nobody() -> None:
     first, second = _two()
     first.world.edit("Cluster", "a", lambda spec: spec.update(maintenanceWindows=NIGHTLY))
     first.rounds(1)
-    del first.cluster["status"]["operator"]  # what it was asked for is done: now there is another operator
+    del first.cluster["status"]["operator"]  # from now on the changes are another release's, and not the spec's
     first.rounds(3)
     assert "the next maintenance window" in first.status["message"]
     assert "turn" not in first.status.get("operator", {})
@@ -243,7 +243,7 @@ def test_how_a_cluster_stands(
     assert how is expected
 
 
-# ---- what goes wrong in the middle of an upgrade
+# ---- troubles in the middle of an upgrade
 
 
 SINGLE = {"replicas": 1, "storage": {"size": "1Gi"}}
@@ -271,7 +271,8 @@ def _by_turns(count: int, *scenes: Scene) -> None:
 
 @pytest.mark.parametrize("images", ["bad_images", "silent_images"])
 def test_a_bad_image_of_another_release_stops_at_the_first_cluster(images: str) -> None:
-    """Clusters of one broker once went down one after the other: no pod of the first was outdated any more."""
+    """Earlier, Clusters of one broker went down one after the other: after its restart, the first Cluster had no
+    outdated pod any more."""
     first, second = _two_of_one_broker()
     getattr(first.world, images).add("ottla:2")
     _upgraded(first, second)
@@ -286,7 +287,7 @@ def test_a_bad_image_of_another_release_stops_at_the_first_cluster(images: str) 
     assert said in second.status["message"]
     assert second.condition("Ready") == ("True", "BrokersServe")
     _upgraded(first, second, Defaults("ottla:3", "etcd:2", "3"))
-    if images == "silent_images":  # nobody can tell a broker that takes long from one that never comes
+    if images == "silent_images":  # a slow broker can't be told from one that never becomes ready
         del first.world.objects["Pod", "shop", "a-broker-0"]
     _by_turns(20, first, second)
     assert first.status["operator"] == second.status["operator"] == {"release": "ottla:3 etcd:2 3"}
@@ -319,7 +320,7 @@ def test_a_paused_cluster_keeps_its_turn_and_the_others_say_that_it_is_paused() 
 
 
 def test_a_pod_that_can_not_be_created_keeps_no_correction_of_etcd_or_of_controllers_from_getting_through() -> None:
-    """A quota once held their rolls for ever."""
+    """Earlier, a quota on pods held up these rolls for ever."""
     scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
     scene.rounds(10)
     scene.world.events.clear()
@@ -333,7 +334,7 @@ def test_a_pod_that_can_not_be_created_keeps_no_correction_of_etcd_or_of_control
 
     scene.world.edit("Cluster", "k", correct)
     scene.rounds(3)
-    assert _restarted(scene) == [], "it may come yet"
+    assert _restarted(scene) == [], "the pod may still be created"
     assert "Rolling etcd 0/3: waiting for k-broker-2 to be created" in scene.condition_message("Rolling")
     scene.now += timedelta(minutes=5)
     scene.rounds(12)
@@ -358,7 +359,7 @@ def test_a_pod_that_is_created_and_goes_again_counts_as_missing_anew() -> None:
 
 
 def test_a_pod_on_a_node_that_is_lost_is_not_waited_for_until_the_node_goes() -> None:
-    """It stays there, to be deleted, for as long as the node's object does."""
+    """The pod stays there, marked as deleted, for as long as the node's object exists."""
     now = datetime(2026, 5, 1, 12, tzinfo=UTC)
     set_ = {"metadata": {"name": "k-broker"}, "spec": {"replicas": 1}}
 
@@ -372,14 +373,14 @@ def test_a_pod_on_a_node_that_is_lost_is_not_waited_for_until_the_node_goes() ->
 
 @pytest.mark.parametrize("has_its_turn", [False, True])
 def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_cluster(has_its_turn: bool) -> None:
-    """All kinds once waited for Kubernetes to take note of what it had refused."""
+    """Earlier, all kinds waited until Kubernetes had observed an object that it had refused."""
     first, second = _two()
     first.cluster["status"]["operator"].update({"turn": True} if has_its_turn else {})
     first.world.refusals["apply StatefulSet a-etcd"] = KubeError(403, "applying", "a webhook says no")
     _by_turns(12, first, second)
     brokers = {f"a-broker-{number}" for number in range(3)}
     assert brokers.issubset(_restarted(first)), first.status["message"]
-    assert first.status["operator"] == {"release": "ottla:1 etcd:1"}, "its etcd isn't of this release"
+    assert first.status["operator"] == {"release": "ottla:1 etcd:1"}, "its etcd has the old release"
     assert "a webhook says no" in first.status["message"]
     _by_turns(14, first, second)
     assert second.status["operator"] == {"release": "ottla:2 etcd:2 2"}
@@ -390,11 +391,11 @@ def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_c
 
 
 def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> None:
-    """After an operator's start two Clusters once rolled at once."""
+    """Earlier, after a start of the operator two Clusters rolled at once."""
     first, second = _two()
     first.rounds(3)
     assert first.status["operator"]["turn"]
-    known: set[Ref] = {second.key}  # the other one's event comes later
+    known: set[Ref] = {second.key}  # the other Cluster's event comes later
     operator = Operator(Options(NEWER), first.world)  # type: ignore[arg-type]
     operator._known = known
     turns = Turns(operator._listed, lambda key: None)
@@ -402,7 +403,7 @@ def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> No
 
 
 def test_two_clusters_whose_statuses_both_have_the_turn_do_not_use_it_at_once() -> None:
-    """A status whose writing wasn't answered in time may be written after another Cluster was asked."""
+    """A status whose write had no answer in time may still be written after another Cluster has got the turn."""
     first, second = _two()
     for scene in (first, second):
         scene.cluster["status"]["operator"]["turn"] = True
@@ -438,7 +439,7 @@ def test_a_turn_that_could_not_be_written_down_is_not_kept() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) -> None:
-    """Whatever somebody changed in a spec, in the middle of an upgrade, once had that Cluster roll out of turn."""
+    """Earlier, any change of a spec in the middle of an upgrade let that Cluster roll out of turn."""
     first, second = _two()
     first.rounds(2)
     before = _uids(first, "b")
@@ -449,7 +450,7 @@ def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) 
 
 
 def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_soon_as_it_is_free() -> None:
-    """Each was looked at every three seconds, for as long as the others took."""
+    """Earlier, each waiting Cluster was visited every three seconds, for as long as the others took."""
     first, second = _two()
     first.rounds(3)
     second.rounds(2)
@@ -466,11 +467,11 @@ def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_s
     assert second.reconcile().requeue_after == QUIET_S
 
 
-# ---- nothing is deleted by an old look
+# ---- nothing is deleted on outdated observations
 
 
 def _about_to_restart(change: Callable[[Object], None], **spec: object) -> Scene:
-    """A Cluster whose next look restarts a pod for this change of its spec."""
+    """A Cluster whose next visit restarts a pod for this change of its spec."""
     scene = running(**spec)
     scene.world.edit("Cluster", "k", change)
     scene.reconcile()
@@ -487,7 +488,7 @@ def _newer_etcd(spec: Object) -> None:
 
 
 def _before_the_second_look(scene: Scene, change: Callable[[], None]) -> None:
-    """`change` happens between the look by which a restart was decided and the delete."""
+    """Makes `change` happen between the observation on which a restart was decided and the delete."""
     listed = scene.world.list
     looks = iter(range(100))
 
@@ -508,7 +509,7 @@ def test_a_pause_just_before_a_restart_is_honoured() -> None:
 
     _before_the_second_look(scene, pause)
     with pytest.raises(KubeError, match="it has changed"):
-        scene.reconcile()  # its status is somebody else's by now
+        scene.reconcile()  # the Cluster has changed since it was read
     assert _uids(scene, "k") == before
     assert _restarted(scene) == []
 
@@ -535,7 +536,7 @@ def test_a_pod_that_changed_after_the_second_look_is_looked_at_again() -> None:
     scene.world.get = get  # type: ignore[method-assign]
     scene.reconcile()
     assert _uids(scene, "k") == before
-    assert _restarted(scene) == [], "what wasn't done isn't told"
+    assert _restarted(scene) == [], "a restart that wasn't done isn't reported"
     scene.world.get = got  # type: ignore[method-assign]
     scene.reconcile()
     assert _restarted(scene) == ["k-broker-0"]
@@ -549,7 +550,7 @@ def test_a_member_that_went_just_before_another_is_restarted_keeps_that_one() ->
 
 
 def test_a_member_is_restarted_only_while_every_member_answers() -> None:
-    """Its pod is ready for some seconds after it has died: etcd itself is asked."""
+    """A pod stays ready for some seconds after its etcd has died, so etcd itself is asked."""
     scene = running(metadata={"etcd": {"members": 3}})
     scene.world.edit("Cluster", "k", _newer_etcd)
     answer = EtcdInMemory.status
@@ -574,11 +575,11 @@ def test_etcd_and_brokers_wait_for_each_other() -> None:
     long_ago = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-05-01T11:00:00Z"}
     scene.world.objects["Pod", "shop", "k-broker-1"]["status"]["conditions"] = [long_ago]
     scene.reconcile()
-    assert _restarted(scene) == ["k-etcd-0"], "who hasn't come back for long isn't waited for"
+    assert _restarted(scene) == ["k-etcd-0"], "a broker that has been away for long isn't waited for"
 
 
 def test_etcd_waits_for_a_broker_that_is_stuck_until_its_correction_serves() -> None:
-    """A broker that was replaced for a bad image, and a member of etcd, were once away at the same time."""
+    """Earlier, a broker that was replaced because of a bad image, and a member of etcd, were away at the same time."""
     scene = running(metadata={"etcd": {"members": 3}})
     scene.world.bad_images = {"ottla:bad"}
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:bad"))
@@ -611,7 +612,7 @@ def test_etcd_waits_for_a_broker_that_is_stuck_until_its_correction_serves() -> 
 
 
 def _lost_volume() -> tuple[Scene, Object]:
-    """A broker's pod, with a volume, for which no node has been found for hours."""
+    """A broker's pod with a volume, for which no node was found for hours."""
     scene = running(brokers={"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10})
     pod = scene.world.objects["Pod", "shop", "k-broker-2"]
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
@@ -645,7 +646,8 @@ def test_a_volume_is_not_deleted_for_a_pod_that_has_found_its_node_since() -> No
 
 
 def test_a_volume_is_not_deleted_for_a_pod_that_finds_its_node_after_the_second_look() -> None:
-    """The node is back in the very moment: the pod's deletion doesn't hold any more, and nothing else is deleted."""
+    """The node is back at this very moment: the pod's delete fails because the pod has changed, and no other object is
+    deleted."""
     scene, pod = _lost_volume()
     delete = scene.world.delete
 

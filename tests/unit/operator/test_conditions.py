@@ -1,4 +1,4 @@
-"""Conditions: their time moves only when they flip, and those of others stay."""
+"""Conditions: a condition's time moves only when its status flips, and conditions of other writers stay."""
 
 from datetime import UTC, datetime
 

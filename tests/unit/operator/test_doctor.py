@@ -1,4 +1,4 @@
-"""What `ottla operator doctor` finds in installations that the chart renders, and in some that were broken since."""
+"""The findings of `ottla operator doctor` in installations as the chart renders them, and in broken ones."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ VERSION = "0.1.0"
 
 @functools.cache
 def rendered(golden: str) -> bytes:
-    """The chart's objects and the definitions, pickled: a copy takes a hundredth of the time that YAML takes."""
+    """The chart's objects and the CRDs, pickled: unpickling takes a hundredth of the time of YAML."""
     paths = (GOLDEN / f"{golden}.yaml", *CRDS.glob("*.yaml"))
     return pickle.dumps([item for path in paths for item in yaml.safe_load_all(path.read_text())])
 
 
 class Kubernetes:
-    """The objects of a rendered chart, as if they had been applied; whoever asks may see everything."""
+    """The objects of a rendered chart, as if applied. The caller may read all of them."""
 
     def __init__(self, golden: str) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
@@ -69,17 +69,17 @@ class Kubernetes:
 
     @property
     def definition(self) -> Object:
-        """Of Clusters."""
+        """The CRD of Clusters."""
         return self.objects["CustomResourceDefinition", "", "clusters.ottla.dev"]
 
     @property
     def fields(self) -> Object:
-        """Of a Cluster's spec."""
+        """The fields of a Cluster's spec in the CRD."""
         schema: Object = self.definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
         fields: Object = schema["properties"]["spec"]["properties"]
         return fields
 
-    # ---- what `Kube` offers
+    # ---- the methods of `Kube`
 
     async def version(self) -> str:
         return self.git_version
@@ -95,7 +95,7 @@ class Kubernetes:
         return copy.deepcopy(found)
 
     async def create(self, wanted: Object) -> Object:
-        """A SubjectAccessReview, answered by the roles that are bound to the account."""
+        """Answers a SubjectAccessReview by the roles that are bound to the account."""
         self._check(wanted["kind"])
         return {**wanted, "status": {"allowed": self._allowed(wanted["spec"])}}
 
@@ -128,12 +128,12 @@ def looked(kube: Kubernetes, version: str = VERSION) -> list[Finding]:
 def test_what_the_chart_renders_has_all_that_it_needs(golden: str) -> None:
     findings = looked(Kubernetes(golden))
     assert [finding for finding in findings if finding.broken] == []
-    assert len(findings) == (4 if golden == "no-cluster-role" else 0), "it says what doesn't work without"
+    assert len(findings) == (4 if golden == "no-cluster-role" else 0), "each names what won't work"
     assert all("that is only for: " in finding.message for finding in findings)
 
 
 def test_a_cluster_that_is_fine_is_no_finding() -> None:
-    """All that is broken below is broken in this installation."""
+    """The tests below break parts of this installation, which has no findings itself."""
     kube = Kubernetes("default")
     kube.cluster("fine")
     assert looked(kube) == []

@@ -1,4 +1,4 @@
-"""etcd's list of members: from any state of it, step by step to what is wanted, and never without a majority."""
+"""etcd's list of members: step by step from any state to the wanted one, and never without a majority."""
 
 import itertools
 from typing import Any
@@ -67,7 +67,8 @@ def test_a_single_member_that_lost_its_data_waits_for_a_person() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 3), (1, 1)])
 def test_more_and_fewer_members(before: int, after: int) -> None:
-    """A world in which whoever may start does: it ends with what is wanted, and a majority answers all the time."""
+    """A world in which every member that may start does. In the end the list is as wanted, and a majority answers all
+    the time."""
     cluster, etcd = _cluster(after)
     present = [f"k-etcd-{number}" for number in range(before)]
     members = _members(cluster, *present)

@@ -1,4 +1,4 @@
-"""Requests to Kubernetes as they arrive: paths, applies, pages of lists, errors; and none without a difference."""
+"""Requests to Kubernetes as they arrive: paths, applies, pages of lists, errors; and no request if nothing differs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVICE = {
 
 
 class Api:
-    """An API server that remembers what it was asked and answers what it was told."""
+    """An API server that notes each request, and returns the prepared answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, str], str, Any]] = []
@@ -154,7 +154,8 @@ def test_a_status_is_written_for_the_version_that_was_read() -> None:
 
 
 def test_what_a_status_does_not_say_any_more_is_taken_out_at_every_depth() -> None:
-    """A Cluster's turn stands in a mapping of its status. One that didn't go held up all other Clusters for ever."""
+    """A Cluster's turn is in a mapping of its status. Earlier, a turn that stayed there held up all other Clusters for
+    ever."""
     resource = {
         "kind": "Cluster",
         "metadata": {"name": "k", "namespace": "n", "resourceVersion": "7"},

@@ -1,4 +1,5 @@
-"""One operator of several acts: the Lease changes hands when it is given back or not renewed, and never before."""
+"""Of several operators only one acts: the Lease changes hands when it is given back or not renewed, and never
+before."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ottla.operator.lease import Lease, LeaseLost
 
 
 class Leases:
-    """The API server's part: one Lease, replaced only by who has read its newest version."""
+    """A stand-in of the API server with one Lease, which only a caller with its newest version may replace."""
 
     def __init__(self) -> None:
         self.item: dict[str, Any] | None = None
@@ -83,7 +84,7 @@ def test_the_second_one_waits_until_the_first_one_gives_it_back() -> None:
 
 
 def test_who_may_not_read_the_lease_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """An operator without rights once waited for ever, and looked healthy."""
+    """Earlier, an operator without rights waited for ever, and looked healthy."""
 
     async def run() -> None:
         leases = Leases()
@@ -93,14 +94,14 @@ def test_who_may_not_read_the_lease_says_so(caplog: pytest.LogCaptureFixture) ->
         waiting = asyncio.ensure_future(lease.acquire())
         await asyncio.sleep(0.2)
         assert lease.trouble == "the lease system/ottla can't be had: reading: Kubernetes can't be reached"
-        assert [record.getMessage() for record in caplog.records] == [lease.trouble], "once"
+        assert [record.getMessage() for record in caplog.records] == [lease.trouble], "it is logged once"
         leases.away = False
         await asyncio.wait_for(waiting, 5)
         assert lease.trouble == ""
         other = _lease(leases, "b")
         standing_by = asyncio.ensure_future(other.acquire())
         await asyncio.sleep(0.1)
-        assert other.trouble == "", "who holds it is known"
+        assert other.trouble == "", "the holder is known"
         standing_by.cancel()
 
     asyncio.run(run())

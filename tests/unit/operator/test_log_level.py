@@ -1,4 +1,4 @@
-"""The operator's log level changes while it runs: it once took a restart."""
+"""The operator's log level changes while it runs. Earlier, that took a restart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_changed_file_changes_the_level(tmp_path: Path) -> None:
     file = tmp_path / "log.level"
     followed = FollowedLogLevel(file)
     followed.look()
-    assert now() == "info", "there is no file"
+    assert now() == "info", "without a file the level stays"
     for text, level in (("debug\n", "debug"), ("WARNING", "warning"), ("info", "info"), ("error", "error")):
         file.write_text(text)
         followed.look()
@@ -40,7 +40,7 @@ def test_a_changed_file_changes_the_level(tmp_path: Path) -> None:
         assert logging.getLogger("kopf").level == max(logging.getLogger().level, logging.WARNING)
     file.unlink()
     followed.look()
-    assert now() == "error", "it stays as it is"
+    assert now() == "error", "the level stays"
 
 
 def test_what_is_no_level_is_told_once_and_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

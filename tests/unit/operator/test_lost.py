@@ -1,4 +1,4 @@
-"""When a volume counts as lost: by what the scheduler says, in the words of every release, and for how long."""
+"""When a volume counts as lost: by the scheduler's message, in the wording of every release, and after some time."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Which topics without a resource are deleted, and which wait for a person."""
+"""Topics without a resource: the ones that are deleted, and the ones that wait for a person's confirmation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_who_is_an_orphan() -> None:
 
 
 def remade(*numbers: int) -> list[Orphan]:
-    """Topics whose resources were deleted and made again under their names."""
+    """Topics whose resources were deleted and created again under their names."""
     return orphans(
         [owned(number) for number in numbers], [resource(number, uid=f"v-{number}") for number in numbers], {}
     )
@@ -75,9 +75,9 @@ def test_a_resource_that_was_made_again_claims_what_goes_with_the_one_before_it(
     assert [orphan.remade for orphan in remade(1)] == [True]
     again = resource(1, uid="v-1")
     assert orphans([owned(1, "Retain")], [again], {}) == []
-    assert orphans([owned(1)], [again], {"u-1": DeletionPolicy.RETAIN}) == [], "as it was seen last"
-    assert orphans([owned(1, "Held")], [again], {}) == [], "it waited, and has an owner now"
-    assert orphans([owned(1)], [again, resource(8, topic="t-1")], {}) == [], "another one wants it as it is"
+    assert orphans([owned(1)], [again], {"u-1": DeletionPolicy.RETAIN}) == [], "by the policy that was seen last"
+    assert orphans([owned(1, "Held")], [again], {}) == [], "the topic waited, and has an owner now"
+    assert orphans([owned(1)], [again, resource(8, topic="t-1")], {}) == [], "another resource wants the topic as it is"
     watch = Disappearances()
     first = judge(watch, 0.0, remade(1))
     assert (first.due, names(first.settling), first.look_again_s) == ((), ["t-1"], SETTLE_S)
@@ -85,12 +85,13 @@ def test_a_resource_that_was_made_again_claims_what_goes_with_the_one_before_it(
 
 
 def test_a_resource_that_was_made_again_to_retain_takes_the_topic_over() -> None:
-    """`kubectl replace --force` of a Topic whose policy is Retain from now on."""
+    """As `kubectl replace --force` of a Topic whose policy now is Retain."""
     assert orphans([owned(1)], [resource(1, uid="v-1", deletion_policy=DeletionPolicy.RETAIN)], {}) == []
 
 
 def test_a_resource_that_another_operator_gave_the_topic_keeps_it() -> None:
-    """It was made again under a release that knew no predecessors, with fewer partitions: the mark stayed."""
+    """An older release of the operator knew no predecessors. The resource was created again with fewer partitions, so
+    the old mark stayed."""
     again = resource(1, uid="v-1")
     assert orphans([owned(1)], [again], {}, {"v-1"}) == []
     assert [orphan.remade for orphan in orphans([owned(1)], [again], {}, {"u-1"})] == [True]
@@ -102,7 +103,7 @@ def test_many_that_were_made_again_are_taken_over_and_need_no_person() -> None:
     assert (len(verdict.taken_over), names(verdict.held), verdict.settling) == (11, ["t-11"], ())
     assert names(judge(watch, 1.0, [*remade(0), *lost(11)], confirmed=verdict.token).due) == ["t-11"]
     later = judge(watch, 1000.0, remade(0))
-    assert (later.due, names(later.taken_over)) == ((), ["t-0"]), "a confirmation is of what its sentence named"
+    assert (later.due, names(later.taken_over)) == ((), ["t-0"]), "a confirmation counts for the named topics only"
 
 
 def test_one_that_was_made_again_with_its_definition_or_its_cluster_is_taken_over() -> None:
@@ -129,7 +130,7 @@ def test_a_mark_is_read_as_it_was_written() -> None:
 
 
 def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
-    """As after a namespace was deleted: the volumes are bound again, and the Topics aren't applied yet."""
+    """As after a namespace was deleted: the volumes are bound again, but the Topics aren't applied yet."""
     watch = Disappearances()
     of_before = orphans([owned(1, cluster="c-0")], [], {})
     judge(watch, 0.0, of_before, of=1)
@@ -138,12 +139,12 @@ def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
     both = [*of_before, *lost(2)]
     judge(watch, 1001.0, both)
     later = judge(watch, 1020.0, both)
-    assert (names(later.due), names(later.held)) == (["t-2"], ["t-1"]), "what was seen under this Cluster goes"
+    assert (names(later.due), names(later.held)) == (["t-2"], ["t-1"]), "t-2 was seen under this Cluster"
     assert names(judge(watch, 1030.0, of_before, confirmed=held.token).due) == ["t-1"]
 
 
 def test_topics_that_kubernetes_does_not_remember_wait_however_few() -> None:
-    """As after Kubernetes was restored to a state from before they were made: its Cluster is the same one."""
+    """As after Kubernetes was restored to a state from before the Topics, with the same Cluster."""
     watch = Disappearances()
     gone = lost(66)
     judge(watch, 0.0, gone, of=1)
@@ -193,11 +194,11 @@ def test_more_than_a_tenth_waits_until_somebody_confirms_these() -> None:
     assert len(judge(watch, 200.0, gone, confirmed=held.token).due) == 11
     one_more = lost(50)
     judge(watch, 300.0, one_more)
-    assert len(judge(watch, 320.0, one_more).due) == 1, "what was confirmed doesn't count as unasked for"
+    assert len(judge(watch, 320.0, one_more).due) == 1, "confirmed deletions don't count towards the limit"
 
 
 def test_what_was_confirmed_stays_confirmed_until_it_is_done() -> None:
-    """Thousands of topics aren't deleted in one go."""
+    """Thousands of topics aren't deleted in one sweep."""
     watch = Disappearances()
     gone = lost(*range(20))
     token = judge(watch, 0.0, gone).token
@@ -205,7 +206,7 @@ def test_what_was_confirmed_stays_confirmed_until_it_is_done() -> None:
     rest = judge(watch, 2.0, gone[12:], confirmed=token)
     assert (len(rest.due), rest.held) == (8, ())
     assert judge(watch, 3.0, [], confirmed=token).due == ()
-    assert judge(watch, 50.0, gone[12:]).due == (), "those have been owned again in between"
+    assert judge(watch, 50.0, gone[12:]).due == (), "these topics had owners again in between"
 
 
 def test_a_deletion_that_fails_counts_once() -> None:

@@ -1,4 +1,4 @@
-"""Settings of single brokers: what is refused, how each reaches its broker, and how that is told."""
+"""Settings of single brokers: the refused ones, the way of each to its broker, and the status."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CLUSTER = parse_cluster(
 
 
 class ReadingPages(Pages):
-    """Each broker says with which file it was started: with the ConfigMap as it was when its pod was first asked."""
+    """Each broker reports the file that it was started with: the ConfigMap as it was when its pod was first asked."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def restarted(scene: Scene) -> list[str]:
     return [message for reason, message in scene.world.events if reason == "RollingRestart"]
 
 
-# ---- what is refused
+# ---- refused settings
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_a_spec_that_is_refused_leaves_the_brokers_as_they_were() -> None:
 
 
 def test_no_setting_that_is_told_to_running_brokers_is_a_password() -> None:
-    """It would be seen as null, and set again for ever."""
+    """A password would be reported as null, and so be set again for ever."""
     config = {name: "1" for name, one in BROKER.items() if one.sensitive and not is_reserved(name)}
     assert config
     assert not parse_overrides([{"broker": 0, "config": config}], Settings({}, {}))[0].dynamic
 
 
-# ---- dynamic ones
+# ---- dynamic settings
 
 
 def test_what_can_change_while_a_broker_runs_is_told_to_it_alone_and_restarts_nobody() -> None:
@@ -142,7 +142,8 @@ def test_what_can_change_while_a_broker_runs_is_told_to_it_alone_and_restarts_no
 
 
 def test_what_somebody_else_gave_to_a_broker_is_taken_back() -> None:
-    """As from all brokers; but for what the operator sets, and what Kafka's tools set while they copy."""
+    """As with settings of all brokers, except the ones that the operator sets itself or that Kafka's tools set during
+    copies."""
     scene = running(configOverrides=[override(0, log_retention_ms="5")])
     kept = {
         "leader.replication.throttled.rate": "1000",
@@ -200,7 +201,7 @@ def test_brokers_that_are_too_old_to_say_what_each_has_are_no_failure() -> None:
         assert "older than the operator" in scene.status["message"]
 
 
-# ---- static ones
+# ---- static settings
 
 
 def test_what_needs_a_restart_restarts_that_broker_alone() -> None:
@@ -227,7 +228,7 @@ def test_what_needs_a_restart_restarts_that_broker_alone() -> None:
     assert "broker-1.properties" not in scene.world.objects["ConfigMap", "shop", "k-config"]["data"]
     scene.restart()
     scene.rounds(6)
-    assert len(restarted(scene)) == 2, "it is asked of brokers, not remembered"
+    assert len(restarted(scene)) == 2, "the state is the brokers', not in the operator's memory"
 
 
 def test_a_restart_that_was_begun_ends_after_the_operators_own() -> None:
@@ -254,7 +255,7 @@ def test_settings_of_all_and_of_one_that_change_together_restart_each_broker_onc
 
 
 def test_a_file_that_kubernetes_refuses_restarts_nobody() -> None:
-    """The broker would come back with what it had, and be restarted again, for ever."""
+    """Otherwise the broker would come back with its old file, and be restarted again for ever."""
     scene = reading()
     scene.world.refusals["apply ConfigMap k-config"] = RuntimeError("a webhook says no")
     overridden(scene, override(1, socket_listen_backlog_size="77"))
@@ -271,7 +272,7 @@ def test_a_broker_that_does_not_say_how_it_was_started_is_not_restarted() -> Non
     assert scene.status["message"] == "configOverrides: broker 1 doesn't say with which settings it was started"
 
 
-# ---- brokers that aren't there
+# ---- brokers that don't exist
 
 
 def test_settings_of_a_broker_that_is_not_there_wait_for_it_and_say_so() -> None:
@@ -284,7 +285,7 @@ def test_settings_of_a_broker_that_is_not_there_wait_for_it_and_say_so() -> None
     scene.rounds(6)
     assert scene.kafka.own[3] == {DYNAMIC: "5"}
     assert scene.condition("OverridesApplied") == ("True", "Applied")
-    assert restarted(scene) == [], "it began with them"
+    assert restarted(scene) == [], "the new broker started with its settings"
 
 
 def test_a_broker_with_settings_of_its_own_can_go() -> None:
@@ -316,11 +317,12 @@ def test_addresses_outside_are_nobody_elses_to_take_back() -> None:
     assert not [each for each in scene.world.events[told:] if each[0] == "SettingsChanged"]
 
 
-# ---- what the pod does
+# ---- the pod's command
 
 
 def started(broker: int, files: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs what the broker's pod would run, which tells its arguments; its folders are in this one."""
+    """Runs the command of the broker's pod, with folders below `folder`; in place of `ottla` it prints the
+    arguments."""
     for name, text in files.items():
         (folder / name).write_text(text)
     *shell, script = broker_pods.broker_set(CLUSTER, CLUSTER.pools[0], 3)["spec"]["template"]["spec"]["containers"][0][

@@ -1,4 +1,4 @@
-"""The operator's page: its metrics are Prometheus', and a watch that has gone silent is noticed."""
+"""The operator's page: its metrics are in Prometheus' format, and a watch that has gone silent is noticed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_watch_is_dead_when_what_was_read_is_not_told() -> None:
     watched.told(key, "1", gone=False)
     watched.read(key, "1")
     now += 10 * SILENT_S_MAX
-    assert not watched.dead  # nothing has changed: silence is right
+    assert not watched.dead  # nothing has changed, so the watch is rightly silent
     watched.read(key, "2")
     now += SILENT_S_MAX - 1
     watched.read(key, "2")

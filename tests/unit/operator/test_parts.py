@@ -1,4 +1,4 @@
-"""The table of a reconcile's parts: what is done, what isn't, and what is said of it."""
+"""The table of a reconcile's parts: which parts are carried out, which aren't, and the reports of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md says is shown by a test, is: the tests are there, and no line of the two lists is missing."""
+"""The tests that docs/kubernetes.md names as proofs exist, and its two lists of promises are complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_every_promise_names_tests_that_are_there(pytestconfig: pytest.Config) -
     on_kubernetes = _defined(root / "tests/e2e")
     for number, promise, shown_by in lines:
         named = re.findall(r"`(test_\w+)`( \(e2e\))?", shown_by)
-        assert named or "not yet" in shown_by, f"{number}, {promise}: nothing shows it, and it doesn't say so"
+        assert named or "not yet" in shown_by, f"{number}, {promise}: it has no test, and doesn't say so"
         for test, mark in named:
             assert test in everywhere, f"{number}, {promise}: there is no {test}"
             assert (test in on_kubernetes) == bool(mark), f"{number}, {promise}: {test} runs elsewhere"

@@ -1,4 +1,5 @@
-"""The operator's queue: each key once, one at a time, again after a failure, never when gone."""
+"""The operator's queue: each key once, one at a time, again after a failure, and never again when its object is
+gone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

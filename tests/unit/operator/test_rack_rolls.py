@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md promises of rolls by racks (`spec.rolling.maxUnavailable`), where it is hardest to keep."""
+"""The promises of docs/kubernetes.md on rolls by racks (`spec.rolling.maxUnavailable`), in the hardest cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = ["k-a-0", "k-a-1", "k-a-2", "k-b-100", "k-b-101", "k-b-102"]
 
 
 def _pools(*racks: str | None) -> dict[str, Any]:
-    """Pools a and b of three brokers each, of these racks."""
+    """Pools a and b of three brokers each, in these racks."""
     made: list[dict[str, Any]] = []
     for name, first, rack in zip("ab", (0, 100), racks, strict=True):
         made.append({"name": name, "firstId": first, "replicas": 3} | ({} if rack is None else {"rack": rack}))
@@ -27,7 +27,7 @@ def _pools(*racks: str | None) -> dict[str, Any]:
 
 
 def _until_away(scene: Scene, pod: str) -> None:
-    """A roll, up to where that pod was restarted and isn't back."""
+    """A roll up to the moment when this pod was restarted and isn't back yet."""
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     for _ in range(12):
         scene.reconcile()
@@ -49,7 +49,7 @@ def test_a_limit_beyond_one_rack_that_all_have_leaves_the_active_controller() ->
 
 
 def test_one_rack_only_takes_nobody_whom_a_partition_needs() -> None:
-    """All brokers are of one rack, and any two of them together break something."""
+    """All brokers are in one rack, and any two of them together would endanger a partition."""
     scene = _racked(brokers=_pools("z", "z"), rolling={"maxUnavailable": "100%"})
     scene.pages.together_unsafe = {0, 1, 2, 100, 101, 102}
     assert _roll(scene) == [[0], [1], [2], [100], [101], [102]]
@@ -61,7 +61,7 @@ def test_brokers_without_a_rack_go_one_by_one_beside_a_pool_that_has_one() -> No
 
 
 def test_brokers_that_do_not_say_their_rack_yet_go_one_by_one() -> None:
-    """No node told a rack: the label is missing on all of them."""
+    """No node has told a rack, so the label is missing on all pods."""
     brokers = {"replicas": 3, "storage": {"size": "1Gi"}, "rackKey": "zone"}
     scene = running(brokers=brokers, rolling={"maxUnavailable": 3})
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
@@ -82,7 +82,7 @@ def test_a_pause_holds_back_who_would_go_beside_others() -> None:
         scene.reconcile()
     assert scene.pods() == [pod for pod in ALL if pod != "k-a-1"]
     scene.rounds(3)
-    assert scene.pods() == ALL, "Kubernetes brings back who was away"
+    assert scene.pods() == ALL, "Kubernetes brings the missing pod back"
     assert scene.condition("Rolling") == ("False", "SpecPaused")
 
 
@@ -98,7 +98,7 @@ def test_a_pause_between_the_two_looks_holds_back_who_would_go_beside_others() -
         await look_again(found)
 
     with patch.object(Found, "look_again", and_a_pause), pytest.raises(KubeError, match="it has changed"):
-        scene.reconcile()  # its status isn't written: the next visit is about the Cluster as it is now
+        scene.reconcile()  # the status isn't written, because the Cluster has changed: the next visit sees the pause
     assert looks == 1
     assert "k-a-2" in scene.pods()
 
@@ -128,7 +128,7 @@ def test_a_broker_that_went_by_itself_lets_no_roll_begin() -> None:
 
 
 class _StartedWith(Pages):
-    """Each broker says with which file it was started: with the one that there was when its pod was first asked."""
+    """Each broker reports the file that it was started with: the one that there was when its pod was first asked."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def _with_files() -> Scene:
 
 
 def _given_together(scene: Scene, rounds: int = 12) -> list[list[str]]:
-    """Who was away at once, step by step, until nobody goes any more."""
+    """The pods that were away at once, step by step."""
     steps = []
     for _ in range(rounds):
         for _ in range(5):
@@ -171,10 +171,11 @@ def _own(broker: int, size: int) -> dict[str, Any]:
 
 
 def test_settings_of_single_brokers_that_no_broker_starts_with_cost_one_pod() -> None:
-    """Broker 2 had none of them, and counted as the proof of them all: two brokers went at once, and none came back."""
+    """Earlier, broker 2, which has none of these settings, counted as the proof of them all: two brokers were restarted
+    at once, and neither came back."""
     scene = _with_files()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(configOverrides=[_own(0, 7), _own(1, 8)]))
-    scene.world.refused_pods = {"k-a-0", "k-a-1"}  # neither starts
+    scene.world.refused_pods = {"k-a-0", "k-a-1"}  # neither pod starts
     assert _given_together(scene, 4) == [["k-a-0"]] * 4
     scene.world.edit("Cluster", "k", lambda spec: spec.pop("configOverrides"))
     scene.world.refused_pods = set()

@@ -1,4 +1,4 @@
-"""The record of the Topics that Kubernetes has had, as a ConfigMap."""
+"""The record of the Topics that this Kubernetes has had, in a ConfigMap."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_seventy_thousand_topics_fit_into_a_config_map() -> None:
 
 
 def remember(kube: KubeStandIn, new: list[str], named: list[str], cluster_uid: str = "c-1") -> Remembered:
-    """Reads, adds, and reads again."""
+    """Reads the record, adds Topics, and reads it again."""
 
     async def whole() -> Remembered:
         memory = TopicMemory(kube)
@@ -93,7 +93,7 @@ def test_a_cluster_takes_over_the_record_of_the_one_that_had_its_name_before() -
     ids=["nobody's", "of a Deployment", "of another Cluster", "labelled as the record is"],
 )
 def test_somebody_elses_config_map_is_not_taken_over_for_the_record(metadata: Object) -> None:
-    """It got the Cluster as its owner, and was deleted with the Cluster."""
+    """Earlier, such a ConfigMap got the Cluster as its owner, and was deleted with the Cluster."""
     kube = KubeStandIn()
     kube.put("ConfigMap", "main-topics", data={"topics.txt": "orders"}, metadata=metadata)
     before = kube.backup()
@@ -102,11 +102,11 @@ def test_somebody_elses_config_map_is_not_taken_over_for_the_record(metadata: Ob
     assert kube.writes == []
     assert kube.objects == before
     memory = asyncio.run(TopicMemory(kube).read(MAIN, "c-1"))
-    assert not memory.has(A), "the topic is held when its Topic goes"
+    assert not memory.has(A), "so the topic will be held when its Topic is deleted"
 
 
 def test_a_record_that_was_left_without_an_owner_is_taken_over() -> None:
-    """The objects of the Cluster before were orphaned, or a backup was restored without owners."""
+    """The old Cluster's objects were orphaned, or a backup was restored without owners."""
     kube = KubeStandIn()
     remember(kube, [A], [A], "c-1")
     left = kube.objects["ConfigMap", "shop", "main-topics"]
@@ -119,7 +119,7 @@ def test_a_record_that_was_left_without_an_owner_is_taken_over() -> None:
 
 
 def test_a_record_that_has_changed_since_it_was_read_is_not_written() -> None:
-    """As when Kubernetes is restored between a look and the write that follows from it."""
+    """As when Kubernetes is restored between a read and the write that follows from it."""
 
     async def scene() -> None:
         kube = KubeStandIn()
@@ -137,8 +137,8 @@ def test_a_record_that_has_changed_since_it_was_read_is_not_written() -> None:
 
 
 def test_a_record_that_was_made_since_none_was_found_is_not_written() -> None:
-    """As when Kubernetes is restored between a look that found no record and the write that follows from it: the
-    record became what the operator had in memory, and Topics that Kubernetes had never had counted as deleted."""
+    """As when Kubernetes is restored between a read that found no record and the write that follows from it. Earlier,
+    the operator's memory became the record, and Topics that Kubernetes had never had counted as deleted."""
 
     async def scene() -> None:
         kube = KubeStandIn()

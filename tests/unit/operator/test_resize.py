@@ -1,4 +1,4 @@
-"""How far a resize is, by what the node says of the pod: a table."""
+"""The progress of a resize, by the node's status of the pod: a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SET: Object = {
     "status": {"updateRevision": "k-2"},
 }
 DONE, WAITS, REFUSED, ASK = "done", "waits", "refused", "to be asked for"
-NEVER = -1  # Kubernetes didn't take the request yet
+NEVER = -1  # Kubernetes hasn't taken the request yet
 
 
 def _told(kind: str, reason: str = "", about: int | None = 7) -> Object:
@@ -92,7 +92,8 @@ def test_how_far_it_is(spec: Object, status: Object, after_s: int, expected: str
     [("250000u", "250m"), ("1e-1", "100m"), ("1e+3", "1000"), (".5", "500m"), ("5e8n", "500m"), ("2.", "2")],
 )
 def test_a_quantity_is_the_same_in_other_words(said: str, told: str) -> None:
-    """The API server writes quantities in its own way; one that seemed to be another was asked for again and again."""
+    """The API server writes quantities in its own way. Earlier, a quantity that seemed to differ was asked for again
+    and again."""
     wanted = _of_set({"requests": {"cpu": said}})
     pod = {"spec": {"containers": [{"name": "broker", "resources": {"requests": {"cpu": told}}}]}}
     assert lacking(wanted, pod) == ""
@@ -102,7 +103,7 @@ def test_a_quantity_is_the_same_in_other_words(said: str, told: str) -> None:
 
 
 def test_what_else_a_pod_has_stays_as_it_is() -> None:
-    """A webhook has given it a container beside the broker, and devices to both."""
+    """A webhook has given the pod a container beside the broker, and devices to both."""
     claims = {"claims": [{"name": "device"}]}
     beside = {"name": "beside", "resources": {"requests": {"cpu": "1"}, **claims}}
     pod = {"spec": {"containers": [{"name": "broker", "resources": {**OLD, **claims}}, beside]}}

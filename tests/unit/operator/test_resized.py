@@ -1,4 +1,5 @@
-"""Brokers get other resources in place: in a Kubernetes in memory that does it, can't (yet), or doesn't offer it."""
+"""Brokers get other resources in place, in a Kubernetes in memory that does it, can't do it (yet), or doesn't offer
+it."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ def test_an_api_server_that_does_not_offer_it_has_everybody_restarted() -> None:
 
 
 def guaranteed(scene: Scene) -> None:
-    """Another class of service than before."""
+    """Asks for another QoS class."""
     change(scene, {"requests": {"cpu": "1", "memory": "1024Mi"}, "limits": {"cpu": "1", "memory": "1024Mi"}})
 
 
@@ -146,13 +147,13 @@ def taken_away(scene: Scene) -> None:
 
 
 def less_memory(scene: Scene) -> None:
-    """As Kubernetes 1.33 refuses it."""
+    """Asks for less memory, which Kubernetes 1.33 refuses."""
     scene.world.lowers_memory = False
     change(scene, LESS)
 
 
 def restarting_container(scene: Scene) -> None:
-    """A webhook has given the containers a policy of their own."""
+    """A webhook has given the containers a restart policy for resizes."""
     for broker in range(3):
         policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
         pod(scene, broker)["spec"]["containers"][0]["resizePolicy"] = policy
@@ -216,7 +217,7 @@ def test_less_memory_is_given_in_place_where_kubernetes_takes_it() -> None:
     ],
 )
 def test_what_would_be_refused_to_the_successor_too_costs_no_pod(status: int, refusal: str) -> None:
-    """A broker that was deleted for it would be missing until a person came."""
+    """Otherwise the deleted broker would be missing until a person came."""
     scene = before()
     uids = births(scene)
     scene.world.refusals["resize Pod k-broker-0"] = KubeError(
@@ -258,7 +259,7 @@ def test_another_operator_goes_on_with_it_and_asks_for_nothing_twice() -> None:
 
 
 def test_back_again_is_a_resize_too() -> None:
-    """The StatefulSet has the revision again by which its pods were made."""
+    """The StatefulSet again has the revision with which its pods were created."""
     scene = before()
     uids = births(scene)
     change(scene, MORE)
@@ -306,7 +307,7 @@ def test_a_pod_that_was_resized_is_restarted_for_another_change() -> None:
 
 def test_a_pod_that_a_too_small_limit_keeps_down_is_replaced() -> None:
     scene = before()
-    scene.world.bad_images.add("ottla:1")  # as far as the operator sees: its container doesn't come up
+    scene.world.bad_images.add("ottla:1")  # to the operator the pod looks like this: its container doesn't start
     scene.rounds(2)
     change(scene, MORE)
     scene.rounds(3)

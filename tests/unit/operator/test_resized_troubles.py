@@ -1,4 +1,5 @@
-"""Resizes that others change, that wait, or that can't be judged: none goes on for ever, and none stops the rest."""
+"""Resizes that others change, that wait, or that can't be judged: none continues for ever, and none stops other
+work."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ WINDOW = [{"cron": "0 2 * * *", "durationMinutes": 60}]
 
 
 def capped(what: str, item: Object) -> None:
-    """A webhook lets no container have more memory than before."""
+    """A webhook that allows no container more memory than before."""
     if what == "resize":
         item["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1024Mi"
 
@@ -27,7 +28,7 @@ def asked(scene: Scene) -> list[str]:
 
 
 def pools(first: Object | None = None, second: Object | None = None) -> list[Object]:
-    """Two, with what is said of them."""
+    """Two pools, with these fields changed."""
     of_first: Object = {"name": "a", "firstId": 0, "replicas": 1}
     of_second: Object = {"name": "b", "firstId": 100, "replicas": 2}
     return [of_first | (first or {}), of_second | (second or {})]
@@ -41,11 +42,11 @@ def open_window(scene: Scene) -> None:
     scene.now = scene.now.replace(hour=2, minute=10) + timedelta(days=1)
 
 
-# ---- what others make of them
+# ---- resizes that others change
 
 
 def test_a_resize_that_a_webhook_changes_is_asked_for_once_and_then_a_restart() -> None:
-    """It was asked for at each look, without end."""
+    """Earlier, the resize was asked for at every visit, without end."""
     scene = before()
     uids = births(scene)
     scene.world.webhook = capped
@@ -98,7 +99,7 @@ def test_what_somebody_takes_back_before_it_is_done_is_not_asked_for_again() -> 
 
 
 def test_five_minutes_begin_when_kubernetes_takes_the_request() -> None:
-    """A request that failed for long counted as a node that was slow for long."""
+    """Earlier, a request that failed for long counted as a node that was slow for long."""
     scene = before()
     uids = births(scene)
     scene.world.refusals["resize Pod k-broker-0"] = KubeError(500, "patching Pod k-broker-0", "a webhook is away")
@@ -117,7 +118,7 @@ def test_five_minutes_begin_when_kubernetes_takes_the_request() -> None:
 
 
 def test_five_minutes_begin_though_the_answer_was_lost() -> None:
-    """The operator died between the request and its note that Kubernetes took it."""
+    """The operator died between the request and its note that Kubernetes had taken it."""
     scene = before()
     uids = births(scene)
     scene.world.node_says["k-broker-0"] = "Deferred"
@@ -135,7 +136,7 @@ def test_five_minutes_begin_though_the_answer_was_lost() -> None:
 
 
 def test_a_status_that_tells_of_a_late_one_does_not_count_the_seconds() -> None:
-    """Each would be a write, and each write another look."""
+    """Each change of the seconds would be a write, and each write would cause another visit."""
     scene = before(maintenanceWindows=WINDOW)
     scene.world.node_says["k-broker-0"] = "Deferred"
     change(scene, MORE)
@@ -172,11 +173,11 @@ def test_another_releases_resources_wait_when_the_window_closes_in_the_middle(mo
     assert (births(scene), given(scene)) == (uids, [MORE, MORE, MORE])
 
 
-# ---- looking again
+# ---- the next visit
 
 
 def test_a_node_that_takes_its_time_is_not_asked_after_by_the_clock() -> None:
-    """The watch of pods tells what the node says; a look every few seconds asked all brokers for nothing."""
+    """The watch of pods tells the node's answer. Earlier, all brokers were asked every few seconds for nothing."""
     scene = before()
     scene.world.node_says["k-broker-0"] = "Deferred"
     change(scene, MORE)
@@ -193,7 +194,7 @@ def test_what_is_refused_is_not_asked_for_by_the_clock() -> None:
     assert (result.requeue_after, "exceeded quota" in result.failure) == (QUIET_S, True)
 
 
-# ---- what can't be known, and what isn't to wait for it
+# ---- answers that can't be known, and work that mustn't wait for them
 
 
 @pytest.mark.parametrize("what", ["revision", "offers"])
@@ -240,7 +241,7 @@ def test_a_pod_of_another_image_is_restarted_whether_or_not_its_revision_can_be_
 
 
 def test_a_resize_that_a_quota_refuses_does_not_keep_others_from_a_roll() -> None:
-    """One pool's brokers wait for room, and those of another one get other labels."""
+    """The brokers of one pool wait for room, while those of the other pool get other labels."""
     scene = running(brokers={"pools": pools(), "storage": STORAGE, "resources": BEFORE})
     uids = uids_by_name(scene)
     scene.world.refusals["resize Pod k-a-0"] = KubeError(403, "patching Pod k-a-0", "exceeded quota: team")
@@ -264,7 +265,7 @@ def test_nobody_is_restarted_at_the_look_at_which_a_resize_is_taken_after_all() 
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=changed))
     scene.reconcile()
     scene.world.settle()
-    scene.reconcile()  # refused, and noted on the pod
+    scene.reconcile()  # the request is refused, which is noted on the pod
     scene.world.refusals.clear()
     scene.world.settle()
     scene.reconcile()
@@ -277,7 +278,7 @@ def test_nobody_is_restarted_at_the_look_at_which_a_resize_is_taken_after_all() 
 
 
 def test_nothing_is_asked_for_again_while_another_pod_is_away() -> None:
-    """A request that failed is made again once all pods serve."""
+    """A failed request is repeated only when all pods serve."""
     scene = before()
     scene.world.refusals["resize Pod k-broker-0"] = KubeError(500, "patching Pod k-broker-0", "try again")
     change(scene, LESS)

@@ -1,4 +1,4 @@
-"""Which pod may restart now: a table of what there is, and what follows."""
+"""The pod that may restart now: a table of situations and decisions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ def _pod(broker: int, **fields: object) -> Pod:
 
 
 def _three(*changes: Mapping[str, object]) -> list[Pod]:
-    """Three pods that are well, but for what the changes say of one after the other."""
+    """Three healthy pods, changed by these fields one after the other."""
     padded: list[Mapping[str, object]] = [*changes, {}, {}, {}]
     return [_pod(broker, **fields) for broker, fields in enumerate(padded[:3])]
 
@@ -137,7 +137,8 @@ def test_a_broker_that_is_drained_is_not_evicted_with_what_only_it_has() -> None
     assert not decide(_three({"report": _risk("offline", "a-0")}), held={0}).evictable
     assert not decide(_three({"report": None}), held={0}).evictable
     assert decide(_three(), held={0}).evictable
-    assert decide(_three({"ready": False, "report": None}), held={0}).evictable  # Kubernetes counts who is away
+    # Kubernetes itself counts the pods that are away
+    assert decide(_three({"ready": False, "report": None}), held={0}).evictable
 
 
 def test_brokers_that_go_for_good_are_not_waited_for() -> None:
@@ -148,7 +149,7 @@ def test_brokers_that_go_for_good_are_not_waited_for() -> None:
 
 
 def _six(*changes: Mapping[str, object]) -> list[Pod]:
-    """Two racks, z0 and z1, of three brokers each, all of one StatefulSet; broker 5 is as it is wanted."""
+    """Two racks, z0 and z1, of three brokers each, all in one StatefulSet. Broker 5 is up to date."""
     padded: list[Mapping[str, object]] = [*[*changes, *([OLD] * 6)][:5], {}]
     return [_pod(broker, **{"rack": f"z{broker // 3}", **fields}) for broker, fields in enumerate(padded)]
 
@@ -200,16 +201,16 @@ def test_who_joins_those_that_are_away(
 
 
 def test_a_file_that_no_broker_was_started_with_is_taken_by_one_broker_at_a_time() -> None:
-    """Settings of single brokers leave the template as it is: a broker that has none of them proved those of all the
-    others, and a setting that no broker starts with took as many as may be away."""
-    assert joining(_six(LEAVES, OTHER_FILE, OTHER_FILE), 3)[1] == [], "broker 5 has come up, but not with that file"
+    """Settings of single brokers don't change the template. Earlier, a broker with none of them counted as the proof of
+    the other brokers' settings, so settings with which no broker starts took as many brokers as may be away."""
+    assert joining(_six(LEAVES, OTHER_FILE, OTHER_FILE), 3)[1] == [], "broker 5 has started, but not with that file"
     started = _pod(5, rack="z1", report=Report(file_checksum="new"))
     able = joining([*_six(LEAVES, OTHER_FILE, {**OTHER_FILE, "file": "newer"})[:5], started], 3)[1]
-    assert [pod.id for pod in able] == [1], "broker 5 has come up with that file, and nobody with the newer one"
+    assert [pod.id for pod in able] == [1], "broker 5 has started with that file, and no broker with the newer one"
     as_before = {**OLD, "file_is_current": True, "file": "mine"}
-    assert [pod.id for pod in joining(_six(LEAVES, as_before, OTHER_FILE), 3)[1]] == [1], "its image alone changes"
+    assert [pod.id for pod in joining(_six(LEAVES, as_before, OTHER_FILE), 3)[1]] == [1], "only the image changes"
     late = _pod(5, rack="z1", file_is_current=False, file="new")
-    assert joining([*_six(LEAVES)[:5], late], 3)[1] == [], "broker 5 has come up with a file that isn't wanted any more"
+    assert joining([*_six(LEAVES)[:5], late], 3)[1] == [], "broker 5 has started with an outdated file"
 
 
 def test_the_active_controller_goes_after_those_that_may_go_and_waits_for_nobody_who_may_not() -> None:
@@ -217,7 +218,7 @@ def test_the_active_controller_goes_after_those_that_may_go_and_waits_for_nobody
     controls = {**OLD, "report": CONTROLS}
     assert _restarted(_three(controls, blocked, OLD)) == "k-2"
     assert _restarted(_three(controls, blocked, blocked)) == "k-0"
-    assert joining(_six(LEAVES, controls), 6)[1] == [_six(LEAVES, controls)[2]], "it joins nobody"
+    assert joining(_six(LEAVES, controls), 6)[1] == [_six(LEAVES, controls)[2]], "the controller doesn't join"
 
 
 def test_who_joins_says_who_is_away() -> None:
@@ -241,7 +242,7 @@ def test_only_who_may_join_is_asked() -> None:
 
 @pytest.mark.parametrize(("limit", "steps"), [(1, 12), (2, 8), (4, 5)])
 def test_a_roll_by_racks_takes_everybody_once_and_the_active_controller_alone(limit: int, steps: int) -> None:
-    """Three racks of four; whoever was restarted is back at the next step, and all that may go do."""
+    """Three racks of four brokers. A restarted broker is back at the next step, and every broker that may go goes."""
     pods = [_pod(broker, **OLD, rack=f"z{broker % 3}", report=Report(controls=broker == 4)) for broker in range(12)]
     order: list[list[int]] = []
     while any(pod.outdated for pod in pods):
@@ -259,7 +260,7 @@ def test_a_roll_by_racks_takes_everybody_once_and_the_active_controller_alone(li
         order.append([pod.id for pod in gone])
         pods = [_pod(pod.id, rack=pod.rack) if pod.leaving else pod for pod in pods]
     assert sorted(broker for step in order for broker in step) == list(range(12))
-    assert order[0] == [0], "the first one shows that the others will come up"
+    assert order[0] == [0], "the first broker proves that the others will start"
     assert order[-1] == [4]
     assert len(order) == steps
 
@@ -268,14 +269,15 @@ LACKS = {**OLD, "lacks_volume": True}
 
 
 def test_who_lacks_a_volume_goes_in_the_order_of_numbers() -> None:
-    """Kubernetes makes no pod behind one that lacks a volume of its StatefulSet: the roll ended at its first pod."""
+    """Kubernetes creates no pod behind a pod that lacks a volume of its StatefulSet. Earlier, the roll ended at its
+    first pod."""
     assert _restarted(_three({**LACKS, "report": CONTROLS}, LACKS, LACKS)) == "k-0"
     assert _restarted(_three({}, {**LACKS, "report": CONTROLS}, OLD)) == "k-1"
     blocked = {**LACKS, "report": _risk("below_min_isr", "a-0")}
     assert _restarted(_three(blocked, LACKS, LACKS)) is None
     assert _restarted(_three(blocked, {**OLD, "name": "other-1"})) == "other-1", "another StatefulSet doesn't wait"
     six = _six(LEAVES, LACKS, LACKS)
-    assert [pod.id for pod in joining(six, 3)[1]] == [1], "nobody joins out of that order"
+    assert [pod.id for pod in joining(six, 3)[1]] == [1], "no pod joins out of that order"
 
 
 def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
@@ -287,22 +289,23 @@ def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
     assert decision.restart.message == "k-0 is restarted: k-2 waits for it"
     decision = decide(pods, others="k-etcd-1 to be back")
     assert (decision.restart, decision.waits_for) == (None, "k-etcd-1 to be back")
-    assert _restarted(_three(blocked, LACKS, {**GONE, "not_ready_s": 9.0})) is None, "it may be made yet"
+    assert _restarted(_three(blocked, LACKS, {**GONE, "not_ready_s": 9.0})) is None, "the pod may still be created"
     assert _restarted(_three({**blocked, "leaving": True}, LACKS, missing)) is None
-    assert _restarted(_three({}, missing, blocked)) is None, "nobody stands before it"
+    assert _restarted(_three({}, missing, blocked)) is None, "no pod lacks a volume before it"
     loses = {**LACKS, "report": _risk("loses_records", "a-0")}
     assert decide(_three(loses, LACKS, missing)).waits_for.startswith("k-0: partition a-0 would lose records")
 
 
 def test_who_lacks_a_volume_goes_one_at_a_time_though_one_behind_it_is_missing() -> None:
-    """Each visit took the next one while the one before was starting, until nobody of the StatefulSet was there."""
+    """Earlier, each visit restarted the next pod while the one before was starting, until the StatefulSet had no pod
+    left."""
     missing = {**GONE, "not_ready_s": 100.0}
     assert _restarted(_three(LACKS, LACKS, missing)) == "k-0"
     assert _restarted(_three(GONE, LACKS, missing)) is None
     assert _restarted(_three({"ready": False}, LACKS, missing)) is None
     assert _restarted(_three({}, LACKS, missing)) == "k-1"
     apart = {**LACKS, "report": Report(metadata_connected=False)}
-    assert _restarted(_three(apart, LACKS, missing)) is None, "nobody could be elected"
+    assert _restarted(_three(apart, LACKS, missing)) is None, "no leader could be elected"
 
 
 def _restarted(pods: list[Pod]) -> str | None:
@@ -311,7 +314,7 @@ def _restarted(pods: list[Pod]) -> str | None:
 
 
 def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:
-    """From any beginning, with a world in which a restarted pod comes back as it should."""
+    """From any beginning, in a world in which a restarted pod comes back healthy."""
     pods = [_pod(broker, **OLD, report=Report(controls=broker == 2)) for broker in range(5)]
     order = []
     for _ in range(20):

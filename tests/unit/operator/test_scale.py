@@ -1,4 +1,4 @@
-"""Drains and shares: what moves when brokers go and come, in a world that carries out what is asked for."""
+"""Drains and shares: the moves when brokers leave and come, in a world that carries out each plan."""
 
 from collections import Counter
 from dataclasses import replace
@@ -39,7 +39,7 @@ def _counted(cluster: KafkaCluster) -> KafkaCluster:
 
 
 def _asked(cluster: KafkaCluster, moves: tuple[Move, ...]) -> KafkaCluster:
-    """The cluster right after moves were asked for: they are under way."""
+    """The cluster right after moves were asked for, so they are under way."""
     topics = dict(cluster.topics)
     for move in moves:
         partitions = dict(topics[move.topic].partitions)
@@ -121,21 +121,21 @@ def test_a_drain_waits_for_a_broker_that_is_wanted_and_does_not_run() -> None:
 
 
 def test_replicas_of_a_broker_that_is_gone_and_not_wanted_are_copied_from_the_others() -> None:
-    """A Cluster was made again with fewer brokers: nobody drained those that didn't come back."""
+    """A Cluster was created again with fewer brokers, and the missing brokers weren't drained."""
     cluster = replace(_cluster(4, {"a": [(0, 3), (0, 1)], "b": [(3,)]}), racks=dict.fromkeys((0, 1, 2)))
     cluster.topics["a"].partitions[0] = replace(cluster.topics["a"].partitions[0], in_sync=frozenset({0}))  # type: ignore[index]
     wanted = {0, 1, 2}
     missing = absent(cluster, wanted)
     assert missing == {3}
     plan = drain(cluster, missing, wanted, missing)
-    assert plan.moves == (Move("a", {0: (0, 2)}),), "of b-0 nobody else has anything"
+    assert plan.moves == (Move("a", {0: (0, 2)}),), "no other broker has b-0"
     assert plan.remaining == 1
     assert only_on(cluster, missing) == [("b", 0)]
     assert not drain(_done(_asked(cluster, plan.moves)), missing, wanted, missing).remaining
 
 
 def test_what_lies_on_a_missing_broker_keeps_no_other_broker_from_going() -> None:
-    """Topic `wide` has more replicas than brokers would stay, and none of them on the broker that goes."""
+    """Topic `wide` has more replicas than there would be brokers, but none on the broker that leaves."""
     cluster = replace(_cluster(5, {"orders": [(0, 3)], "wide": [(0, 1, 2, 4)]}), racks=dict.fromkeys(range(4)))
     wanted, missing = {0, 1, 2}, {4}
     plan = drain(cluster, {3}, wanted, missing)
@@ -145,7 +145,7 @@ def test_what_lies_on_a_missing_broker_keeps_no_other_broker_from_going() -> Non
 
 
 def test_no_replica_of_a_broker_that_goes_is_moved_beside_one_that_is_missing() -> None:
-    """A missing replica never gets in sync, so that the move would never end."""
+    """The missing replica never gets in sync, so the move would never end."""
     cluster = _cluster(6, {"a": [(0, 3, 4), (0, 1, 4)]})
     partitions = {
         index: replace(each, in_sync=frozenset({0})) for index, each in cluster.topics["a"].partitions.items()
@@ -158,15 +158,16 @@ def test_no_replica_of_a_broker_that_goes_is_moved_beside_one_that_is_missing() 
 
 
 def test_nobody_is_taken_for_gone_while_a_broker_that_is_wanted_is_not_there() -> None:
-    """It may have what they have, and be behind the moment after."""
+    """The missing wanted broker may have the same partitions, and be back a moment later."""
     cluster = _cluster(4, {"a": [(0, 3)]})
     assert absent(replace(cluster, racks=dict.fromkeys((0, 1, 2))), {0, 1, 2}) == {3}
     assert absent(replace(cluster, racks=dict.fromkeys((1, 2))), {0, 1, 2}) == frozenset()
-    assert absent(cluster, {0, 1, 2}) == frozenset(), "one that is registered is somebody's"
+    assert absent(cluster, {0, 1, 2}) == frozenset(), "a registered broker isn't absent"
 
 
 def test_moves_to_a_broker_that_has_died_keep_no_drain_out() -> None:
-    """As many as may be under way at once, and each would have more replicas: nothing can just be cancelled."""
+    """The limit of moves is reached by moves to the dead broker. Each of them adds a replica, so none can just be
+    cancelled."""
     many = PARTITIONS_AT_ONCE + 5
     cluster = _cluster(5, {"a": [(0, 1)] * many})
     under_way = _asked(cluster, (Move("a", dict.fromkeys(range(PARTITIONS_AT_ONCE), (0, 1, 4))),))
@@ -212,7 +213,7 @@ def test_new_brokers_get_their_share_and_only_they(seed: int) -> None:
         assert plan.moves
         cluster = _done(_asked(cluster, plan.moves))
     else:
-        raise AssertionError("it doesn't end")
+        raise AssertionError("the plan doesn't end")
     total = sum(cluster.load.values())
     assert min(load for broker, load in cluster.load.items() if broker != 4) >= cluster.load[4] - 1
     if len(set(cluster.racks.values())) == 1:

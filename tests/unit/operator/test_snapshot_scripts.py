@@ -1,6 +1,8 @@
-"""The Job of snapshots, its scripts as they are, on a volume that is small: what is kept, what goes, and when.
+"""The scripts of the snapshots' Job, unchanged, on a small volume: the snapshots that are kept, those that are deleted,
+and when.
 
-Programs that need an etcd are stand-ins which write as much as they are told, and no more than fits on the volume.
+The programs that need an etcd are stand-ins, which write the number of bytes that they are told, as long as the volume
+has room.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ STAND_INS = {
     "date": "cat $CLOCK",
     "ottla": '[ -z "$AWAY" ] || exit 1; head -c "${METADATA_KIB}K" /dev/zero > "$3"',
     "cp": _FREE + 'wanted=$(du -k "$1" | cut -f 1); to=$2' + _WRITE,
-    # It says how large its database is, and writes to a file of another name.
+    # It reports the size of its database, and first writes to a file with another name.
     "etcdctl": _FREE
     + '[ -z "$AWAY" ] || exit 1; for last; do :; done; [ "$last" = .part ] || '
     + """{ echo '[{"Endpoint":"x","Status":{"dbSize":'$((ETCD_KIB * 1024))',"dbSizeInUse":7}}]'; exit; }\n"""
@@ -39,7 +41,7 @@ STAND_INS = {
 
 @dataclass
 class Volume:
-    """The volume of the snapshots, and the Job that writes there."""
+    """The volume of the snapshots, and the Job that writes to it."""
 
     path: Path
     size_kib: int
@@ -47,7 +49,7 @@ class Volume:
     metadata_kib: int = 40
     keep: int = 4
     hour: int = 0
-    away: bool = False  # etcd
+    away: bool = False  # whether etcd is away
     said: str = ""
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class Volume:
             program.chmod(0o755)
 
     def job(self) -> bool:
-        """An hour later: three tries, as the Job has them; whether one succeeded."""
+        """Runs the Job an hour later, with its three attempts; whether one succeeded."""
         self.hour += 1
         (self.path / "clock").write_text(f"2026-05-01T{self.hour:02}-00-00\n")
         return any(self._try() for _ in range(3))
@@ -88,7 +90,7 @@ class Volume:
         return True
 
     def hours(self, kind: str) -> list[int]:
-        """When the snapshots of a kind were taken that are there."""
+        """The hours of the existing snapshots of this kind."""
         return sorted(int(each.name[11:13]) for each in (self.path / "volume").glob(f"*.{kind}"))
 
     def left_over(self) -> list[str]:
@@ -103,7 +105,7 @@ def test_as_many_are_kept_as_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_is_full_makes_room_for_the_next_snapshot(tmp_path: Path) -> None:
-    """Snapshots were pruned only after a success, so a volume that was full stayed full."""
+    """Earlier, snapshots were pruned only after a success, so a full volume stayed full."""
     volume = Volume(tmp_path, size_kib=10_000, keep=48)
     for hour in range(1, 20):
         assert volume.job(), (hour, volume.said)
@@ -118,7 +120,7 @@ def test_an_etcd_that_has_grown_finds_room(tmp_path: Path) -> None:
         assert volume.job()
     volume.etcd_kib = 7000
     assert volume.job()
-    assert volume.hours("etcd") == [6, 7], "all others were in the way"
+    assert volume.hours("etcd") == [6, 7], "all other snapshots had to make room"
 
 
 @pytest.mark.parametrize("keep", [1, 2, 48])
@@ -129,7 +131,7 @@ def test_the_newest_stays_where_the_next_one_finds_no_room(tmp_path: Path, keep:
     assert not volume.job()
     assert not volume.job()
     assert volume.hours("etcd") == [1]
-    assert volume.hours("metadata") == [3], "what a restore takes is taken all the same"
+    assert volume.hours("metadata") == [3], "the small backup of the metadata is still written"
     assert "raise metadata.etcd.snapshots.storage.size" in volume.said
     assert "no space left" in volume.said
 

@@ -1,4 +1,4 @@
-"""Whether snapshots of etcd are taken when they are due."""
+"""Whether the snapshots of etcd are late."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
     ("last", "minutes", "is_late"),
     [
         ("2026-05-01T11:18:00Z", 0, False),
-        ("2026-05-01T11:18:00Z", 17 + 29, False),  # due at 12:17, and it may still be under way
+        ("2026-05-01T11:18:00Z", 17 + 29, False),  # due at 12:17, and may still be under way
         ("2026-05-01T11:18:00Z", 17 + 31, True),
         ("2026-05-01T12:18:00Z", 17 + 31, False),
-        ("2026-05-01T11:18:00Z", 60 + 20, True),  # the next one that is due doesn't take the word back
+        ("2026-05-01T11:18:00Z", 60 + 20, True),  # still late, although the next snapshot is due by now
         (None, 0, True),
         (None, -115, False),
     ],

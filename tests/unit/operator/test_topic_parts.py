@@ -1,4 +1,4 @@
-"""What goes wrong with one Topic stops no other one of its Cluster, with brokers and Kubernetes in memory."""
+"""A failure of one Topic stops no other Topic of its Cluster, with brokers and Kubernetes in memory."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MAIN = Ref("shop", "main")
 
 
 class Brokers:
-    """Three brokers that do everything but take a throttle."""
+    """Three brokers that do everything, except that they refuse throttles."""
 
     bootstrap = "b:1"
 
     def __init__(self) -> None:
         self.topics: dict[str, KafkaTopic] = {}
         self.asked: list[Any] = []
-        self.by_hand = False  # whether somebody throttles replicas
+        self.by_hand = False  # whether a person throttles replicas
 
     def close(self) -> None:
         pass
@@ -67,7 +67,7 @@ class Play:
         return self.kube.put("Topic", name, spec={"cluster": {"name": "main"}, **spec})
 
     def there(self, name: str) -> None:
-        """A topic with one replica."""
+        """Makes a topic with one replica."""
         partitions = {0: KafkaPartition((0,), frozenset((0,)))}
         self.brokers.topics[name] = KafkaTopic(name, UUID(int=len(self.brokers.topics) + 1), partitions, {})
 
@@ -80,7 +80,7 @@ def test_a_status_that_is_refused_keeps_no_other_from_being_written() -> None:
     play = Play()
     names = [f"t-{number:02}" for number in range(40)]
     for name in names:
-        play.topic(name, partitions=0)  # refused by their specs: there is something to tell of each
+        play.topic(name, partitions=0)  # refused specs, so that each Topic gets a status
     merge = play.kube.merge
 
     async def refusing(kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
@@ -108,7 +108,8 @@ def test_a_throttle_that_is_refused_stops_only_the_moves_that_it_was_for() -> No
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_throttle_that_somebody_has_set_by_hand_is_left_to_them(by_hand: bool) -> None:
-    """A plan of `ottla balance run` names replicas before they move; the sweep took them for those of moves done."""
+    """A plan of `ottla balance run` names the throttled replicas before they move. Earlier, the sweep took them for the
+    replicas of finished moves."""
     play = Play()
     play.topic("moved")
     play.there("moved")

@@ -1,4 +1,4 @@
-"""From a resource and the topic that is there to steps, as tables; and that the steps lead to rest."""
+"""From a resource and its existing topic to steps, as tables; and the steps come to an end."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ def test_refusals_change_nothing(wanted: TopicResource, topic: KafkaTopic | None
 
 
 def test_a_topic_goes_by_the_policy_of_the_resource_that_is_there_even_if_its_spec_is_refused() -> None:
-    """It was made again with fewer partitions, and has the topic: deleting it is what the topic goes or stays by."""
+    """The resource was created again with fewer partitions, which is refused, but it owns the topic: its policy decides
+    whether the topic is deleted with it."""
     of_before = {**MARK, OWNER: "shop/orders/u-0/2025-01-01T00:00:00Z/c-1"}
     wanted = spec(partitions=1, deletion_policy=DeletionPolicy.RETAIN)
     plan = plan_topic(wanted, there((0,), (0,), overrides=of_before), CLUSTER, CLUSTER_UID)
@@ -185,7 +186,7 @@ def test_a_topic_goes_by_the_policy_of_the_resource_that_is_there_even_if_its_sp
 
 
 def test_as_many_replicas_as_before_stay_where_brokers_are_lost() -> None:
-    """The cluster has two brokers for now; that isn't the resource's fault."""
+    """The cluster has only two brokers for now, which isn't the resource's mistake."""
     plan = plan_topic(spec(replication_factor=3), there((0, 1, 2)), KafkaCluster({0: None, 1: None}, {}), CLUSTER_UID)
     assert (plan.refusal, plan.steps) == (None, ())
 

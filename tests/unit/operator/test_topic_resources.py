@@ -1,4 +1,4 @@
-"""The Topic resources in memory: what the watch tells, what a list tells, and which of them is newer."""
+"""The Topic resources in memory: by the watch's events and by lists, and which of two versions is newer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def body(name: str, uid: str = "u-1", status: dict[str, Any] | None = None, **sp
 
 
 class Lists:
-    """Answers a list with what it is given, after whatever `meanwhile` does."""
+    """Answers a list with `found` as it was before `meanwhile` runs."""
 
     def __init__(self, *found: dict[str, Any]) -> None:
         self.found = list(found)
@@ -50,7 +50,7 @@ def test_listed_once_and_then_now_and_then() -> None:
         asyncio.run(resources.up_to_date(now))
     assert lists.asked == ["", ""]
     asyncio.run(resources.up_to_date(LISTED_AGAIN_S + 1, within_s=0.0))
-    assert len(lists.asked) == 2, "that very moment's list will do"
+    assert len(lists.asked) == 2, "the list of this very moment is new enough"
     assert names(resources) == ["a"]
 
 
@@ -115,7 +115,7 @@ def test_the_end_of_one_that_was_made_anew_isnt_the_end_of_the_new_one() -> None
 
 
 def test_a_deletion_that_only_a_list_tells_is_one_too() -> None:
-    """A watch that ended and began anew tells no deletions."""
+    """A watch that ended and was begun anew reports no deletions of the time between."""
     lists = Lists(body("a", uid="u-2"))
     resources = TopicResources(lists)
     resources.seen("ADDED", body("a", uid="u-1", deletionPolicy="Retain"))

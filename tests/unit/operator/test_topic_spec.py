@@ -1,4 +1,5 @@
-"""A Topic resource as it is read: what follows from what is left out, and what is refused in one sentence."""
+"""A Topic resource as the operator reads it: defaults for omitted fields, and specs that are refused in one
+sentence."""
 
 from __future__ import annotations
 

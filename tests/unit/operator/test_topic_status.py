@@ -1,4 +1,4 @@
-"""A Topic's status: what it tells, since when, and that it is written only where it differs."""
+"""A Topic's status: its content and its times; it is written only if it differs."""
 
 from __future__ import annotations
 

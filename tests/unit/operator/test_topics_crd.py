@@ -1,4 +1,4 @@
-"""The definition of the Topic kind says what the operator knows: names of settings, defaults, bounds, a word on all."""
+"""The CRD of Topics agrees with the operator: names of settings, defaults, bounds, and a description of each field."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_kubectl_explain_has_a_word_on_every_field() -> None:
 
 
 def test_everything_has_a_maximum() -> None:
-    """Without one the cost of a rule counts as if the value filled the whole request."""
+    """Without a maximum the cost of a rule is counted as if the value filled the whole request."""
     for path, field in ours():
         bound = {"string": "maxLength", "array": "maxItems"}.get(field.get("type", ""))
         free = "additionalProperties" in field

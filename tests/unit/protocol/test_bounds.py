@@ -1,4 +1,4 @@
-"""Arrays that claim more than they can hold, in every request; and no false alarm."""
+"""Every request refuses arrays that claim more elements than it can hold, and sound requests are read."""
 
 import dataclasses
 import struct
@@ -21,7 +21,7 @@ EVERY = [
 
 
 def filled(schema: object, depth: int = 0) -> dict[str, object]:
-    """A message with two elements in every array and something in every string."""
+    """A message with two elements in every array and a value in every string."""
     message: dict[str, object] = {}
     for field in dataclasses.fields(schema):  # type: ignore[arg-type]
         inner, array = bounds._element_type(field)

@@ -1,4 +1,4 @@
-"""Every codec gives back what it was given, reads what others wrote, and never takes more room than it is given."""
+"""Every codec unpacks what it packed, reads other implementations' payloads, and stops unpacking at a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower writes and reads by hand, against kio and against the leader's own reader and writer."""
+"""The follower's writer of Fetch requests and its reader of answers, against kio and against the leader's code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_answers_read_as_the_leader_wrote_them(error, session_id, topics):
 
 
 def kafkas_answer() -> bytearray:
-    """With what Ottla's leaders don't write: aborted transactions, other tags, no record set at all."""
+    """An answer with parts that Ottla's leaders don't write: aborted transactions, other tags, no record set."""
     partition = {
         "partition_index": 3,
         "error_code": 0,

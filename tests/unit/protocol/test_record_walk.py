@@ -1,4 +1,4 @@
-"""The walk over a batch's records refuses what Kafka refuses, whichever way the records are cut."""
+"""The walk over a batch's records refuses what Kafka refuses, wherever the pieces of the records are cut."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def verdict(
     newest: int = GREATEST,
     cuts: int | list[int] = 0,
 ) -> Verdict:
-    """What a walk says about `body`: (greatest timestamp, bad keys, bad timestamps, bad records), or its refusal.
+    """The walk's result for `body`: (greatest timestamp, bad keys, bad timestamps, bad records), or its refusal.
 
-    Fed whole, or in pieces of `cuts` bytes, or cut at `cuts`."""
+    The walk is fed the whole body, or pieces of `cuts` bytes, or pieces that end at the offsets `cuts`."""
     last = max(count - 1, -(2**31)) if last is None else last
     walk = form(count, last, base, append_time, compacted, oldest, newest)
     edges = list(range(0, len(body), cuts)) if isinstance(cuts, int) and cuts else cuts or []
@@ -74,7 +74,7 @@ def framed(fields: bytes) -> bytes:
 
 
 def fields(index: int = 0, key: bytes = b"\x02k", value: bytes = b"\x02v", headers: bytes = b"\x00") -> bytes:
-    """A record's fields after its length; key, value and headers as they stand in it."""
+    """A record's fields after its length; key, value and headers are given as encoded."""
     return b"\x00" + number(5) + number(index) + key + value + headers
 
 
@@ -257,7 +257,7 @@ def test_more_bad_records_than_are_named_are_counted(form: Form) -> None:
 
 @both_forms
 def test_a_compacted_batch_keeps_its_offsets(form: Form) -> None:
-    """In a log, gaps are sound: offset deltas rise up to the header's last one."""
+    """Gaps are valid in a log: offset deltas only have to rise, up to the header's last one."""
     body = b"".join(framed(fields(index=i)) for i in (2, 5, 9))
     assert verdict(form, body, 3, last=9) == verdict(form, body, 3, last=12) == (5, 0, 0, [])
     assert "offset delta of record 2" in str(verdict(form, body, 3, last=8))
@@ -280,7 +280,7 @@ def test_any_buffer_is_taken_and_bounds_are_held(form: Form) -> None:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
-    """The records of a batch, mostly damaged in some byte, and a count, mostly theirs."""
+    """A batch's records, often with damaged bytes, and a count of records, often the right one."""
     content = st.none() | st.binary(max_size=3) | (st.integers(60, 70) | st.integers(8190, 8193)).map(bytes)
     headers = st.lists(st.tuples(st.text(max_size=2), st.none() | st.binary(max_size=3)), max_size=3)
     rows = draw(st.lists(st.tuples(st.integers(-3, 2**40), content, content, headers), min_size=1, max_size=8))
@@ -317,7 +317,7 @@ def test_both_forms_judge_any_bytes_alike_however_cut(form: Form, case: tuple[by
 def test_what_passes_can_be_read_and_what_can_be_read_with_right_offsets_passes(
     form: Form, case: tuple[bytes, int]
 ) -> None:
-    """Against the reader of records, which knows nothing of the walk (and takes numbers that are too long)."""
+    """Compared with the reader of records, which doesn't use the walk (and takes numbers that are too long)."""
     body, count = case
     batch = bytearray(build_batch([], base_offset=0) + body)
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")

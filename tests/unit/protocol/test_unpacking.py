@@ -56,7 +56,7 @@ def test_a_bomb_costs_a_piece(codec: Codec) -> None:
 @given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> None:
-    """Any byte changed, cut anywhere: corrupt_message, or other bytes within the bound; never another exception."""
+    """A changed byte or a cut gives corrupt_message, or other bytes within the bound, but no other exception."""
     payload = bytearray(compress(codec, MIXED[:5000]))
     position = data.draw(st.integers(0, len(payload) - 1))
     payload[position] ^= data.draw(st.integers(0, 255))
@@ -73,7 +73,7 @@ def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> Non
 
 @every_codec
 def test_every_cut_is_noticed(codec: Codec) -> None:
-    """A cut payload is never taken for a whole one, unless Snappy's blocks are whole: the walk counts the records."""
+    """A cut payload is refused. Only a cut between two blocks of Snappy is noticed later: the walk counts records."""
     payload = compress(codec, MIXED[: 200 << 10])
     for end in itertools.chain(range(16, 200), range(len(payload) - 200, len(payload))):
         try:
@@ -132,7 +132,7 @@ def test_nobody_claims_less_than_there_is(codec: Codec, size: int, zeros: bool) 
         assert claimed <= max(size + BLOCK_BYTES_MIN, len(packed))
     else:
         assert claimed <= size + (128 << 10)
-    assert claimed_bytes(codec, packed, size // 2) > size // 2 or not size, "enough is known to be exceeded"
+    assert claimed_bytes(codec, packed, size // 2) > size // 2 or not size, "sizing ended below the limit"
 
 
 def test_frames_of_every_shape_claim_what_they_hold() -> None:
@@ -158,7 +158,7 @@ def test_a_payload_of_nothing_but_empty_blocks_is_not_looked_through_on_the_loop
     began = time.process_time()
     assert claimed_bytes(Codec.snappy, empty, 1 << 20) > 1 << 20
     assert working_bytes(Codec.snappy, empty) <= 22 * len(empty)
-    assert time.process_time() - began < 0.05, "which all of its blocks would take"
+    assert time.process_time() - began < 0.05, "a look at every block would take longer"
 
 
 TINY_ZSTD_BLOCKS = {"raw": b"\x00\x00\x00", "RLE": b"\x02\x00\x00x", "RLE of a byte": b"\x0a\x00\x00x"}
@@ -171,17 +171,17 @@ def test_tiny_zstd_blocks_claim_too_much_instead_of_being_walked_over(block: byt
     began = time.process_time()
     for _ in range(10):
         assert claimed_bytes(Codec.zstd, frame, 1 << 20) > 1 << 20
-    assert time.process_time() - began < 0.1, "all of its blocks take seconds"
+    assert time.process_time() - began < 0.1, "a look at every block would take seconds"
 
 
 def test_batches_of_a_few_kb_of_empty_snappy_blocks_are_not_walked_over_to_size_them() -> None:
-    """A request holds thousands of them."""
+    """One request may have thousands of such batches."""
     empty = XERIAL_MAGIC + bytes(8) + (b"\x00\x00\x00\x01" + b"\x00") * 900
     began = time.process_time()
     for _ in range(1000):
         assert claimed_bytes(Codec.snappy, empty, 800_000) > 800_000
         assert working_bytes(Codec.snappy, empty) == 22 * len(empty)
-    assert time.process_time() - began < 0.4, "0.5 ms each if every block is looked at"
+    assert time.process_time() - began < 0.4, "a look at every block would take 0.5 ms a batch"
 
 
 EMPTY = {
@@ -207,7 +207,7 @@ def test_what_holds_nothing_comes_in_pieces_of_nothing(codec: Codec, payload: by
 
 
 def sent(codec: Codec, payload: bytes) -> bytes:
-    """What a producer's payload holds."""
+    """The unpacked bytes of a producer's payload."""
     return b"".join(pieces(codec, payload, one_frame=True))
 
 
@@ -222,7 +222,7 @@ def test_linked_blocks_are_told_from_independent_ones() -> None:
 
 
 def lz4_frame(*blocks: bytes) -> bytes:
-    """One of independent blocks of up to 64 KiB."""
+    """A frame of independent blocks of up to 64 KiB each."""
     return compress(Codec.lz4, b"")[:7] + b"".join(blocks) + bytes(4)
 
 
@@ -243,7 +243,7 @@ def test_what_javas_clients_take_for_a_frames_end_is_no_place_to_go_on_behind(bl
     frame = lz4_frame(*blocks)
     with pytest.raises(KafkaError, match="holds nothing"):
         sent(Codec.lz4, frame)
-    assert decompress(Codec.lz4, frame) == b"abcd" * blocks.count(STORED), "what is stored already is read"
+    assert decompress(Codec.lz4, frame) == b"abcd" * blocks.count(STORED), "a frame in the log is still read"
 
 
 def test_an_lz4_block_of_nothing_is_no_harm_where_java_reads_on_or_nothing_follows() -> None:
@@ -257,7 +257,7 @@ def test_an_lz4_block_of_nothing_is_no_harm_where_java_reads_on_or_nothing_follo
 
 
 def test_a_frame_that_names_a_dictionary_is_refused() -> None:
-    """The LZ4 library unpacks it where no block refers to the dictionary; Java's clients know of none."""
+    """The LZ4 library unpacks such a frame if no block needs the dictionary. Java's clients know no dictionaries."""
     frame = bytes.fromhex("04224d18614007000000e3") + STORED + bytes(4)
     assert decompress(Codec.lz4, frame) == b"abcd"
     with pytest.raises(KafkaError, match="dictionary"):
@@ -273,7 +273,7 @@ def test_a_zstandard_block_that_is_packed_into_nothing_is_refused() -> None:
 
 
 def test_a_snappy_blocks_length_of_six_bytes_is_refused() -> None:
-    """Snappy's own library, which everybody else's clients use, refuses it."""
+    """Snappy's own library, which other implementations of clients use, refuses such a length."""
     assert sent(Codec.snappy, b"\x84\x80\x80\x80\x00\x0cabcd") == b"abcd"
     with pytest.raises(KafkaError, match="more than 32 bits"):
         sent(Codec.snappy, b"\x84\x80\x80\x80\x80\x00\x0cabcd")

@@ -1,5 +1,5 @@
-"""The configuration and quota APIs answer as Apache Kafka 4.3.1 did to `tests.peers.config_exchanges`: error codes,
-names, types, values, sources, synonyms, flags. The sentences of errors are ours."""
+"""The APIs of configuration and quotas answer `tests.peers.config_exchanges` as Apache Kafka 4.3.1 did: the same error
+codes, names, types, values, sources, synonyms and flags. Only the texts of error messages are ours."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ HANDLERS = {
     )
 }
 TOPIC_ID = UUID(int=7)
-OTHER_DEFAULTS = {"socket.receive.buffer.bytes": ("-1", "102400")}  # ours and Kafka's: docs/decisions.md
+OTHER_DEFAULTS = {"socket.receive.buffer.bytes": ("-1", "102400")}  # Ottla's default and Kafka's, see docs/decisions.md
 
 
 class BrokerStandIn:
-    """What handlers of these APIs need of a broker: configuration and metadata, on a real embedded store."""
+    """The parts of a broker that these APIs' handlers use: configuration and metadata, in a real embedded store."""
 
     def __init__(self, config: BrokerConfig, store: EmbeddedStore) -> None:
         self.config = config
@@ -73,7 +73,7 @@ class BrokerStandIn:
 
 
 async def _with_topic(store: EmbeddedStore) -> None:
-    """A topic, a registered broker, and the cluster-wide setting that Apache Kafka writes when it is formatted."""
+    """Stores a topic, a registered broker, and the cluster-wide setting that Apache Kafka's formatting writes."""
     values = {
         keys.topic("t"): TopicIntent("t", TOPIC_ID, ((0,),)),
         keys.partition(TOPIC_ID, 0): Partition(TOPIC_ID, 0, (0,), (0,), (1,), 0),
@@ -112,8 +112,8 @@ def answers(recorded: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def _without_our_own(answer: Any) -> Any:
-    """Without Ottla's own settings, and without the default of process.roles: Kafka has none. Where our default is
-    another by decision, Kafka's stands in its place."""
+    """The answer without Ottla's own settings, and without the default of process.roles, which Kafka doesn't have. A
+    default that differs from Kafka's by decision is replaced by Kafka's."""
     for result in answer.get("results", []):
         result["configs"] = [entry for entry in result["configs"] if not entry["name"].startswith("ottla.")]
         for entry in result["configs"]:

@@ -1,4 +1,4 @@
-"""A broker's configuration: layers, what stops a start and how it is said, listeners, derived values."""
+"""A broker's configuration: layers, refused configurations and their messages, listeners, derived values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.settings.config import BrokerConfig, InvalidConfiguration
 from ottla.settings.listeners import Endpoint
 from ottla.settings.topic_config import TopicConfig
 
-# What is given, and every sentence that the start stops with.
+# The given properties, and all messages with which the start is refused.
 REFUSED = [
     ("log.segment.byts=1", ["log.segment.byts=1: there is no such setting; the nearest is log.segment.bytes"]),
     ("frobnicate.zyx=1", ["frobnicate.zyx=1: there is no such setting"]),

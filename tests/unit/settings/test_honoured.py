@@ -1,4 +1,4 @@
-"""A setting that the tables call honoured is read by some code, and one that is read isn't called without effect."""
+"""Every setting that the tables call honoured is read by some code, and no setting without effect is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READERS = (
 
 @cache
 def _readers(*but: str) -> str:
-    """All code that may read settings, apart from the tables."""
+    """The source text of all code that may read settings, without the files named in `but`."""
     paths = [path for reader in READERS for path in ([ROOT / reader, *(ROOT / reader).rglob("*.py")]) if path.is_file()]
     return "\n".join(path.read_text() for path in paths if path.name not in but)
 
@@ -35,10 +35,10 @@ def test_honoured_settings_are_read() -> None:
         for name, setting in {**BROKER, **TOPIC}.items()
         if not setting.instead and f'"{name}"' not in _readers() and name not in through_topics
     ]
-    assert not unread, "say in the table what happens instead"
+    assert not unread, "no code reads these settings: give each an `instead` in the table"
 
 
 def test_settings_without_effect_are_not_read() -> None:
-    # config.py may name a setting only to leave it aside.
+    # config.py may name a setting without effect, to ignore it.
     read = [name for name, setting in BROKER.items() if setting.instead and f'"{name}"' in _readers("config.py")]
-    assert not read, "these have an effect now: take `instead` out of the table"
+    assert not read, "code reads these settings: take their `instead` out of the table"

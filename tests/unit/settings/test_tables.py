@@ -1,4 +1,4 @@
-"""The tables of settings are consistent with themselves, and docs/ holds the pages that they make."""
+"""The tables of settings are consistent, and the pages of docs/ that are made from them are up to date."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_pages_are_up_to_date(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == PAGES[page](), "run: python -m ottla.broker.documentation"
 
 
-# Java's Double.toString.
+# Numbers and their texts by Java's Double.toString.
 DOUBLES = [
     (0.0, "0.0"),
     (-0.0, "-0.0"),

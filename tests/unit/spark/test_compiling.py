@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: only in a directory that nobody else could have prepared."""
+"""Compiled kernels are cached only in a directory that no other user could have prepared."""
 
 from __future__ import annotations
 

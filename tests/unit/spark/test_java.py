@@ -1,4 +1,4 @@
-"""How a Java runtime is found."""
+"""The search for a Java runtime."""
 
 from __future__ import annotations
 

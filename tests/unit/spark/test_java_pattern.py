@@ -1,4 +1,5 @@
-"""Java's regular expressions for topics: what they match, and what is refused. A real Java agrees (tests/spark)."""
+"""Java's regular expressions for topics: the names that each matches, and the refused expressions. A real Java runtime
+confirms the table (tests/spark)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from ottla.spark.java_pattern import Untranslatable, compiled
 
 NAMES = ("events", "Events", "ev-1", "ev_22", "a.b", "axb", "abcabc", "xx", "xy", "AB", "aB", "c", "C", "9", "t-123")
-# (pattern, which of NAMES it matches)
+# (pattern, the names of NAMES that it matches)
 MATCHED = [
     (r"ev.*", "events ev-1 ev_22"),
     (r"\p{Alnum}+", "events Events axb abcabc xx xy AB aB c C 9"),

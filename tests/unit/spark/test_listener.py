@@ -1,4 +1,4 @@
-"""What a listener makes of Spark's progress, classic and Connect."""
+"""What a listener reads from Spark's reports of progress, in classic Spark and in Spark Connect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def progress(*offsets: tuple[Any, Any]) -> QueryProgressEvent:
 
 @pytest.mark.parametrize("written", [json.dumps, str, lambda offsets: offsets], ids=["JSON", "Python's text", "read"])
 def test_lag_in_every_shape_that_spark_hands_it_over(written: Any) -> None:
-    """Under Spark Connect of 4.2 the listener said nothing: offsets are Python's text of a dictionary there."""
+    """Earlier, the listener reported nothing under Spark Connect of 4.2, whose offsets are the text of a dictionary."""
     seen: list[Any] = []
     listener = LagListener(lambda query, lag: seen.append((query, lag)))
     listener.onQueryProgress(progress((written(END), written(LATEST))))
@@ -55,6 +55,6 @@ def test_progress_as_connect_sends_it() -> None:
 
 @pytest.mark.parametrize("offsets", [("nonsense", "nonsense"), ("{", "{"), (None, None), ("5", "5"), ("[1]", "[2]")])
 def test_offsets_of_other_sources_are_passed_over(offsets: tuple[Any, Any]) -> None:
-    listener = LagListener(lambda query, lag: pytest.fail("not ours"))
+    listener = LagListener(lambda query, lag: pytest.fail("the offsets of another source were reported"))
     listener.onQueryProgress(progress(offsets))
     assert listener.latest == {}

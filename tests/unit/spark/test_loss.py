@@ -1,4 +1,4 @@
-"""What counts as lost data, and what doesn't: against brokers that answer what a test says."""
+"""Which failures count as lost data, and which don't, against brokers whose answers a test sets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_broker_that_does_not_know_a_topic_for_a_moment_loses_no_rows(
 
 
 def test_a_topic_that_one_broker_knows_already_exists(cluster: ScriptedCluster) -> None:
-    """Right after its creation; broker 0 never answers for it here."""
+    """Right after a topic's creation, some brokers may not know it yet. Here broker 0 doesn't."""
     del cluster.views[0]["t"]
     found = Client(cluster.bootstrap).look_up({"t": Wanted()}).topics
     assert list(found) == ["t"]
@@ -84,7 +84,7 @@ def test_a_topic_that_nobody_knows_is_an_error_after_the_retries(cluster: Script
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_topic_that_is_gone_is_lost_only_when_brokers_agree(cluster: ScriptedCluster, again: bool) -> None:
-    """Deleted, or deleted and created anew, after the read was planned."""
+    """The topic is deleted, or deleted and created anew, after the read was planned."""
     for loss in (False, True):
         cluster.everywhere(t=Topic([100]))
         reader = DefaultSource(options(cluster, failOnDataLoss=loss)).reader(SCHEMA)
@@ -156,7 +156,7 @@ def test_a_topic_created_anew_under_a_checkpoint_is_not_skipped_into(cluster: Sc
 
 
 def test_a_topic_created_anew_with_fewer_records_is_read(cluster: ScriptedCluster) -> None:
-    """All 40 of 40 were skipped: the new end was before the checkpoint's offset."""
+    """Earlier, all 40 records were skipped, because the new end was before the checkpoint's offset."""
     end = stream(cluster).latestOffset(stream(cluster).initialOffset(), ALL)
     cluster.everywhere(t=Topic([40]))
     reader = stream(cluster, failOnDataLoss=False)
@@ -167,7 +167,7 @@ def test_a_topic_created_anew_with_fewer_records_is_read(cluster: ScriptedCluste
 
 
 def test_a_planned_batch_of_a_topic_created_anew_is_reported_when_it_is_run_again(cluster: ScriptedCluster) -> None:
-    """The end was planned before the topic went; Spark runs the batch again after a restart."""
+    """The end was planned before the topic was deleted; Spark runs the batch again after a restart."""
     start = stream(cluster).initialOffset()
     end = stream(cluster).latestOffset(start, ALL)
     cluster.everywhere(t=Topic([300]))
@@ -178,7 +178,7 @@ def test_a_planned_batch_of_a_topic_created_anew_is_reported_when_it_is_run_agai
 
 @pytest.mark.parametrize("subscription", [{"subscribe": "t"}, {"subscribe": "", "subscribePattern": "t"}])
 def test_a_broker_that_lags_behind_a_new_topic_is_no_loss(cluster: ScriptedCluster, subscription: Any) -> None:
-    """Broker 1 still tells of the old topic, or of none, or of fewer partitions."""
+    """Broker 1 still has the old topic, or no topic, or fewer partitions."""
     given = {name: value for name, value in subscription.items() if value}
     old = cluster.views[0]["t"]
     cluster.views[0]["t"] = Topic([30, 10])
@@ -200,7 +200,8 @@ def ids(topic: Topic) -> dict[str, dict[str, int]]:
 
 
 def test_a_new_partition_that_one_broker_has_not_heard_of_is_no_loss(cluster: ScriptedCluster) -> None:
-    """It was planned by what another broker said; the one that is asked for its beginning lags behind."""
+    """The batch was planned by another broker's answer. The broker that is asked for the partition's beginning lags
+    behind."""
     topic_id = cluster.views[0]["t"].topic_id
     cluster.everywhere(t=Topic([30, 10, 20], topic_id=topic_id))
     cluster.views[1]["t"] = Topic([30, 10], topic_id=topic_id)

@@ -1,4 +1,4 @@
-"""Options: what is accepted, and what the refusals say."""
+"""Options of reads and writes: the accepted ones, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ def test_a_stream_has_no_end() -> None:
     ["queryName", "queryname", "checkpointLocation", "path", "asyncProgressTrackingEnabled", "__partition_columns"],
 )
 def test_what_spark_adds_itself_is_known(name: str) -> None:
-    """A stream by queryName, and so every sink of spark-pipelines, ended in "unknown option 'queryname'"."""
+    """Earlier, "unknown option 'queryname'" refused a stream with a queryName, and so every sink of spark-pipelines."""
     assert write_options({**BASE, "topic": "t", name: "x"}).warnings == ()
     assert read_options({**BASE, "subscribe": "t", name: "x"}, streaming=False).warnings == ()
 
 
 def test_the_properties_of_a_table_are_no_options() -> None:
-    """As Spark 4.3 makes a table: options twice, and what it or anybody says about the table beside them."""
+    """As Spark 4.3 makes a table: it passes each option twice, together with the table's properties."""
     given = {**BASE, "subscribe": "t", "failOnDataLoss": "false"}
     table = {"provider": "ottla", "owner": "somebody", "external": "true", "location": "file:/x", "path": "file:/x"}
     more = {"comment": "what it is", "collation": "UTF8_LCASE", "made.by": "a pipeline", "topics": "unknown"}

@@ -1,4 +1,4 @@
-"""Positions in Spark's checkpoint: Spark's shape, ids beside it, and who can read whose."""
+"""Positions in Spark's checkpoint: Spark's own form with the topics' ids beside it, readable without and with ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_ids_stand_beside_the_offsets() -> None:
 
 
 def test_who_knows_no_ids_reads_the_same_offsets() -> None:
-    """Spark's JsonUtils and an Ottla of before make an entry of each partition of each topic, and nothing else."""
+    """Spark's JsonUtils and earlier versions of Ottla read only an entry for each partition of each topic."""
     shaped = Position(OFFSETS, {"a": OLD, "b": NEW}).json()
     theirs = {
         TopicPartition(topic, int(index)): at for topic, indexes in shaped.items() for index, at in indexes.items()
@@ -38,7 +38,7 @@ def test_who_knows_no_ids_reads_the_same_offsets() -> None:
 
 
 def test_equal_positions_are_equal_texts() -> None:
-    """Spark takes another text for new data."""
+    """Spark takes a position with a different text for new data."""
     one = Position(OFFSETS, {"b": NEW, "a": OLD})
     other = Position(dict(reversed(OFFSETS.items())), {"a": OLD, "b": NEW})
     assert json.dumps(one.json()) == json.dumps(other.json())

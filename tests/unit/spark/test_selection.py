@@ -1,4 +1,4 @@
-"""Which batches are read: offsets, control batches, aborted transactions."""
+"""Which batches a read selects: by offsets, control batches, aborted transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query whose planning Python didn't start in time is started again; any other end is an end."""
+"""A query is started again if Spark's Python worker didn't start in time; every other end is final."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATE = "org.apache.spark.SparkException: Python worker failed to connect back."
 
 
 class Queries:
-    """A DataStreamWriter whose queries end as a test says: an error's text, or None for well."""
+    """A DataStreamWriter whose queries end as a test says: each with an error's text, or None for a good end."""
 
     def __init__(self, *ends: str | None, progress: Any = None) -> None:
         self.ends = list(ends)

@@ -1,4 +1,4 @@
-"""The script that Spark's workers are started by."""
+"""The script that starts Spark's workers."""
 
 from __future__ import annotations
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithImage, WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import IP, Entity, Limit, altered_limits, check_entity
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=49,
@@ -26,7 +24,10 @@ API = Api(
 RESOLVE_TIMEOUT_SECONDS = 5.0
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithImage, WithIntents, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Each entity's limits are changed together or not at all. An entity that is named twice is refused."""
     named = [{part.entity_type: part.entity_name for part in entry.entity} for entry in body.entries]
     entries = []
@@ -47,7 +48,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"entries": entries}
 
 
-async def _alter(broker: Broker, entity: Entity, changes: list[Limit], validate_only: bool) -> None:
+async def _alter(broker: Parts, entity: Entity, changes: list[Limit], validate_only: bool) -> None:
     if entity[0][0] == IP and entity[0][1] is not None:
         await _check_address(entity[0][1])
     if validate_only:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.api.config_resources import alter, answer_each
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=33,
@@ -25,7 +23,10 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithConfig, WithId, WithImage, WithIntents, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Each resource has exactly the given settings afterwards, or is left as it was."""
 
     async def replace(kind: int, name: str, configs: Any) -> None:
@@ -35,5 +36,5 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"responses": await answer_each(body.resources, replace)}
 
 
-async def _replace_settings(broker: Broker, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:
+async def _replace_settings(broker: Parts, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:
     await alter(broker, kind, name, lambda resource, _: altered(broker.config, resource, {}, edits), validate_only)

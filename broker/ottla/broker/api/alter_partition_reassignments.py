@@ -6,17 +6,15 @@ ListPartitionReassignments shows those that aren't finished.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.ports import WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=45,
@@ -27,7 +25,7 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithIntents, request: Request, body: Any) -> dict[str, Any]:
     timeout_s = milliseconds(body.timeout) / 1000
     another_factor = body.allow_replication_factor_change
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithMoves
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=34,
     versions=(1, 2),
     needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=(
-        "A replica that isn't here yet can't be given a directory in advance; Kafka remembers the wish.",
-        "A cordoned directory gets no replicas, but a broker whose directories are all cordoned still takes those that"
-        " are placed on it; Kafka places none there.",
+        "A directory can't be chosen for a replica that the broker doesn't have yet; Kafka remembers the choice.",
+        "A cordoned directory gets no replicas, but a broker whose directories are all cordoned still takes "
+        "replicas that are placed on it; Kafka places none there.",
     ),
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithMoves, request: Request, body: Any) -> dict[str, Any]:
     """Begins the move of each replica; answers an error code for each."""
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in body.dirs:
@@ -32,7 +30,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
             for index in topic.partitions:
                 code = ErrorCode.none
                 try:
-                    broker.move_replica(topic.name, index, directory.path)
+                    broker.moves.begin(topic.name, index, directory.path)
                 except KafkaError as error:
                     code = error.code
                 results.setdefault(topic.name, []).append({"partition_index": index, "error_code": code})

@@ -1,4 +1,4 @@
-"""ApiVersions (key 18), versions 0–4: the APIs that this broker serves, from the registry.
+"""ApiVersions (key 18), versions 0–4: the APIs that this broker serves.
 
 A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and ApiVersions' own range, without
 reading its body (KIP-511); `unsupported` is that answer. Of the features only `eligible.leader.replicas.version` is
@@ -9,23 +9,24 @@ so that clients fall back to the older protocols.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ottla.broker.api.registry import Api, NoRightNeeded
+from ottla.broker.api.declaration import Api, NoRightNeeded
+from ottla.broker.ports import WithAdvertisedApis, WithImage
 from ottla.broker.request import Request
 from ottla.metadata.eligibility import FEATURE
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_response
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(key=18, versions=(0, 4), needs=NoRightNeeded("clients ask before they have said who they are"))
 FIRST_VERSION_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithAdvertisedApis, WithImage, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """All APIs with their ranges of versions."""
     if request.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
@@ -41,7 +42,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     }
 
 
-def _features(broker: Broker, version: int) -> dict[str, Any]:
+def _features(broker: Parts, version: int) -> dict[str, Any]:
     features = broker.image.features
     supported = [{"name": FEATURE, "min_version": 0, "max_version": 1}]
     return {

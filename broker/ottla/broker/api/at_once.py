@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .registry import Response
+    from .declaration import Response
 
 
 def at_once(response: Response) -> asyncio.Future[Response]:

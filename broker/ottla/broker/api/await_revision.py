@@ -8,9 +8,10 @@ leads by that revision. Source: Ottla's own.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithConfig, WithFollower, WithImage, WithTasks
 from ottla.broker.request import Request
 from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_question, write_answer
 from ottla.protocol.errors import ProtocolError
@@ -19,7 +20,6 @@ from ottla.protocol.received import Memory
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
     from ottla.net.server import Reply
 
 API = Api(
@@ -31,7 +31,10 @@ API = Api(
 WAIT_MS_MAX = 10_000
 
 
-def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
+class Parts(WithConfig, WithFollower, WithImage, WithTasks, Protocol): ...
+
+
+def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Answers at once where the revision is applied already, else as soon as it is or the question's time is up."""
     question = read_question(frame, position, end)
     if request.listener != broker.config.listeners.inter_broker:
@@ -42,12 +45,12 @@ def serve(broker: Broker, request: Request, frame: Memory, position: int, end: i
     return request.pending
 
 
-async def _answer_later(broker: Broker, request: Request, question: Question) -> None:
+async def _answer_later(broker: Parts, request: Request, question: Question) -> None:
     with suppress(TimeoutError):  # the answer says how far this broker is
         await broker.follower.wait_for_revision(question.revision, min(question.wait_ms, WAIT_MS_MAX) / 1000)
     request.pending.answer([_answer(broker, request)])
 
 
-def _answer(broker: Broker, request: Request) -> bytes:
+def _answer(broker: Parts, request: Request) -> bytes:
     body = write_answer(broker.image.revision)
     return response_frame(AWAIT_REVISION, request.api_version, request.correlation_id, body)

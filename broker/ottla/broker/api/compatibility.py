@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kio.schema.index import api_key_map
 
 if TYPE_CHECKING:
-    from ottla.broker.api.registry import Api
+    from ottla.broker.api.declaration import Api
 
 LEFT_OUT: dict[str, frozenset[int]] = {
     "Transactions come later": frozenset({24, 25, 26, 27, 28, 65, 66}),
@@ -21,7 +21,7 @@ LEFT_OUT: dict[str, frozenset[int]] = {
     "The new consumer protocol (KIP-848) comes later; clients use the classic one": frozenset({68, 69}),
     "Share groups (KIP-932) come later": frozenset({76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92}),
     "Streams groups (KIP-1071) come later; Kafka Streams uses the classic protocol": frozenset({88, 89}),
-    "Client telemetry (KIP-714): Kafka too advertises it only where a receiver is configured": frozenset({71, 72}),
+    "Client telemetry (KIP-714); Kafka, too, advertises it only if a receiver is configured": frozenset({71, 72}),
 }
 """Reason → keys of the APIs that Apache Kafka 4.3 advertises to clients and Ottla doesn't."""
 
@@ -40,10 +40,11 @@ Connect and Kafka Streams against a broker.
 _TAIL = """
 ## The inside of batches
 
-Like Apache Kafka, Ottla looks at every record of every batch that a producer sends, compressed or not, before it is
-appended: a batch that somebody can't read would stop every reader of its topic. `ottla.validate.records=false` leaves
-that out, except on compacted topics. The answers are Apache Kafka's, with the records that are at fault named (KIP-467:
-`record_errors`, of which Ottla names the first 1,000) and, unlike there, a sentence with every error:
+Like Apache Kafka, Ottla checks every record of every batch that a producer sends, compressed or not, before the batch
+is appended: a batch that a consumer can't read would stop the consumer. `ottla.validate.records=false` switches the
+check off, except on compacted topics. The answers have Apache Kafka's error codes and name the records at fault
+(KIP-467: `record_errors`, of which Ottla names the first 1,000). Unlike Apache Kafka, Ottla adds a sentence to every
+error:
 
 | what is wrong | error |
 |---|---|
@@ -52,42 +53,42 @@ that out, except on compacted topics. The answers are Apache Kafka's, with the r
 | records without a key on a compacted topic | INVALID_RECORD (87), the records named |
 | timestamps out of the topic's bounds | INVALID_TIMESTAMP (32), the records named |
 | a payload that isn't what the codec makes | UNKNOWN_SERVER_ERROR (-1) |
-| a batch that exceeds `max.message.bytes`, or does so in the topic's `compression.type` | MESSAGE_TOO_LARGE (10) |
+| a batch that exceeds `max.message.bytes`, as sent or in the topic's `compression.type` | MESSAGE_TOO_LARGE (10) |
 | a wrong CRC | CORRUPT_MESSAGE (2) |
 
-A wrong greatest timestamp in the header is corrected. A valid batch that unpacks to many times its size is taken: its
-records are looked at in pieces of at most 1 MiB. What Apache Kafka takes and Ottla refuses is what some client's
-consumer can't read:
+A wrong greatest timestamp in the header is corrected. A valid batch that decompresses to many times its size is
+accepted: its records are checked in pieces of at most 1 MiB. Ottla refuses some batches that Apache Kafka accepts,
+because some client's consumer can't read them:
 
-- offset deltas other than 0, 1, 2, …, which Apache Kafka stores where the batch isn't compressed (INVALID_RECORD);
+- offset deltas other than 0, 1, 2, …, which Apache Kafka stores if the batch isn't compressed (INVALID_RECORD);
 - a compressed record whose own length isn't that of its fields, which stops Apache Kafka's consumers (INVALID_RECORD);
 - lengths below -1, and numbers of more bits than their field has (INVALID_RECORD);
-- bytes, or a second frame, behind the compressed records; a wrong checksum or size of an LZ4 frame; a second head among
-  the blocks of Snappy; gzip's reserved flags; a packed block of Zstandard without bytes (UNKNOWN_SERVER_ERROR):
-  librdkafka, or kafka-python, can't read them. Of Zstandard they read several frames, and skippable ones, too; Ottla
-  refuses these all the same, because its budget of memory counts the first frame's window.
+- bytes, or a second frame, behind the compressed records; a wrong checksum or size of an LZ4 frame; a second header
+  among the blocks of Snappy; gzip's reserved flags; a compressed block of Zstandard without bytes
+  (UNKNOWN_SERVER_ERROR): librdkafka or kafka-python can't read these. Both read several frames of Zstandard, and
+  skippable ones, too; Ottla refuses these all the same, because its memory budget counts the first frame's window.
 
-Two more differ for other reasons: a producer id without an epoch, under which Apache Kafka would notice no repeated
-batch (INVALID_PRODUCER_EPOCH), and a timestamp that overflows, of which Ottla names the first record only.
+Two answers differ for other reasons. A producer id without an epoch is refused (INVALID_PRODUCER_EPOCH), because Apache
+Kafka would notice no repeated batch under it. If timestamps overflow, Ottla names the first such record only.
 
-Codecs that nobody knows are refused with UNSUPPORTED_COMPRESSION_TYPE (76), where Apache Kafka says
-UNKNOWN_SERVER_ERROR. `tests/fuzz/bad_batches.py` holds every case with both answers, and `make test` compares them with
-a running Apache Kafka. [`ottla log verify`](cli.md) finds such batches where they are stored already.
+Unknown codecs are refused with UNSUPPORTED_COMPRESSION_TYPE (76), where Apache Kafka answers UNKNOWN_SERVER_ERROR.
+`tests/fuzz/bad_batches.py` has every case with both answers, and `make test` compares them with a running Apache Kafka.
+[`ottla log verify`](cli.md) finds such batches if they are stored already.
 
 ## Transactions
 
-There are none yet, and no client hangs for want of them:
+Ottla has no transactions yet, and no client hangs because of that:
 
 - InitProducerId and FindCoordinator answer a transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), which
   is fatal in every client's state machine: the producer fails in its first call, with an exception that names it.
 - A batch with the transactional bit is refused with INVALID_TXN_STATE (48).
 - A `read_committed` consumer reads up to the high watermark: the last stable offset is the same. So `ottla adopt`
-  refuses Kafka's logs that hold open or aborted transactions, by name, unless `--expose-uncommitted` is said.
+  refuses Kafka's logs with open or aborted transactions, and names them, unless `--expose-uncommitted` is given.
 - `transaction.version` isn't finalised, so clients don't try the newer protocol of transactions either.
 - Idempotent producers (`enable.idempotence`, the default of the Java client) work in full. librdkafka may still write a
-  record twice when leaders change, on Apache Kafka as on Ottla (its issue 4953): where its next
-  request reaches the new leader before the answer of the old one is dealt with, it begins a new producer epoch by
-  itself and sends again what had no answer yet. Under faults `tests/crash` finds no other repeats.
+  record twice when leaders change, on Apache Kafka as on Ottla (its issue 4953): if its next
+  request reaches the new leader before librdkafka has handled the old leader's answer, it begins a new producer epoch
+  by itself and sends the unanswered records again. Under faults `tests/crash` finds no other repeats.
 
 ## Client quotas
 

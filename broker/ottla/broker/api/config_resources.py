@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from ottla.broker.ports import WithId, WithImage, WithIntents
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.alteration import Resource
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 Edit = Callable[[Resource, Mapping[str, str]], dict[str, str]]
 """Maps a resource and its present settings to its new settings; may raise KafkaError."""
@@ -73,7 +71,10 @@ async def answer_each(resources: Sequence[Any], change: Change) -> list[dict[str
     return responses
 
 
-async def alter(broker: Broker, resource_type: int, name: str, edit: Edit, validate_only: bool) -> None:
+class Parts(WithId, WithImage, WithIntents, Protocol): ...
+
+
+async def alter(broker: Parts, resource_type: int, name: str, edit: Edit, validate_only: bool) -> None:
     """Changes one resource's settings in the metadata; with `validate_only`, only checks whether that is possible.
     Raises KafkaError."""
     resource = _named(broker, resource_type, name)
@@ -84,7 +85,7 @@ async def alter(broker: Broker, resource_type: int, name: str, edit: Edit, valid
         await broker.intents.alter_config(ConfigResource(*resource), lambda now: edit(resource, now))
 
 
-def _named(broker: Broker, resource_type: int, name: str) -> Resource:
+def _named(broker: Parts, resource_type: int, name: str) -> Resource:
     """The resource as the metadata names it. Raises KafkaError if there is none, or this broker may not change it."""
     if resource_type not in METADATA_TYPES:
         raise KafkaError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")

@@ -7,22 +7,20 @@ partitions.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.ports import WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
-
 API = Api(key=37, versions=(0, 3), needs=(Right(AclOperation.ALTER, ResourceType.TOPIC),), changes_metadata=True)
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithIntents, request: Request, body: Any) -> dict[str, Any]:
     counts = Counter(topic.name for topic in body.topics)
     timeout_s = milliseconds(body.timeout) / 1000
     once = [topic for topic in body.topics if counts[topic.name] == 1]
@@ -35,7 +33,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"results": [*duplicates, *results]}
 
 
-async def _grow(broker: Broker, topic: Any, timeout_s: float, validate_only: bool) -> dict[str, Any]:
+async def _grow(broker: WithIntents, topic: Any, timeout_s: float, validate_only: bool) -> dict[str, Any]:
     assignments = None if topic.assignments is None else [assigned.broker_ids for assigned in topic.assignments]
     try:
         await broker.intents.create_partitions(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.ports import WithConfig, WithIntents
 from ottla.broker.request import Request
 from ottla.metadata.intents.replicas import PARTITIONS_PER_REQUEST_MAX
 from ottla.metadata.intents.topics import DEFAULT, NewTopic
@@ -21,9 +22,6 @@ from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.description import describe_topic
 from ottla.settings.resource_checks import check_topic
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=19,
@@ -38,7 +36,10 @@ API = Api(
 FIRST_VERSION_WITH_DESCRIPTION = 5
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithConfig, WithIntents, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     counts = Counter(topic.name for topic in body.topics)
     once = [topic for topic in body.topics if counts[topic.name] == 1]
     total = sum(_partition_count(broker, topic) for topic in once)
@@ -53,7 +54,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"topics": [*results, *(_failed(name, duplicate) for name, count in counts.items() if count > 1)]}
 
 
-async def _create(broker: Broker, topic: Any, timeout_s: float, validate_only: bool, version: int) -> dict[str, Any]:
+async def _create(broker: Parts, topic: Any, timeout_s: float, validate_only: bool, version: int) -> dict[str, Any]:
     try:
         broker.intents.check_new_topic_name(topic.name)
         configs = _configs(broker, topic)
@@ -77,14 +78,14 @@ async def _create(broker: Broker, topic: Any, timeout_s: float, validate_only: b
     return answer
 
 
-def _partition_count(broker: Broker, topic: Any) -> int:
+def _partition_count(broker: Parts, topic: Any) -> int:
     if topic.assignments:
         return len(topic.assignments)
     count: int = topic.num_partitions
     return broker.config.get_int("num.partitions") if count == DEFAULT else count
 
 
-def _configs(broker: Broker, topic: Any) -> dict[str, str]:
+def _configs(broker: Parts, topic: Any) -> dict[str, str]:
     nulls = [config.name for config in topic.configs if config.value is None]
     if nulls:
         raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(nulls)}")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from asyncio import gather
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(key=42, versions=(0, 2), needs=(Right(AclOperation.DELETE, ResourceType.GROUP),))
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each group: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR …"""
     names = list(dict.fromkeys(body.groups_names))
     codes = await gather(*(broker.groups.delete_group(name) for name in names))

@@ -9,9 +9,10 @@ topics that are only compacted (POLICY_VIOLATION), because the last record of ea
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithImage, WithPartitions
 from ottla.broker.request import Request
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -19,14 +20,16 @@ from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
 
 API = Api(key=21, versions=(0, 2), needs=(Right(AclOperation.DELETE, ResourceType.TOPIC),))
 _PARTITIONS_PER_TURN = 20
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithImage, WithPartitions, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Each partition's new low watermark, or its error."""
     topics = []
     waiting: list[tuple[dict[str, int], Partition, asyncio.Future[None]]] = []
@@ -56,7 +59,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"topics": topics}
 
 
-def _find(broker: Broker, topic: str, index: int) -> Partition:
+def _find(broker: Parts, topic: str, index: int) -> Partition:
     """The partition, if this broker leads it. Raises KafkaError, also for each partition of an internal topic,
     whichever broker leads it."""
     if topic in INTERNAL_TOPICS:

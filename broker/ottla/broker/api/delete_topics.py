@@ -7,18 +7,16 @@ topic of the same name can be created at once: it gets another id, and shares no
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.ports import WithConfig, WithImage, WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(key=20, versions=(1, 6), needs=(Right(AclOperation.DELETE, ResourceType.TOPIC),), changes_metadata=True)
 FIRST_VERSION_WITH_OWN_ERROR = 3
@@ -26,7 +24,10 @@ FIRST_VERSION_WITH_OWN_ERROR = 3
 Answer = dict[str, Any]
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithConfig, WithImage, WithIntents, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     asked = _asked(request.api_version, body)
     if not broker.config.get_bool("delete.topic.enable"):
         old = request.api_version < FIRST_VERSION_WITH_OWN_ERROR
@@ -44,7 +45,7 @@ def _asked(version: int, body: Any) -> list[tuple[str | None, UUID | None]]:
     return [(topic.name, topic.topic_id or None) for topic in body.topics]
 
 
-def _resolved(broker: Broker, asked: list[tuple[str | None, UUID | None]]) -> tuple[list[Answer], dict[UUID, str]]:
+def _resolved(broker: Parts, asked: list[tuple[str | None, UUID | None]]) -> tuple[list[Answer], dict[UUID, str]]:
     """The answers for topics that can't be deleted, and the topics (id → name) to be deleted."""
     image = broker.image
     answers: list[Answer] = []
@@ -87,7 +88,7 @@ def _resolved(broker: Broker, asked: list[tuple[str | None, UUID | None]]) -> tu
     return answers, topics
 
 
-async def _delete(broker: Broker, name: str, topic_id: UUID, timeout_s: float) -> Answer:
+async def _delete(broker: Parts, name: str, topic_id: UUID, timeout_s: float) -> Answer:
     try:
         await broker.intents.delete_topic(topic_id, timeout_s)
     except KafkaError as error:

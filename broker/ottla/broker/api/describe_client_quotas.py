@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import Component, matching
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=48,
@@ -21,7 +19,7 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:
     """The entities with their limits; a filter without components matches all, unless it is strict."""
     quotas = broker.image.quotas
     components = [Component(part.entity_type, part.match_type, part.match) for part in body.components]

@@ -6,22 +6,23 @@ is named as controller. Version 2 may ask for brokers that aren't serving yet (K
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker import authorized_operations
-from ottla.broker.api.registry import Api, NoRightNeeded
+from ottla.broker.api.declaration import Api, NoRightNeeded
+from ottla.broker.ports import WithId, WithImage
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import alive, controller_for_clients
 from ottla.protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(key=60, versions=(0, 2), needs=NoRightNeeded("every client may learn which brokers there are"))
 BROKERS, CONTROLLERS = 1, 2
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithId, WithImage, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     if body.endpoint_type != BROKERS:
         return _wrong_endpoint(body.endpoint_type)
     image = broker.image

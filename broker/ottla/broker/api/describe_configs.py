@@ -6,12 +6,21 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.api.config_resources import ConfigResourceType, broker_id, check_broker_name
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.damage import damages
 from ottla.broker.log_levels import log_levels
+from ottla.broker.ports import (
+    WithCompactor,
+    WithConfig,
+    WithId,
+    WithImage,
+    WithLogs,
+    WithPartitions,
+    WithReplication,
+)
 from ottla.broker.request import Request
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -33,9 +42,6 @@ from ottla.settings.description import (
     only,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
-
 API = Api(
     key=32,
     versions=(1, 4),
@@ -45,10 +51,10 @@ API = Api(
         Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),
     ),
     gaps=(
-        f"Beyond Kafka: asked for `{own.OVERRIDES}` alone, it tells all that was given to a topic, or to one broker, "
-        "which every broker tells of every other; for "
-        f"`{own.RECOVERED}` alone what a broker's recovery cut off at its start, for `{own.DAMAGED}` alone what it has "
-        f"met that can't be read, and for `{own.LOAD}` alone what the broker has worked since its start; as JSON.",
+        "Beyond Kafka: a request for one of these names alone is answered with JSON. "
+        f"`{own.OVERRIDES}` are the settings that were given to a topic, or to one broker (every broker answers for "
+        f"every other). `{own.RECOVERED}` is what the recovery of logs cut off at the broker's start, `{own.DAMAGED}` "
+        f"the damage that the broker has met in its logs, `{own.LOAD}` the work of the broker since its start.",
     ),
 )
 
@@ -56,7 +62,10 @@ _PARTITIONS_PER_TURN = 500
 _DAMAGES_MAX = 200
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithCompactor, WithConfig, WithId, WithImage, WithLogs, WithPartitions, WithReplication, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Each resource's settings, or its error. Requested settings with unknown names are left out, as in Kafka."""
     results = []
     for resource in body.resources:
@@ -83,7 +92,7 @@ def _asked(description: Description, body: Any) -> Description:
     return {**description, "synonyms": synonyms, "documentation": documentation}
 
 
-async def _traffic(broker: Broker) -> str:
+async def _traffic(broker: Parts) -> str:
     """The bytes that clients produced and fetched, by topic and partition, as JSON; partitions without any are left
     out. Gives way to the event loop in between, because a broker may have tens of thousands of partitions."""
     traffic: dict[str, dict[int, str]] = {}
@@ -101,7 +110,7 @@ async def _traffic(broker: Broker) -> str:
     return f"{{{','.join(topics)}}}"
 
 
-async def _describe(broker: Broker, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
+async def _describe(broker: Parts, kind: int, name: str, keys: Sequence[str] | None) -> Iterable[Description]:
     image = broker.image
     alone = keys[0] if keys is not None and len(keys) == 1 else None
     if kind == ConfigResourceType.TOPIC:

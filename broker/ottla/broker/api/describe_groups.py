@@ -1,29 +1,28 @@
-"""DescribeGroups (15), versions 0–6: state, protocol and members of groups.
+"""DescribeGroups (15), versions 0–6: state, protocol and members of classic groups.
 
-A missing group is answered as Dead without an error before version 6, with GROUP_ID_NOT_FOUND from version 6 on
-(KIP-1043). The protocol and the members' metadata are shown only while the group is Stable.
+A group that is missing, or of another type, is answered as Dead without an error before version 6, with
+GROUP_ID_NOT_FOUND from version 6 on (KIP-1043). The protocol and the members' metadata are shown only while the group
+is Stable.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.broker.authorized_operations import NOT_ASKED, ON_GROUP
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.states import State
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(key=15, versions=(0, 6), needs=(Right(AclOperation.DESCRIBE, ResourceType.GROUP),))
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
     """Answers each group with an error code of its own."""
     answers = [_describe(broker, request, group_id) for group_id in body.groups]
     for answer in answers:
@@ -32,37 +31,39 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"groups": answers}
 
 
-def _describe(broker: Broker, request: Request, group_id: str) -> dict[str, Any]:
+def _describe(broker: WithGroups, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"group_id": group_id}
     try:
         group = broker.groups.group(group_id)
     except KafkaError as error:
         return {**answer, "error_code": error.code}
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         return {**answer, **_description(group)}
     answer["group_state"] = State.DEAD.value
     if request.api_version >= 6:
         answer["error_code"] = ErrorCode.group_id_not_found
-        answer["error_message"] = f"Group {group_id} not found."
+        found = "not found" if group is None else "is not a classic group"
+        answer["error_message"] = f"Group {group_id} {found}."
     return answer
 
 
 def _description(group: ClassicGroup) -> dict[str, Any]:
-    stable = group.state is State.STABLE
+    membership = group.membership
+    stable = membership.state is State.STABLE
     return {
         "error_code": ErrorCode.none,
-        "group_state": group.state.value,
-        "protocol_type": group.roster.protocol_type or "",
-        "protocol_data": (group.protocol or "") if stable else "",
+        "group_state": group.state_name,
+        "protocol_type": group.protocol_type,
+        "protocol_data": (membership.protocol or "") if stable else "",
         "members": [
             {
                 "member_id": member.member_id,
                 "group_instance_id": member.instance_id,
                 "client_id": member.client_id,
                 "client_host": member.client_host,
-                "member_metadata": member.metadata(group.protocol) if stable else b"",
+                "member_metadata": member.metadata(membership.protocol) if stable else b"",
                 "member_assignment": member.assignment,
             }
-            for member in group.roster
+            for member in membership.roster
         ],
     }

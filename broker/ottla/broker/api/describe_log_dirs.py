@@ -7,27 +7,30 @@ nothing is appended for lack of room has 0 usable bytes, whatever the file syste
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithLogs, WithMoves, WithPartitions
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.log.future import FutureLog
-    from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
 
 API = Api(
     key=35,
     versions=(1, 5),
     needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),),
-    gaps=("Beyond Kafka, where a full directory is a failed one: it has 0 usable bytes until it has room again.",),
+    gaps=("A full directory has 0 usable bytes until it has room again; to Kafka it is a failed directory.",),
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithLogs, WithMoves, WithPartitions, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """One result for each log directory; a failed one answers KAFKA_STORAGE_ERROR."""
     wanted = None
     if body.topics is not None:
@@ -39,7 +42,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"results": [_result(broker, path, held) for path, held in by_directory.items()]}
 
 
-def _result(broker: Broker, path: str, held: list[Partition]) -> dict[str, Any]:
+def _result(broker: Parts, path: str, held: list[Partition]) -> dict[str, Any]:
     if path in broker.logs.failed:
         return {"error_code": ErrorCode.kafka_storage_error, "log_dir": path, "total_bytes": -1, "usable_bytes": -1}
     topics: dict[str, list[dict[str, Any]]] = {}

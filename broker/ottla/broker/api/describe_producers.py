@@ -11,7 +11,8 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithPartitions
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import EncodedArray
@@ -19,7 +20,6 @@ from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.log.producers import FrozenProducers
-    from ottla.broker.node import Broker
     from ottla.net.pending import Pending
 
 API = Api(key=61, versions=(0, 0), needs=(Right(AclOperation.READ, ResourceType.TOPIC),))
@@ -51,7 +51,7 @@ class _Turn:
                 raise _ClientGone
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[str, Any]:
     """Id, epoch, last sequence and last time of each producer."""
     try:
         return {"topics": await _topics(broker, request, body)}
@@ -59,7 +59,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
         return {"topics": []}  # which reaches nobody
 
 
-async def _topics(broker: Broker, request: Request, body: Any) -> list[dict[str, Any]]:
+async def _topics(broker: WithPartitions, request: Request, body: Any) -> list[dict[str, Any]]:
     topics = []
     turn = _Turn(request.pending)
     for topic in body.topics:

@@ -6,23 +6,24 @@ the cursor's topic was deleted meanwhile, the answer begins with the first parti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker import authorized_operations
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithConfig, WithImage
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import describe_partition
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
-
 API = Api(key=75, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),))
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithConfig, WithImage, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     image = broker.image
     cursor = body.cursor
     first_name = "" if cursor is None else cursor.topic_name

@@ -5,23 +5,24 @@ A request that names no partitions means all; its answer lists only the partitio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.bounded import gather_bounded
+from ottla.broker.ports import WithImage, WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
-
 API = Api(key=43, versions=(0, 2), needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),), changes_metadata=True)
 PREFERRED, UNCLEAN = 0, 1
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithImage, WithIntents, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     kind = body.election_type
     timeout_s = milliseconds(body.timeout) / 1000
     everything = body.topic_partitions is None
@@ -44,7 +45,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"replica_election_results": topics}
 
 
-async def _elect(broker: Broker, topic: str, index: int, kind: int, timeout_s: float) -> dict[str, Any]:
+async def _elect(broker: Parts, topic: str, index: int, kind: int, timeout_s: float) -> dict[str, Any]:
     try:
         await broker.intents.elect_leader(topic, index, kind == UNCLEAN, timeout_s)
     except KafkaError as error:

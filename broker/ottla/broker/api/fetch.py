@@ -17,11 +17,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
+from ottla.broker.ports import (
+    WithColdReads,
+    WithConfig,
+    WithFailedRequests,
+    WithFetchSessions,
+    WithFollowersFetches,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithPartitions,
+)
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
 from ottla.broker.request import Request
 from ottla.net.outgoing import READ_BYTES_MAX
@@ -33,7 +44,6 @@ from ottla.protocol.received import Memory
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
     from ottla.broker.partition import Partition
     from ottla.broker.readable import Readable
     from ottla.net.server import Reply
@@ -42,14 +52,28 @@ API = Api(
     key=1,
     versions=(4, 18),
     needs=(Right(AclOperation.READ, ResourceType.TOPIC), Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)),
-    gaps=("READ_COMMITTED readers see the high watermark as last stable offset until transactions are there.",),
+    gaps=("READ_COMMITTED readers see the high watermark as last stable offset until Ottla has transactions.",),
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
 COLD_WAIT_MS = 500  # at least, for a disk: a client that doesn't wait would ask again and again
 
 
-def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
+class Parts(
+    WithColdReads,
+    WithConfig,
+    WithFailedRequests,
+    WithFetchSessions,
+    WithFollowersFetches,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithPartitions,
+    Protocol,
+): ...
+
+
+def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Answers at once if there is enough to read, else returns a Pending that waits for more."""
     body = read_fetch_request(request.api_version, frame, position, end)
     fetch = _Fetch(broker, request, body)
@@ -86,7 +110,7 @@ class _Fetch:
         "size",
     )
 
-    def __init__(self, broker: Broker, request: Request, body: FetchRequest) -> None:
+    def __init__(self, broker: Parts, request: Request, body: FetchRequest) -> None:
         self._broker = broker
         self.request = request
         self.body = body
@@ -202,7 +226,7 @@ class _Fetch:
                     readable = self._read_cold(partition, offset, partition.high_watermark, limit, prepared, read)
         except KafkaError as error:
             self.failed = True
-            self._broker.count_fetch_failure(asked.topic, error.code)
+            self._broker.failed_requests.count_fetch(asked.topic, error.code)
             return asked, PartitionAnswer(index, error.code), None
         ranges, size, high_watermark, last_stable_offset, log_start, cut = readable
         if cut:

@@ -11,17 +11,15 @@ groups (key type 2) and unknown key types are INVALID_REQUEST.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
+from ottla.broker.ports import WithAwaitedElections, WithImage, WithInternalTopics
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(
     key=10,
@@ -46,7 +44,10 @@ _MESSAGES = {
 }
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithAwaitedElections, WithImage, WithInternalTopics, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers the coordinator's address on the listener that the client came in by."""
     several = request.api_version >= 4
     asked = body.coordinator_keys if several else [body.key]
@@ -60,7 +61,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return found[0]
 
 
-def _coordinator(broker: Broker, request: Request, key_type: int, key: str) -> dict[str, Any]:
+def _coordinator(broker: Parts, request: Request, key_type: int, key: str) -> dict[str, Any]:
     if key_type == TRANSACTION:
         return _refused(ErrorCode.transactional_id_authorization_failed)
     if key_type != GROUP:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
-from .registry import Api, Response
+from .declaration import Api, Response
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ottla.broker.node import Broker
-
 API = Api(key=12, versions=(0, 4), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:
+def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers an error code: REBALANCE_IN_PROGRESS tells the member to join again."""
     code = broker.groups.heartbeat(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
     return at_once({"error_code": code})

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.api.config_resources import ConfigResourceType, alter, answer_each, check_broker_name
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.log_levels import check_log_level, set_log_level
+from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=44,
@@ -23,12 +21,15 @@ API = Api(
         Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
         Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
     ),
-    gaps=("A broker setting that nobody knows is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
+    gaps=("An unknown broker setting is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
     changes_metadata=True,
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithConfig, WithId, WithImage, WithIntents, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Each resource is changed as a whole or not at all."""
 
     async def change(kind: int, name: str, configs: Any) -> None:
@@ -41,11 +42,11 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"responses": await answer_each(body.resources, change)}
 
 
-async def _alter_settings(broker: Broker, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:
+async def _alter_settings(broker: Parts, kind: int, name: str, edits: list[Edit], validate_only: bool) -> None:
     await alter(broker, kind, name, lambda resource, now: altered(broker.config, resource, now, edits), validate_only)
 
 
-def _alter_log_levels(broker: Broker, name: str, edits: list[Edit], validate_only: bool) -> None:
+def _alter_log_levels(broker: Parts, name: str, edits: list[Edit], validate_only: bool) -> None:
     check_broker_name(name, broker.id, "Unexpected node id. Expected {}, but received {}", "Node")
     levels: dict[str, str | None] = {}
     for edit in edits:

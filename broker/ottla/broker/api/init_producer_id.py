@@ -5,15 +5,13 @@ A transactional id is refused at once with a fatal error, so that no client wait
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithProducerIds
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=22,
@@ -24,13 +22,13 @@ API = Api(
         Right(AclOperation.WRITE, ResourceType.TOPIC),
     ),
     gaps=(
-        "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until transactions are there.",
+        "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until Ottla has transactions.",
     ),
 )
 NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithProducerIds, request: Request, body: Any) -> dict[str, Any]:
     """A new id with epoch 0. An idempotent producer that sends the id it has gets a new one, too, as from Kafka."""
     if body.transactional_id is not None:
         # Fatal in every client's transaction state machine; a retriable code would make it ask forever.

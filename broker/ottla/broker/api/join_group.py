@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from ottla.broker.group.effects import Answer, Join
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
-from .registry import Api, Response
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api, Response
 
 API = Api(key=11, versions=(0, 9), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:
+def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers when the generation begins. The group's leader makes the assignment from `members` in its answer."""
     version = request.api_version
     session_timeout_ms = milliseconds(body.session_timeout)

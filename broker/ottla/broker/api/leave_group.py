@@ -5,22 +5,20 @@ Before version 3 a request names one member, whose error is that of the answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.broker.group.effects import Leaver
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(key=13, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each member."""
     if request.api_version < 3:
         leavers = [Leaver(body.member_id)]

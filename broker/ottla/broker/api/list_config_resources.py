@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ottla.broker.api.config_resources import METADATA_TYPES, ConfigResourceType
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
-
 API = Api(key=74, versions=(0, 1), needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),))
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:
     """All topics and live brokers, and the groups and subscriptions that have settings; of the requested types, or of
     all."""
     types = (
@@ -31,7 +29,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"config_resources": [{"resource_name": name, "resource_type": kind} for name, kind in found]}
 
 
-def _names(broker: Broker, kind: int) -> Iterable[str]:
+def _names(broker: WithImage, kind: int) -> Iterable[str]:
     image = broker.image
     if kind == ConfigResourceType.TOPIC:
         return list(image.topics)

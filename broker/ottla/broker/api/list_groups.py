@@ -1,20 +1,18 @@
 """ListGroups (16), versions 0–5: the groups that this broker coordinates.
 
-Filters by state (version 4 on) and type (version 5 on) ignore case; every group is a classic one.
+Filters by state (version 4 on) and type (version 5 on) ignore case.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(
     key=16,
@@ -22,10 +20,8 @@ API = Api(
     needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER), Right(AclOperation.DESCRIBE, ResourceType.GROUP)),
 )
 
-CLASSIC = "classic"
 
-
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
     """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't loaded yet."""
     try:
         groups = broker.groups.groups()
@@ -38,11 +34,11 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
         "groups": [
             {
                 "group_id": group.group_id,
-                "protocol_type": group.roster.protocol_type or "",
-                "group_state": group.state.value,
-                "group_type": CLASSIC,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state_name,
+                "group_type": group.type.value,
             }
             for group in groups
-            if (not states or group.state.value.lower() in states) and (not types or CLASSIC in types)
+            if (not states or group.state_name.lower() in states) and (not types or group.type.value in types)
         ],
     }

@@ -13,23 +13,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment, FoundRecord
+from ottla.broker.ports import WithColdReads, WithPartitions
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=2,
     versions=(1, 11),
     needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),),
-    gaps=("Remote storage isn't there: −5 and −6 answer offset −1.",),
+    gaps=("There is no remote storage: the timestamps −5 and −6 are answered with offset −1.",),
 )
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -37,7 +35,10 @@ UNKNOWN = -1
 READ_COMMITTED = 1
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithColdReads, WithPartitions, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """The offset or the error of each partition; an error of one doesn't affect the others."""
     counts: dict[tuple[str, int], int] = {}
     for topic in body.topics:
@@ -61,7 +62,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"topics": topics}
 
 
-async def _look_up(broker: Broker, request: Request, body: Any, topic: str, asked: Any) -> tuple[int, int, int]:
+async def _look_up(broker: Parts, request: Request, body: Any, topic: str, asked: Any) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch), each −1 if unknown."""
     target = asked.timestamp
     if request.api_version < FIRST_VERSION.get(target, 0) or target < EARLIEST_PENDING_UPLOAD:
@@ -102,7 +103,7 @@ async def _look_up(broker: Broker, request: Request, body: Any, topic: str, aske
 
 
 async def _unless_given_up(
-    broker: Broker, request: Request, log: Log, work: Callable[[], FoundRecord | None]
+    broker: Parts, request: Request, log: Log, work: Callable[[], FoundRecord | None]
 ) -> FoundRecord | None:
     """The result of a look-up in a log. Raises CancelledError where the client has hung up."""
     pending = request.pending

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithImage
 from ottla.broker.request import Request
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(key=46, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),))
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:
     image = broker.image
     if body.topics is None:
         asked = [(topic, topic.partitions) for topic in image.topics.values()]

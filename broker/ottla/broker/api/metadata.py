@@ -14,13 +14,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from ottla.broker.bounded import gather_bounded
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.broker.ports import (
+    WithAppliedRevisions,
+    WithAwaitedElections,
+    WithConfig,
+    WithEncodedTopics,
+    WithFollower,
+    WithId,
+    WithImage,
+    WithIntents,
+    WithInternalTopics,
+)
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import NAMELESS, controller_for_clients, reachable_brokers
 from ottla.metadata.image import INTERNAL_TOPICS, Topic
@@ -28,9 +39,6 @@ from ottla.metadata.intents.topics import NewTopic
 from ottla.metadata.naming import METADATA_TOPIC, check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +56,21 @@ OPERATIONS = "topic_authorized_operations"
 CREATION_WAIT_SECONDS = 2.0
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(
+    WithAppliedRevisions,
+    WithAwaitedElections,
+    WithConfig,
+    WithEncodedTopics,
+    WithFollower,
+    WithId,
+    WithImage,
+    WithIntents,
+    WithInternalTopics,
+    Protocol,
+): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     asked = body.topics
     if asked and (refused := _refusal(asked, request.api_version)) is not None:
         return refused
@@ -108,7 +130,7 @@ def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
     return {"brokers": [], "topics": topics, "cluster_authorized_operations": NOT_ASKED}
 
 
-async def _find_all(broker: Broker, names: list[str], create: bool) -> list[Topic | ErrorCode]:
+async def _find_all(broker: Parts, names: list[str], create: bool) -> list[Topic | ErrorCode]:
     unknown = [name for name in names if name not in broker.image.topics]
     deadline = asyncio.get_running_loop().time() + CREATION_WAIT_SECONDS
     made = dict(zip(unknown, await gather_bounded(partial(_find, broker, create, deadline), unknown), strict=True))
@@ -117,7 +139,7 @@ async def _find_all(broker: Broker, names: list[str], create: bool) -> list[Topi
     return [broker.image.topics.get(name) or made.get(name, ErrorCode.unknown_topic_or_partition) for name in names]
 
 
-async def _find(broker: Broker, create: bool, deadline: float, name: str) -> Topic | ErrorCode:
+async def _find(broker: Parts, create: bool, deadline: float, name: str) -> Topic | ErrorCode:
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -138,7 +160,7 @@ def _left(deadline: float) -> float:
     return max(0.0, deadline - asyncio.get_running_loop().time())
 
 
-async def _create(broker: Broker, name: str, deadline: float) -> bool:
+async def _create(broker: Parts, name: str, deadline: float) -> bool:
     """Creates a topic. Returns whether it exists or will exist, as far as this broker knows."""
     count, factor = broker.config.get_int("num.partitions"), broker.config.get_int("default.replication.factor")
     try:

@@ -7,28 +7,29 @@ that doesn't exist gets GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ottla.broker.group.shard import OffsetToCommit
+from ottla.broker.ports import WithGroups, WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(
     key=8,
     versions=(2, 10),
     needs=(Right(AclOperation.READ, ResourceType.GROUP), Right(AclOperation.READ, ResourceType.TOPIC)),
-    gaps=("members of KIP-848 groups are unknown: those groups don't exist yet",),
+    gaps=("there are no KIP-848 groups yet, so their members are unknown",),
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithGroups, WithImage, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each partition once the offsets are committed."""
     by_id = request.api_version >= 10
     image = broker.image
@@ -70,7 +71,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
     return {"topics": topics}
 
 
-async def _commit(broker: Broker, request: Request, body: Any, offsets: list[OffsetToCommit]) -> list[ErrorCode]:
+async def _commit(broker: Parts, request: Request, body: Any, offsets: list[OffsetToCommit]) -> list[ErrorCode]:
     retention_ms = milliseconds(body.retention_time) if request.api_version <= 4 else -1
     try:
         return await broker.groups.commit(

@@ -9,18 +9,16 @@ offset gets offset −1 and no error, also in a group that doesn't exist.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from ottla.broker.group.records import Committed
+from ottla.broker.ports import WithGroups, WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .registry import Api
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
+from .declaration import Api
 
 API = Api(
     key=9,
@@ -30,7 +28,10 @@ API = Api(
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithGroups, WithImage, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers the committed offsets, group by group."""
     version = request.api_version
     if version >= 8:
@@ -52,7 +53,7 @@ async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
 
 
 async def _group(
-    broker: Broker, group_id: str, topics: Iterable[Any] | None, require_stable: bool, *, by_id: bool
+    broker: Parts, group_id: str, topics: Iterable[Any] | None, require_stable: bool, *, by_id: bool
 ) -> dict[str, Any]:
     try:
         if topics is None:
@@ -65,7 +66,7 @@ async def _group(
 
 
 async def _asked(
-    broker: Broker, group_id: str, topics: Iterable[Any], require_stable: bool, by_id: bool
+    broker: Parts, group_id: str, topics: Iterable[Any], require_stable: bool, by_id: bool
 ) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = []
     wanted: list[tuple[str, int]] = []
@@ -91,7 +92,7 @@ async def _asked(
     return answers
 
 
-async def _everything(broker: Broker, group_id: str, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
+async def _everything(broker: Parts, group_id: str, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
     answers = []
     for name, partitions in (await broker.groups.fetch_all(group_id, require_stable)).items():
         answer: dict[str, Any] = {
@@ -107,7 +108,7 @@ async def _everything(broker: Broker, group_id: str, require_stable: bool, by_id
     return answers
 
 
-def _topic_id(broker: Broker, name: str) -> UUID | None:
+def _topic_id(broker: Parts, name: str) -> UUID | None:
     topic = broker.image.topics.get(name)
     return None if topic is None else topic.id
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithPartitions
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=23,
@@ -20,7 +18,7 @@ API = Api(
 UNDEFINED = -1
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[str, Any]:
     """(epoch, end offset) of the largest epoch up to the requested one; both −1 where there is none."""
     topics = []
     for topic in body.topics:

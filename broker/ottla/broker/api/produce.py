@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
+from ottla.broker.ports import WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks
 from ottla.broker.request import Request
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
 from ottla.net.connection import POSTPONED
@@ -32,7 +33,6 @@ from ottla.protocol.received import Memory
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
-    from ottla.broker.node import Broker
     from ottla.broker.partition import Appended, Partition
     from ottla.net.memory import Work
     from ottla.net.server import Reply
@@ -44,8 +44,8 @@ API = Api(
     served=(3, 13),
     gaps=(
         "Versions 0 to 2 are advertised and refused, as Kafka does (KAFKA-18659).",
-        "Transactional batches are refused with INVALID_TXN_STATE (48) until transactions are there.",
-        "Of what is inside a batch a little more is refused than by Kafka (see below).",
+        "Transactional batches are refused with INVALID_TXN_STATE (48) until Ottla has transactions.",
+        "Some batches that Kafka accepts are refused (see below).",
     ),
 )
 ALL = -1
@@ -56,7 +56,10 @@ Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and its answer, by list and place
 
 
-def serve(broker: Broker, request: Request, frame: Memory, position: int, end: int) -> Reply:
+class Parts(WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, Protocol): ...
+
+
+def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Appends the request's batches. Answers at once, or returns a Pending that will be answered, or POSTPONED."""
     body = read_produce_request(request.api_version, frame, position, end)
     produce = _Produce(broker, request, body)
@@ -122,7 +125,7 @@ class _Produce:
 
     __slots__ = ("_body", "_broker", "_request", "acks", "answers", "failed", "waits")
 
-    def __init__(self, broker: Broker, request: Request, body: ProduceRequest) -> None:
+    def __init__(self, broker: Parts, request: Request, body: ProduceRequest) -> None:
         self._broker = broker
         self._request = request
         self._body = body
@@ -156,7 +159,7 @@ class _Produce:
     def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> PartitionAnswer:
         """The answer for a batch that wasn't written."""
         self.failed = True
-        self._broker.count_produce_failure(topic, size_bytes, error.code)
+        self._broker.failed_requests.count_produce(topic, size_bytes, error.code)
         return PartitionAnswer(index, error.code, message=error.message or None, record_errors=error.record_errors)
 
     def takes_turns(self, frame: Memory) -> bool:

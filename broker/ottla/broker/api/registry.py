@@ -1,154 +1,197 @@
-"""The APIs that this broker serves. ApiVersions advertises the APIs of Kafka's that have a handler here, no others.
+"""The APIs that this broker serves. ApiVersions advertises the APIs of Kafka's that have a route here, no others.
 
-Each of `MODULES` is one API: Kafka's, or Ottla's own for requests between brokers. It defines
+Each module that is imported here is one API: Kafka's, or Ottla's own for requests between brokers. It defines
 
     API = Api(key=…, versions=(lowest, highest), needs=(Right(…), …), gaps=(…))
-    async def handle(broker, request, body) -> dict        # most APIs: a decoded body in, a plain dict out, in a task
-    def handle(broker, request, body) -> Future[dict]      # APIs that await one future at most: without a task
-    def serve(broker, request, frame, position, end) -> Reply   # the hot APIs: bytes in, bytes out, no task
+    class Parts(WithImage, WithIntents, Protocol): ...    # the ports that the handler uses (`ports.py`)
+
+    # most APIs: a decoded body in, a plain dict out, in a task
+    async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]
+    # APIs that await one future at most: without a task
+    def handle(broker: Parts, request: Request, body: Any) -> asyncio.Future[Response]
+    # the hot APIs: bytes in, bytes out, without a task
+    def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply
+
+A handler that uses a single port takes that port in place of `Parts`. The API's route says which of the three handlers
+it has. mypy refuses a route whose handler asks for a port that isn't among `Ports`; and in `node.py`, where the broker
+is given to dispatch, a broker that lacks a member of `Ports`.
 
 `docs/compatibility.md` is generated from this table.
-
-Each row names the rights that requests of its API need, and dispatch asks the authoriser (`authorizer.py`) before the
-handler gets a request. A row without rights can't be made: where Kafka asks for none, the row gives the reason. A right
-names an operation and a type of resource. The topics, groups and transactional ids for which a request needs a right
-are in its body, so handlers will ask about single names, and refuse them one by one as Kafka does. No handler asks yet,
-since everything is allowed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kio.schema.index import api_key_map
-
+from ottla.broker.api import (
+    alter_client_quotas,
+    alter_configs,
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    api_versions,
+    await_revision,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_client_quotas,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
+    elect_leaders,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_config_resources,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+    unregister_broker,
+)
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.ports import (
+    WithAdvertisedApis,
+    WithAppliedRevisions,
+    WithAwaitedElections,
+    WithBatchChecks,
+    WithColdReads,
+    WithCompactor,
+    WithConfig,
+    WithEncodedTopics,
+    WithFailedRequests,
+    WithFetchSessions,
+    WithFollower,
+    WithFollowersFetches,
+    WithGroups,
+    WithId,
+    WithImage,
+    WithIntents,
+    WithInternalTopics,
+    WithIsrChanges,
+    WithLogs,
+    WithMoves,
+    WithPartitions,
+    WithProducerIds,
+    WithReplication,
+    WithTasks,
+)
 from ottla.broker.request import Request
 from ottla.protocol.received import Memory
-from ottla.protocol.rights import Right
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ottla.broker.node import Broker
     from ottla.net.server import Reply
 
-MODULES = (
-    "produce",
-    "fetch",
-    "list_offsets",
-    "metadata",
-    "offset_commit",
-    "offset_fetch",
-    "find_coordinator",
-    "join_group",
-    "heartbeat",
-    "leave_group",
-    "sync_group",
-    "describe_groups",
-    "list_groups",
-    "api_versions",
-    "create_topics",
-    "delete_topics",
-    "delete_records",
-    "init_producer_id",
-    "offset_for_leader_epoch",
-    "describe_configs",
-    "alter_configs",
-    "alter_replica_log_dirs",
-    "describe_log_dirs",
-    "create_partitions",
-    "delete_groups",
-    "elect_leaders",
-    "incremental_alter_configs",
-    "alter_partition_reassignments",
-    "list_partition_reassignments",
-    "offset_delete",
-    "describe_client_quotas",
-    "alter_client_quotas",
-    "describe_cluster",
-    "describe_producers",
-    "unregister_broker",
-    "list_config_resources",
-    "describe_topic_partitions",
-    "await_revision",
-)
+
+class Ports(
+    WithAdvertisedApis,
+    WithAppliedRevisions,
+    WithAwaitedElections,
+    WithBatchChecks,
+    WithColdReads,
+    WithCompactor,
+    WithConfig,
+    WithEncodedTopics,
+    WithFailedRequests,
+    WithFetchSessions,
+    WithFollower,
+    WithFollowersFetches,
+    WithGroups,
+    WithId,
+    WithImage,
+    WithIntents,
+    WithInternalTopics,
+    WithIsrChanges,
+    WithLogs,
+    WithMoves,
+    WithPartitions,
+    WithProducerIds,
+    WithReplication,
+    WithTasks,
+    Protocol,
+):
+    """The ports of all handlers together: dispatch hands the same broker to each of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoRightNeeded:
-    """Stands in place of rights for an API for which Kafka asks for none; `reason` says why."""
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        if not self.reason:
-            raise ValueError("an API that needs no right has to say why")
-
-
-@dataclass(frozen=True, slots=True)
-class Api:
-    """One API: its key, the versions (inclusive) that it is advertised with, the rights that its requests need, and
-    its differences from Kafka. Raises ValueError where no right is named and no reason is given.
-
-    `needs` holds each right without which Kafka refuses something in some request of the API. A single request may need
-    fewer: one of two (CREATE on the topic or on the cluster), or one for a certain kind of client (CLUSTER_ACTION for
-    followers that fetch).
-    `served` differs from `versions` only where Kafka advertises versions that it refuses (Produce 0–2, KAFKA-18659).
-    An API that `changes_metadata` is answered when every live broker has applied the change (`applied_revisions.py`).
-    An API with an `own_name` isn't Kafka's: only brokers send its requests, and it isn't advertised to clients.
-    """
-
-    key: int
-    versions: tuple[int, int]
-    needs: tuple[Right, ...] | NoRightNeeded
-    gaps: tuple[str, ...] = ()
-    served: tuple[int, int] | None = None
-    changes_metadata: bool = False
-    own_name: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.needs:
-            raise ValueError(f"API {self.key} names neither the rights that it needs nor why it needs none")
-
-    @property
-    def rights(self) -> tuple[Right, ...]:
-        """The rights that the API needs; empty where Kafka asks for none."""
-        return () if isinstance(self.needs, NoRightNeeded) else self.needs
-
-    @property
-    def name(self) -> str:
-        """Kafka's name in snake case, as in kio."""
-        return self.own_name or api_key_map[self.key]
-
-    def serves(self, version: int) -> bool:
-        """Whether a request of this version gets a real answer."""
-        lowest, highest = self.served or self.versions
-        return lowest <= version <= highest
-
-
-Response = Mapping[str, Any]
-Handler = Callable[["Broker", Request, Any], Coroutine[Any, Any, Response]]
-TasklessHandler = Callable[["Broker", Request, Any], "asyncio.Future[Response]"]
-HotHandler = Callable[["Broker", Request, Memory, int, int], "Reply"]
+Handler = Callable[[Ports, Request, Any], Coroutine[Any, Any, Response]]
+TasklessHandler = Callable[[Ports, Request, Any], "asyncio.Future[Response]"]
+HotHandler = Callable[[Ports, Request, Memory, int, int], "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An API with its code: exactly one of `handle` and `serve`."""
+    """An API with its code: exactly one of `handle` (in a task), `taskless` and `serve` (hot). Raises ValueError
+    otherwise."""
 
     api: Api
-    handle: Handler | TasklessHandler | None
-    serve: HotHandler | None
+    handle: Handler | None = None
+    taskless: TasklessHandler | None = None
+    serve: HotHandler | None = None
+
+    def __post_init__(self) -> None:
+        if sum(way is not None for way in (self.handle, self.taskless, self.serve)) != 1:
+            raise ValueError(f"API {self.api.key} has to be served in one way")
 
 
-def load_routes() -> dict[int, Route]:
-    """Imports every API module; api key → route."""
-    routes = {}
-    for name in MODULES:
-        module = import_module(f"ottla.broker.api.{name}")
-        api: Api = module.API
-        routes[api.key] = Route(api, getattr(module, "handle", None), getattr(module, "serve", None))
-    return routes
+ROUTES: Mapping[int, Route] = {
+    route.api.key: route
+    for route in (
+        Route(produce.API, serve=produce.serve),
+        Route(fetch.API, serve=fetch.serve),
+        Route(list_offsets.API, list_offsets.handle),
+        Route(metadata.API, metadata.handle),
+        Route(offset_commit.API, offset_commit.handle),
+        Route(offset_fetch.API, offset_fetch.handle),
+        Route(find_coordinator.API, find_coordinator.handle),
+        Route(join_group.API, taskless=join_group.handle),
+        Route(heartbeat.API, taskless=heartbeat.handle),
+        Route(leave_group.API, leave_group.handle),
+        Route(sync_group.API, taskless=sync_group.handle),
+        Route(describe_groups.API, describe_groups.handle),
+        Route(list_groups.API, list_groups.handle),
+        Route(api_versions.API, api_versions.handle),
+        Route(create_topics.API, create_topics.handle),
+        Route(delete_topics.API, delete_topics.handle),
+        Route(delete_records.API, delete_records.handle),
+        Route(init_producer_id.API, init_producer_id.handle),
+        Route(offset_for_leader_epoch.API, offset_for_leader_epoch.handle),
+        Route(describe_configs.API, describe_configs.handle),
+        Route(alter_configs.API, alter_configs.handle),
+        Route(alter_replica_log_dirs.API, alter_replica_log_dirs.handle),
+        Route(describe_log_dirs.API, describe_log_dirs.handle),
+        Route(create_partitions.API, create_partitions.handle),
+        Route(delete_groups.API, delete_groups.handle),
+        Route(elect_leaders.API, elect_leaders.handle),
+        Route(incremental_alter_configs.API, incremental_alter_configs.handle),
+        Route(alter_partition_reassignments.API, alter_partition_reassignments.handle),
+        Route(list_partition_reassignments.API, list_partition_reassignments.handle),
+        Route(offset_delete.API, offset_delete.handle),
+        Route(describe_client_quotas.API, describe_client_quotas.handle),
+        Route(alter_client_quotas.API, alter_client_quotas.handle),
+        Route(describe_cluster.API, describe_cluster.handle),
+        Route(describe_producers.API, describe_producers.handle),
+        Route(unregister_broker.API, unregister_broker.handle),
+        Route(list_config_resources.API, list_config_resources.handle),
+        Route(describe_topic_partitions.API, describe_topic_partitions.handle),
+        Route(await_revision.API, serve=await_revision.serve),
+    )
+}
+"""By the APIs' keys."""

@@ -9,22 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.group.effects import Sync
+from ottla.broker.ports import WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
-from .registry import Api, Response
+from .declaration import Api, Response
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ottla.broker.node import Broker
-
 API = Api(key=14, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: Broker, request: Request, body: Any) -> asyncio.Future[Response]:
+def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers when the assignment is stored."""
     if request.api_version >= 5 and (body.protocol_type is None or body.protocol_name is None):
         return at_once({"error_code": ErrorCode.inconsistent_group_protocol})

@@ -5,26 +5,24 @@ A running broker registers anew, with a new broker epoch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.api.registry import Api
+from ottla.broker.api.declaration import Api
+from ottla.broker.ports import WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Broker
 
 API = Api(
     key=64,
     versions=(0, 0),
     needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
-    gaps=("A broker that runs registers anew at once; one that doesn't has no registration to delete.",),
+    gaps=("A running broker registers anew at once; a broker that doesn't run has no registration to delete.",),
     changes_metadata=True,
 )
 
 
-async def handle(broker: Broker, request: Request, body: Any) -> dict[str, Any]:
+async def handle(broker: WithIntents, request: Request, body: Any) -> dict[str, Any]:
     try:
         await broker.intents.unregister_broker(body.broker_id)
     except KafkaError as error:

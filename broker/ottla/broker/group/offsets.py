@@ -16,10 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from .classic import ClassicGroup
+from .group import FROM_COMMIT, Group
 from .records import Committed, OffsetKey
-from .states import State
-from .subscription import CONSUMER
 
 Partitions = dict[int, Committed]
 
@@ -139,22 +137,14 @@ class Offsets:
         """Whether a group has any offset."""
         return next(self.keys_of(group), None) is not None
 
-    def expired(self, group: ClassicGroup, retention_ms: int, now_ms: int) -> list[OffsetKey]:
-        """The keys of the offsets of `group` that have expired at `now_ms` (wall clock).
+    def expired(self, group: Group, retention_ms: int, now_ms: int) -> list[OffsetKey]:
+        """The keys of the offsets of `group` that have expired at `now_ms` (wall clock): the retention time, which
+        begins as the group says, has passed, and no member subscribes to the topic.
 
-        | group | counts from |
-        |---|---|
-        | simple (no protocol type) | the commit |
-        | Empty | when it became empty, or the commit where that is not known |
-        | Stable consumer group, topics known | the commit, for topics that nobody subscribes to |
-        | any other | never |
-
-        An offset with an expiry time of its own expires then, but also only if its group is one of these.
+        An offset with an expiry time of its own expires then, but also only while offsets of its group can expire.
         """
-        simple = group.roster.protocol_type is None
-        empty = group.state is State.EMPTY
-        reading = group.roster.protocol_type == CONSUMER and group.state is State.STABLE and group.topics is not None
-        if not (simple or empty or reading):
+        begins_ms = group.retention_begins_ms
+        if begins_ms is None:
             return []
         found = []
         for topic, partitions in self._latest.get(group.group_id, {}).items():
@@ -162,9 +152,7 @@ class Offsets:
                 continue
             for partition, value in partitions.items():
                 key = OffsetKey(group.group_id, topic, partition)
-                since_ms = value.commit_ms
-                if empty and not simple and group.state_since_ms is not None:
-                    since_ms = group.state_since_ms
+                since_ms = value.commit_ms if begins_ms == FROM_COMMIT else begins_ms
                 due_ms = value.expire_ms if value.expire_ms >= 0 else since_ms + retention_ms
                 if now_ms >= due_ms and not self.undecided(key):
                     found.append(key)

@@ -19,6 +19,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .classic import ClassicGroup
 from .effects import Answer, Created, Effects, Join, Leaver, Limits, Now, Store, Sync
+from .group import Group
 from .offsets import Offsets
 from .records import (
     Committed,
@@ -33,8 +34,7 @@ from .records import (
     read_key,
     read_offset_value,
 )
-from .states import DELETE, State
-from .subscription import CONSUMER
+from .states import State
 
 Change = tuple[OffsetKey | GroupKey, Committed | GroupMetadata | None]  # None: tombstone
 
@@ -72,11 +72,15 @@ def encode(change: Change) -> tuple[bytes, bytes | None]:
 
 
 class GroupShard:
-    """Groups by id, and `offsets`."""
+    """Groups by id, and `offsets`.
+
+    Requests of the classic protocol are for classic groups. For a group of another type a JoinGroup is answered
+    INCONSISTENT_GROUP_PROTOCOL, and any other such request as if the group didn't exist.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
 
     # --- membership ---
@@ -89,16 +93,19 @@ class GroupShard:
             effects.answer_join(join.ticket, ErrorCode.invalid_session_timeout, join.member_id)
             return effects
         group = self.groups.get(group_id)
-        if group is not None:
+        if isinstance(group, ClassicGroup):
             return group.join(join, now)
+        if group is not None:
+            effects.answer_join(join.ticket, ErrorCode.inconsistent_group_protocol, "")
+            return effects
         if join.member_id:
             effects.answer_join(join.ticket, ErrorCode.unknown_member_id, join.member_id)
             return effects
-        group = ClassicGroup(group_id, limits)
-        group.state_since_ms = now.wall_ms
-        empty = group.snapshot()
+        group = ClassicGroup(group_id, limits, now.wall_ms)
+        empty = group.membership.snapshot()
         effects = group.join(join, now)
-        if not group.roster.members and not group.roster.pending:
+        roster = group.membership.roster
+        if not roster.members and not roster.pending:
             return effects  # refused
         self.groups[group_id] = group
         # The first record of the group, so that a replay doesn't restore an older record of a group of the same name.
@@ -108,7 +115,7 @@ class GroupShard:
     def sync(self, group_id: str, sync: Sync, now: Now) -> Effects:
         """A SyncGroup."""
         group = self.groups.get(group_id)
-        if group is not None and group.state is not State.EMPTY:
+        if isinstance(group, ClassicGroup) and group.membership.state is not State.EMPTY:
             return group.sync(sync, now)
         effects = Effects()
         effects.answer_sync(sync.ticket, ErrorCode.unknown_member_id)
@@ -117,14 +124,14 @@ class GroupShard:
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
         """A Heartbeat."""
         group = self.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return ErrorCode.unknown_member_id
         return group.heartbeat(member_id, generation, instance_id, now)
 
     def leave(self, group_id: str, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
         """A LeaveGroup: an answer for each leaver."""
         group = self.groups.get(group_id)
-        if group is not None:
+        if isinstance(group, ClassicGroup):
             return group.leave(leavers, now)
         unknown = [
             {
@@ -136,10 +143,10 @@ class GroupShard:
         ]
         return list(unknown), Effects()
 
-    def stored(self, group: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
+    def stored(self, group: Group, store: Store, error: ErrorCode, now: Now) -> Effects:
         """Tells a group that its store was committed or has failed."""
         effects = group.stored(store, error, now)
-        if group.state is State.DEAD and self.groups.get(group.group_id) is group:
+        if group.is_dead and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
         return effects
 
@@ -182,13 +189,13 @@ class GroupShard:
     def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Plan:
         """An OffsetDelete; the response is an error code for each partition.
 
-        Raises KafkaError GROUP_ID_NOT_FOUND, or NON_EMPTY_GROUP for groups that aren't consumers and have members.
+        Raises KafkaError GROUP_ID_NOT_FOUND, or the group's own refusal.
         """
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.group_id_not_found)
-        if group.state is not State.EMPTY and group.roster.protocol_type != CONSUMER:
-            raise KafkaError(ErrorCode.non_empty_group)
+        if group.offset_deletion_error is not ErrorCode.none:
+            raise KafkaError(group.offset_deletion_error)
         plan = Plan(response=[])
         known = set(self.offsets.keys_of(group_id))
         for topic, partition in partitions:
@@ -206,11 +213,11 @@ class GroupShard:
         plan = Plan(response=[])
         for group_id in group_ids:
             group = self.groups.get(group_id)
-            error = ErrorCode.group_id_not_found if group is None else DELETE[group.state]
+            error = ErrorCode.group_id_not_found if group is None else group.deletion_error
             plan.response.append(error)
-            if error is ErrorCode.none:
+            if group is not None and error is ErrorCode.none:
                 plan.changes += ((key, None) for key in self.offsets.keys_of(group_id))
-                plan.changes.append((GroupKey(group_id), None))
+                plan.changes += ((key, None) for key in group.record_keys())
         return plan
 
     def expire(self, group_id: str, now: Now) -> Plan:
@@ -222,8 +229,9 @@ class GroupShard:
         expired = self.offsets.expired(group, self.limits.offsets_retention_ms, now.wall_ms)
         plan = Plan([(key, None) for key in expired])
         gone = set(expired)
-        if group.state is State.EMPTY and all(key in gone for key in self.offsets.keys_of(group_id)):
-            plan.changes.append((GroupKey(group_id), None))
+        deletable = group.deletion_error is ErrorCode.none
+        if deletable and all(key in gone for key in self.offsets.keys_of(group_id)):
+            plan.changes += ((key, None) for key in group.record_keys())
         return plan
 
     def topics_deleted(self, topics: Iterable[str], records_max: int) -> Iterator[Plan]:

@@ -10,15 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from . import names
-from .checkpoints import (
-    Offsets,
-    read_offsets,
-    read_properties,
-    read_topic_id,
-    write_properties,
-)
+from ottla.storage import names
+from ottla.storage.checkpoints import Offsets, parse_offsets
+
 from .disk import Disk
+from .identity import read_properties, read_topic_id, write_properties
 from .uncommitted import Uncommitted, uncommitted
 
 _KRAFT_TOPIC = "__cluster_metadata"
@@ -112,11 +108,13 @@ def survey(disk: Disk, path: str) -> Adoptable:
 
 
 def _offsets(disk: Disk, found: Adoptable, name: str) -> Offsets:
-    """The offsets of a checkpoint of the directory; a damaged checkpoint is noted as a problem."""
+    """The offsets of a checkpoint of the directory, none without the file; a damaged checkpoint is noted as a
+    problem."""
+    path = f"{found.path}/{name}"
     try:
-        return read_offsets(disk, found.path, name)
+        return parse_offsets(disk.read(path)) if disk.exists(path) else {}
     except ValueError as error:
-        found.problems.append(f"{found.path}/{name}: {error}")
+        found.problems.append(f"{path}: {error}")
         return {}
 
 

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from itertools import chain
 from uuid import UUID
 
-from . import names
-from .checkpoints import encode_uuid
+from ottla.storage import names
+from ottla.storage.identity import encode_uuid
+
 from .home import Home
 from .log import Log
 from .offset_files import OffsetFiles

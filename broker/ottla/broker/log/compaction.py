@@ -45,20 +45,11 @@ from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.received import Buffer
 from ottla.protocol.unpacking import MAX_BYTES, decompress
 from ottla.protocol.varints import read_varint
-
-from .config import MAX_RELATIVE_OFFSET
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
 
 _LONGEST_PLAIN_KEY = 32
 _SEGMENTS_PER_GROUP = 20  # each takes three or four renames, all in one turn of the event loop
 _header = struct.Struct(">qiibIhiqqqhii")
-
-
-class AbortedTransaction(NamedTuple):
-    """An entry of a transaction index: the producer's records in this range of offsets were aborted."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
 
 
 @dataclass(slots=True)

@@ -23,16 +23,16 @@ from typing import Any
 
 from ottla.protocol.batches import BatchHeader, crc_valid
 from ottla.protocol.errors import KafkaError, ProtocolError
+from ottla.storage import names
+from ottla.storage.indexes import AbortedTransaction, aborted_transactions
 
-from . import names
-from .compaction import AbortedTransaction, Cleaning, SegmentSizes, Throttle, filtered, grouped, note_keys
+from .compaction import Cleaning, SegmentSizes, Throttle, filtered, grouped, note_keys
 from .config import LogConfig
 from .disk import Disk, RealDisk
 from .segment import OpenFiles, Segment
 
 DAMAGED_STATUS = 3  # the process's exit status for damage; 1 and 2 are Python's own
 _PRODUCERS_A_LINE = 500
-_aborted = struct.Struct(">hqqqq")
 
 
 class Damaged(Exception):
@@ -229,11 +229,7 @@ class _Compaction:
 
     def _aborted(self, base_offset: int) -> list[AbortedTransaction]:
         path = self._aborted_path(base_offset)
-        if not self.disk.exists(path):
-            return []
-        data = self.disk.read(path)
-        whole = data[: len(data) // _aborted.size * _aborted.size]
-        return [AbortedTransaction(*entry[1:4]) for entry in _aborted.iter_unpack(whole)]
+        return list(aborted_transactions(self.disk.read(path))) if self.disk.exists(path) else []
 
     def _keep_aborted(self, group: Sequence[SegmentSizes]) -> None:
         """Makes the new segment's transaction index from those of the old ones, one after the other."""

@@ -23,8 +23,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from ottla.protocol.unpacking import MAX_BYTES
+from ottla.storage import names
 
-from . import names
 from .compaction import Cleanable, SegmentSizes, cleanable
 from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_damage, decode_result, encode_job
 from .config import MAX_LONG

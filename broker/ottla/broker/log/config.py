@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MAX_LONG = (1 << 63) - 1
-MAX_RELATIVE_OFFSET = (1 << 31) - 1  # to a segment's base offset: the most that its indexes can express
 DELETE = "delete"
 COMPACT = "compact"
 

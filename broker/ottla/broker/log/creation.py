@@ -15,10 +15,10 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 from uuid import UUID
 
-from .checkpoints import write_topic_id_unsynced
 from .config import LogConfig
 from .directory_services import DirectoryServices
 from .disk import Disk, File
+from .identity import write_topic_id_unsynced
 from .log import Log
 from .recovery import open_log
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+from ottla.storage import names
 
 from .deletion import Deletions
 from .disk import Disk
@@ -37,3 +40,12 @@ class DirectoryServices:
         self.wants_flush = wants_flush
         self.failed = failed
         self.flushes = flushes or FlushCounters()
+
+    def doom(self, directory: str, file_names: Iterable[str], delay_ms: int) -> None:
+        """Renames those of the files that exist, and has them removed after `delay_ms`. Raises OSError."""
+        due_ms = self.now_ms() + delay_ms
+        for name in file_names:
+            path = f"{directory}/{name}"
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.rename(path, path + names.DELETED)
+                self.deletions.add(due_ms, path + names.DELETED)

@@ -6,7 +6,7 @@ themselves, so a broker that becomes the leader of thousands of partitions at on
 the disk is full, the next sync writes the file. A change that only drops entries before the log's start is written at a
 clean stop, or with the next other change.
 
-Source: Kafka's LeaderEpochFileCache; file `leader-epoch-checkpoint`: version 0, count, then "epoch startOffset" lines.
+Source: Kafka's LeaderEpochFileCache; the file is `leader-epoch-checkpoint` (`ottla.storage.checkpoints`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
-from . import names
+from ottla.storage import names
+from ottla.storage.checkpoints import EpochEntry, parse_epochs, render_epochs
+
 from .disk import Disk, unless_full
 
 UNDEFINED = -1
-
-
-class EpochEntry(NamedTuple):
-    """A leader epoch and the offset of its first record."""
-
-    epoch: int
-    start_offset: int
 
 
 class EpochEnd(NamedTuple):
@@ -134,7 +129,7 @@ class LeaderEpochs:
     def write_out(self) -> None:
         """Replaces the file if it lacks changes. Raises OSError."""
         if self._unwritten:
-            self._disk.write_atomically(self._path, render(self.entries), fsync=False)
+            self._disk.write_atomically(self._path, render_epochs(self.entries), fsync=False)
             self._unwritten = self._start_moved = False
 
     def close(self) -> None:
@@ -143,29 +138,7 @@ class LeaderEpochs:
             self.write()
 
 
-def render(entries: list[EpochEntry]) -> bytes:
-    """The file's text."""
-    lines = ["0", str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def parse(text: bytes) -> list[EpochEntry]:
-    """The entries in a file's text. Raises ValueError where the text isn't such a file's."""
-    lines = text.decode("ascii").split("\n")
-    if lines[0] != "0":
-        raise ValueError(f"version {lines[0]!r} of a leader epoch checkpoint")
-    if len(lines) < 3 or lines[-1]:
-        raise ValueError("a leader epoch checkpoint ends inside a line")
-    entries = []
-    for line in lines[2 : 2 + int(lines[1])]:
-        epoch, start = line.split()
-        entries.append(EpochEntry(int(epoch), int(start)))
-    if len(entries) != int(lines[1]):
-        raise ValueError(f"{len(entries)} of {lines[1]} leader epochs")
-    return entries
-
-
 def load(disk: Disk, directory: str) -> LeaderEpochs:
     """The epochs of the log in `directory`; none where the file is missing. Raises ValueError where it is damaged."""
     path = f"{directory}/{names.LEADER_EPOCHS}"
-    return LeaderEpochs(disk, directory, parse(disk.read(path)) if disk.exists(path) else None)
+    return LeaderEpochs(disk, directory, parse_epochs(disk.read(path)) if disk.exists(path) else None)

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from . import names
-from .checkpoints import write_topic_id_unsynced
+from ottla.storage import names
+
 from .disk import Disk, File
+from .identity import write_topic_id_unsynced
 from .log import Log
 from .segment import Segment
 

@@ -1,16 +1,16 @@
-"""One log directory: its lock, its owner, how its last stop went, what its checkpoints said. Also chooses the log
-directories of new partitions."""
+"""One log directory: its lock, its owner, how its last stop went, what its checkpoints said."""
 
 from __future__ import annotations
 
 import errno
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
-from . import names
-from .checkpoints import Offsets, encode_uuid, read_properties, take_clean_marker, write_properties
+from ottla.storage import names
+from ottla.storage.checkpoints import Offsets
+from ottla.storage.identity import encode_uuid
+
 from .directory_services import DirectoryServices
+from .identity import read_properties, take_clean_marker, write_properties
 
 UNKNOWN_EPOCH = -1
 _VERSION = "1"  # of meta.properties; the earlier version is of Kafka with ZooKeeper, and has no node id
@@ -62,23 +62,3 @@ class Home:
         epoch = take_clean_marker(self.services.disk, self.path)
         self.clean = epoch is not None
         self.stopped_epoch = UNKNOWN_EPOCH if epoch is None else epoch
-
-
-def common_epoch(homes: Iterable[Home]) -> int:
-    """The broker epoch that ended with a clean stop of all these log directories, or UNKNOWN_EPOCH."""
-    epochs = {home.stopped_epoch for home in homes}
-    return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
-
-
-def emptiest(homes: Sequence[Home], count: int, held: Iterable[str]) -> list[Home]:
-    """The log directories of `count` new partitions: each goes to the one with the fewest by then. `held` names the log
-    directory of each present partition."""
-    if len(homes) == 1:
-        return [*homes] * count
-    counts = Counter(held)
-    chosen = []
-    for _ in range(count):
-        home = min(homes, key=lambda home: counts[home.path])
-        counts[home.path] += 1
-        chosen.append(home)
-    return chosen

@@ -5,8 +5,7 @@ offset. All entries can be rebuilt from the log. New entries are appended to a t
 the file when it fills a page, when the segment is sealed or flushed, and at close. Its loss does no harm, because a
 start that wasn't preceded by a clean stop rebuilds the index of every segment beyond the recovery point.
 
-Source: Kafka's OffsetIndex (8 bytes: relative offset i32, position i32) and TimeIndex (12 bytes: timestamp i64,
-relative offset i32), big-endian.
+`ottla.storage.indexes` has the entries' bytes. Source: Kafka's OffsetIndex and TimeIndex.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import contextlib
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from ottla.protocol.received import Buffer
+from ottla.storage.indexes import OFFSET_ENTRY, TIME_ENTRY, OffsetPosition, TimestampOffset
 
 from .disk import Disk, File
 
@@ -25,20 +24,6 @@ Read = Callable[[int, int], bytes | bytearray]  # (size, position)
 _PAGE = 4096
 _changing = threading.Lock()  # guards the open file and the path of each index
 _SEARCH_BLOCK = 256  # entries: a search reads its last so many at once
-
-
-class OffsetPosition(NamedTuple):
-    """A batch: its last offset, and where in the log file it starts."""
-
-    offset: int
-    position: int
-
-
-class TimestampOffset(NamedTuple):
-    """The greatest timestamp up to and including the batch with this last offset."""
-
-    timestamp: int
-    offset: int
 
 
 class _SparseIndex:
@@ -219,7 +204,7 @@ class OffsetIndex(_SparseIndex):
     """Where batches start. Sorted by offset, and thereby by position."""
 
     __slots__ = ()
-    entry = struct.Struct(">ii")
+    entry = OFFSET_ENTRY
 
     def append(self, offset: int, position: int) -> None:
         """Adds an entry for the batch that ends with `offset`, greater than all before, and starts at `position`."""
@@ -255,7 +240,7 @@ class TimeIndex(_SparseIndex):
     """The greatest timestamp so far, by offset; both columns ascend."""
 
     __slots__ = ("_last",)
-    entry = struct.Struct(">qi")
+    entry = TIME_ENTRY
 
     def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
         super().__init__(disk, path, base_offset, size_bytes)

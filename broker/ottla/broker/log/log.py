@@ -9,29 +9,25 @@ doesn't wait for the disk (writes reach the page cache). A sync has three steps:
 
 from __future__ import annotations
 
-import contextlib
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ottla.protocol.batches import CONTROL, BatchHeader
 from ottla.protocol.received import Buffer
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET
 
-from . import names
-from .config import MAX_RELATIVE_OFFSET, LogConfig
+from . import flushing, shortening
+from .config import LogConfig
 from .directory_services import DirectoryServices
-from .disk import all_or_unusable
 from .epochs import LeaderEpochs
-from .pending_flush import PendingFlush
+from .flushing import PendingFlush
+from .log_segments import LogSegments
 from .producers import Producers
-from .replay import note_marker, producers_at
-from .retention import deletable
+from .replay import note_marker
 from .segment import FileRange, FoundRecord, Segment
 from .snapshots import Snapshots
-from .swapping import put_in_place
 from .timestamps import first_from, first_of_greatest
 from .unsynced import Unsynced
 
-_BOUNDARIES_MAX = 16
 _UNTIMED = -1
 _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
 
@@ -44,24 +40,20 @@ class Log:
     """
 
     __slots__ = (
-        "_active",
-        "_bases",
-        "_boundaries",
-        "_services",
-        "_snapshots",
         "compacted_to",
         "config",
-        "directory",
         "epochs",
         "generation",
         "index",
         "last_flush_ms",
         "log_end_offset",
         "log_start_offset",
+        "producer_snapshots",
         "producers",
         "recovery_point",
         "retired",
         "segments",
+        "services",
         "topic",
         "unsynced",
     )
@@ -83,17 +75,13 @@ class Log:
         producers: Producers,
         snapshots: list[int],
     ) -> None:
-        self._services = services
-        self.directory = directory
+        self.services = services
         self.topic = topic
         self.index = index
         self.config = config
-        self.segments = segments
-        self._bases = [segment.base_offset for segment in segments]
-        self._active = segments[-1]
+        self.segments = LogSegments(services, directory, segments)
         self.unsynced = Unsynced()
-        self._boundaries: dict[int, int] = {}  # where recent batches of the active segment start, by base offset
-        self._snapshots = Snapshots(snapshots)
+        self.producer_snapshots = Snapshots(snapshots)
         self.generation = 0  # counts truncations and moves: a flush or a read that began before one doesn't count
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
@@ -108,9 +96,14 @@ class Log:
         return f"{self.topic}-{self.index}"
 
     @property
+    def directory(self) -> str:
+        """The path of the partition's directory."""
+        return self.segments.directory
+
+    @property
     def size(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.size for segment in self.segments)
+        return sum(segment.size for segment in self.segments.all)
 
     @property
     def last_leader_epoch(self) -> int:
@@ -120,18 +113,18 @@ class Log:
     @property
     def snapshots(self) -> list[int]:
         """The offsets of the producers' snapshots on the disk."""
-        return self._snapshots.on_disk
+        return self.producer_snapshots.on_disk
 
     @property
     def active(self) -> Segment:
         """The segment that is appended to."""
-        return self._active
+        return self.segments.active
 
     def directory_failed(self, error: OSError) -> None:
         """Reports an OSError of this log's files to the log directories, unless the log is retired. An error that says
         that the log is damaged takes only this log offline."""
         if not self.retired:
-            self._services.failed(self, error)
+            self.services.failed(self, error)
 
     # ---- appending
 
@@ -148,7 +141,8 @@ class Log:
         last_offset = base_offset + header.last_offset_delta
         max_timestamp = append_time if append_time >= 0 else header.max_timestamp
         size = len(batch)
-        segment, config = self._active, self.config
+        segments, config = self.segments, self.config
+        segment = segments.active
         position = segment.size
         if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or (
             position
@@ -164,7 +158,7 @@ class Log:
             self.epochs.assign(leader_epoch, base_offset)
         segment.write(batch, position)
         segment.appended(last_offset, position, size, max_timestamp, config)
-        self._remember(base_offset, position)
+        segments.remember(base_offset, position)
         if header.producer_id >= 0:
             self._note_producer(batch, header, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
@@ -179,7 +173,9 @@ class Log:
         first, last = headers[0][1], headers[-1][1]
         if first.base_offset < self.log_end_offset:
             raise AssertionError(f"{self!r}: offset {first.base_offset} replicated at the end {self.log_end_offset}")
-        segment, start = self._active, self._active.size
+        segments = self.segments
+        segment = segments.active
+        start = segment.size
         if last.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or (
             start
             and (
@@ -196,17 +192,11 @@ class Log:
         segment.write(buffer, start)
         for position, header in headers:
             segment.appended(header.last_offset, start + position, header.size, header.max_timestamp, self.config)
-            self._remember(header.base_offset, start + position)
+            segments.remember(header.base_offset, start + position)
             if header.producer_id >= 0:
                 batch = memoryview(buffer)[position : position + header.size]
                 self._note_producer(batch, header, header.last_offset, header.max_timestamp)
         self.log_end_offset = last.last_offset + 1
-
-    def _remember(self, base_offset: int, position: int) -> None:
-        boundaries = self._boundaries
-        boundaries[base_offset] = position
-        if len(boundaries) > _BOUNDARIES_MAX:
-            del boundaries[next(iter(boundaries))]
 
     def _note_producer(self, batch: Buffer, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
         if header.attributes & CONTROL:
@@ -219,7 +209,7 @@ class Log:
         limit = self.config.roll_ms
         if timestamp >= 0 and segment.first_timestamp >= 0:
             return timestamp - segment.first_timestamp > limit
-        return self._services.now_ms() - segment.created_ms > limit
+        return self.services.now_ms() - segment.created_ms > limit
 
     def _roll_for(self, base_offset: int, last_offset: int) -> Segment:
         """A new segment for these offsets. It begins at the log's end, also where the leader's compaction removed the
@@ -233,33 +223,15 @@ class Log:
         Returns the active segment unchanged where it begins there already and is therefore empty.
         """
         start = self.log_end_offset if base_offset is None else base_offset
-        old = self._active
+        segments = self.segments
+        old = segments.active
         if start == old.base_offset:
             return old
         old.seal()
-        segment = self._new_segment(start)
-        self._snapshots.write_later(self._services.disk, self.directory, self.log_end_offset, self.producers)
-        self.segments.append(segment)
-        self._bases.append(start)
-        self._active = segment
-        self._boundaries.clear()
-        self._services.wants_flush(self)
-        return segment
-
-    def _new_segment(self, base_offset: int) -> Segment:
-        services = self._services
-        segment = Segment(
-            services.disk,
-            self.directory,
-            base_offset,
-            open_files=services.open_files,
-            created_ms=services.now_ms(),
-        )
-        try:
-            segment.begin()
-        except OSError:
-            segment.erase()  # else a restart would take it for the log's end, whatever the old segment still gets
-            raise
+        segment = segments.begin(start)
+        self.producer_snapshots.write_later(self.services.disk, self.directory, self.log_end_offset, self.producers)
+        segments.add(segment)
+        self.services.wants_flush(self)
         return segment
 
     # ---- reading
@@ -277,55 +249,21 @@ class Log:
         if offset >= limit_offset:
             return []
         segments = self.segments
-        at = self._segment_index(offset)
-        start = self._boundaries.get(offset) if at == len(segments) - 1 else None
+        among = segments.all
+        at = segments.index_of(offset)
+        start = segments.boundaries.get(offset) if at == len(among) - 1 else None
         while start is None:
-            if at == len(segments):
+            if at == len(among):
                 return []
-            start = segments[at].position_of(offset, wait)
+            start = among[at].position_of(offset, wait)
             if start is None:
                 at += 1
-        segment = segments[at]
-        end = segment.size if limit_offset >= self.log_end_offset else self._end_position(at, limit_offset, wait)
+        segment = among[at]
+        end = segment.size if limit_offset >= self.log_end_offset else segments.end_position(at, limit_offset, wait)
         if end - start > max_bytes:
-            end = self._cut(segment, start, max_bytes, minimum_one, wait)
+            end = segment.read_end(start, max_bytes, minimum_one, wait)
         file = segment.file if wait else segment.opened
         return [_new(FileRange, (file, start, end - start))] if end > start else []
-
-    def segments_read(self, offset: int) -> list[Segment]:
-        """The segments that a read from `offset` searches, one after the other until one has a batch for it. The first
-        segment may have none, because compaction may have removed every record from `offset` on in it."""
-        return self.segments[self._segment_index(offset) :]
-
-    def _segment_index(self, offset: int) -> int:
-        """The index of the segment that has `offset`, if any does."""
-        if offset >= self._active.base_offset:
-            return len(self.segments) - 1
-        return max(bisect_right(self._bases, offset) - 1, 0)
-
-    def segment_after(self, offset: int) -> int | None:
-        """The base offset of the segment behind the one of `offset`; None where there is none."""
-        at = self._segment_index(offset) + 1
-        return self._bases[at] if at < len(self._bases) else None
-
-    def _end_position(self, at: int, limit_offset: int, wait: bool) -> int:
-        """The position in segment `at` where its batches below `limit_offset` end."""
-        segment = self.segments[at]
-        if limit_offset >= self.log_end_offset or (at + 1 < len(self._bases) and limit_offset >= self._bases[at + 1]):
-            return segment.size
-        position = self._boundaries.get(limit_offset) if segment is self._active else None
-        if position is None:
-            position = segment.position_of(limit_offset, wait)
-        return segment.size if position is None else position
-
-    def _cut(self, segment: Segment, start: int, max_bytes: int, minimum_one: bool, wait: bool) -> int:
-        """The position where a read of `max_bytes` from position `start` ends."""
-        header = segment.header_at(start, wait)
-        if header is None:
-            return start
-        if header.size <= max_bytes:
-            return start + max_bytes
-        return start + header.size if minimum_one else start
 
     def read_bytes(self, offset: int, max_bytes: int, limit_offset: int) -> bytes:
         """As `read`, but the bytes themselves: for the broker's own topics."""
@@ -333,14 +271,30 @@ class Log:
             part.file.pread(part.size, part.position) for part in self.read(offset, max_bytes, limit_offset)
         )
 
+    def segments_read(self, offset: int) -> list[Segment]:
+        """The segments that a read from `offset` searches, one after the other until one has a batch for it. The first
+        segment may have none, because compaction may have removed every record from `offset` on in it."""
+        return self.segments[self.segments.index_of(offset) :]
+
+    def segment_after(self, offset: int) -> int | None:
+        """The base offset of the segment behind the one of `offset`; None where there is none."""
+        bases, at = self.segments.bases, self.segments.index_of(offset) + 1
+        return bases[at] if at < len(bases) else None
+
     def bytes_between(self, offset: int, end_offset: int) -> int:
         """The size of the batches from the one with `offset` up to `end_offset`, in bytes; batches of later segments
         aren't counted. Raises BlockingIOError where the look-up would have to wait for the disk."""
-        at = self._segment_index(offset)
-        start = self._boundaries.get(offset) if at == len(self.segments) - 1 else None
+        segments = self.segments
+        at = segments.index_of(offset)
+        segment = segments.all[at]
+        start = segments.boundaries.get(offset) if segment is segments.active else None
         if start is None:
-            start = self.segments[at].position_of(offset, wait=False)
-        return 0 if start is None else max(self._end_position(at, end_offset, wait=False) - start, 0)
+            start = segment.position_of(offset, wait=False)
+        if start is None:
+            return 0
+        whole = end_offset >= self.log_end_offset
+        end = segment.size if whole else segments.end_position(at, end_offset, wait=False)
+        return max(end - start, 0)
 
     # ---- looking up
 
@@ -365,37 +319,12 @@ class Log:
         return self.log_end_offset > self.recovery_point and now_ms - self.last_flush_ms >= self.config.flush_ms
 
     def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
-        """The sync that makes everything below `end_offset` (default: the log's end) durable."""
-        services, generation = self._services, self.generation
-        if self.retired:
-            return PendingFlush(
-                services.disk, (self.directory,), (), (), self.recovery_point, generation, services.flushes
-            )
-        end = self.log_end_offset if end_offset is None else end_offset
-        first = self._segment_index(self.recovery_point)
-        segments = [segment for segment in self.segments[first:] if segment.base_offset < end]
-        shortened = [segment for segment in self.unsynced.segments if segment in self.segments]
-        segments += [segment for segment in shortened if segment not in segments]
-        self.epochs.write_out()
-        for segment in segments:
-            segment.write_out()
-        disk = services.disk
-        files = [file for segment in segments for file in segment.files()]
-        directories = [self.directory]
-        if self.recovery_point <= self.segments[0].base_offset:  # not even its topic id is durable yet
-            with contextlib.suppress(FileNotFoundError):
-                files.append(disk.open(f"{self.directory}/{names.PARTITION_METADATA}"))
-            directories.append(self.directory.rpartition("/")[0])
-        for offset in self.snapshots:
-            if self.recovery_point <= offset <= end:
-                with contextlib.suppress(FileNotFoundError):  # without a snapshot, recovery replays more
-                    files.append(disk.open(f"{self.directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"))
-        self.last_flush_ms = services.now_ms()
-        return PendingFlush(disk, directories, files, self._snapshots.pending(end), end, generation, services.flushes)
+        """The sync that makes everything below `end_offset` (default: the log's end) durable. Raises OSError."""
+        return flushing.begin_flush(self, self.log_end_offset if end_offset is None else end_offset)
 
     def flushed(self, flush: PendingFlush) -> None:
         """A flush has run without error: moves the recovery point, unless the log was truncated or moved meanwhile."""
-        self._snapshots.synced(flush.snapshots)
+        self.producer_snapshots.synced(flush.snapshots)
         if flush.generation == self.generation:
             self.unsynced.synced()
             self.recovery_point = max(self.recovery_point, flush.end_offset)
@@ -408,98 +337,45 @@ class Log:
 
     def close(self) -> None:
         """Leaves the files as a clean stop does: indexes complete, producers in a snapshot, all synced. Blocks."""
-        if self._active.size:
-            self._active.seal()
-        if self.log_end_offset > self.log_start_offset:
-            self._snapshots.write_later(self._services.disk, self.directory, self.log_end_offset, self.producers)
-        self._snapshots.write_out()
-        self.epochs.close()
-        if self.log_end_offset > self.recovery_point or self.unsynced:
-            self.flush()
-        for segment in self.segments:
-            segment.let_go()
+        flushing.close(self)
+
+    # ---- other directories
 
     def moved(self, services: DirectoryServices, directory: str, recovery_point: int) -> None:
         """Notes that the log's files lie in `directory` now, where everything below `recovery_point` is synced."""
-        self._snapshots.moved()
-        self._services = services
-        self.directory = directory
+        self.producer_snapshots.moved()
+        self.services = services
         self.generation += 1
         self.recovery_point = recovery_point
         self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes everything below it for synced
         self.unsynced.compacted_to = 0  # truncated records have never been in these files
-        for segment in self.segments:
-            segment.moved(directory)
+        self.segments.moved(services, directory)
         self.epochs.moved(directory)
 
     def retire(self, directory: str) -> None:
         """Notes that the broker gives up this log. Its files lie in `directory` now, where threads that still read find
         them. A new log may take its former name at once; later calls on this log don't touch the new one."""
-        self._snapshots.give_up()
+        self.producer_snapshots.give_up()
         self.retired = True
-        self.directory = directory
-        for segment in self.segments:
-            segment.moved(directory)
+        self.segments.moved(self.services, directory)
 
     # ---- shortening
 
     def truncate_to(self, offset: int) -> bool:
         """Drops everything from `offset` on, a batch that contains `offset` whole; returns whether there was anything.
 
-        Epochs, producers and the recovery point are set back, too.
+        Epochs, producers and the recovery point are set back, too. Raises OSError.
         """
-        if offset >= self.log_end_offset:
-            # A leader notes its epoch even if it writes nothing in it, and the next leader doesn't know of that epoch.
-            self.epochs.truncate_from_end(self.log_end_offset)
-            return False
-        if offset < self.segments[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
-            return True
-        # The steps that may fail for lack of descriptors come first: their failure leaves the log unchanged.
-        position, end = self.segments[at := self._segment_index(offset)].cut_for(offset)
-        disk, now_ms, keep_ms = self._services.disk, self._services.now_ms(), self.config.producer_id_expiration_ms
-        producers = producers_at(
-            end, self.producers, disk, self.directory, self.snapshots, self.segments, now_ms, keep_ms
-        )
-        with all_or_unusable():
-            self._drop(at + 1, None, from_end=True)
-            self._active = self.segments[-1]
-            if position < self._active.size:
-                self._active.cut(position, end)
-                self.was_cut(self._active)
-            self._ended_at(end)
-            self._drop_snapshots(lambda offset: offset > end)
-        self.producers = producers
-        return True
+        return shortening.truncate_to(self, offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drops everything; the empty log begins at `offset`. Raises OSError."""
+        shortening.truncate_fully_and_start_at(self, offset)
 
     def was_cut(self, segment: Segment) -> None:
         """Notes that a segment was shortened: until its sync, a loss of power may bring back the dropped batches."""
         self.unsynced.segments[segment] = None
-        self._services.wants_flush(self)
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drops everything; the empty log begins at `offset`."""
-        fresh = None if offset in self._bases else self._new_segment(offset)
-        with all_or_unusable():
-            self._drop(0, None, from_end=True)
-            self._active = fresh or self._new_segment(offset)
-            self.segments.append(self._active)
-            self._bases.append(offset)
-            self.log_start_offset = offset
-            self.epochs.clear()
-            self._ended_at(offset)
-            self._drop_snapshots(lambda _: True)
-        self.producers.clear()
-
-    def _ended_at(self, offset: int) -> None:
-        self.generation += 1
-        self._boundaries.clear()
-        self.log_end_offset = offset
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.recovery_point = min(self.recovery_point, offset)
-        self.unsynced.truncated(self.compacted_to)
-        self.compacted_to = min(self.compacted_to, offset)
-        self.epochs.truncate_from_end(offset)
+        self.services.wants_flush(self)
 
     def delete_records_before(self, offset: int) -> bool:
         """Raises the log start offset (DeleteRecords, the leader's start); returns whether it rose. Retention deletes
@@ -523,20 +399,7 @@ class Log:
         for lack of room, because a longer file name may take a block. The next call then deletes the remaining
         segments.
         """
-        if self.retired:
-            return None
-        count, reason = deletable(
-            self.segments, self.log_end_offset, self.config, now_ms, high_watermark, self.log_start_offset, count_max
-        )
-        if not count:
-            return None
-        if count == len(self.segments):
-            self.roll()
-        # The start rises first: no read may begin in a segment of which only the index is gone so far.
-        self.log_start_offset = max(self.log_start_offset, self._bases[count])
-        self.epochs.truncate_from_start(self.log_start_offset)
-        self._drop(0, count, from_end=False)
-        return count, reason
+        return shortening.delete_old_segments(self, now_ms, high_watermark, count_max)
 
     def expire_producers(self, now_ms: int, count_max: int) -> Iterator[None]:
         """Forgets idle producers in steps, each of which looks at `count_max`; yields between two steps."""
@@ -545,56 +408,5 @@ class Log:
     def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:
         """Replaces the sealed segments `old_bases` by the segment whose `.cleaned` files a compaction wrote and synced.
         `sizes` are the bytes of its log, offset index and time index. Raises OSError."""
-        first = bisect_right(self._bases, old_bases[0]) - 1
-        old = self.segments[first : first + len(old_bases)]
-        if [segment.base_offset for segment in old] != list(old_bases) or self._active in old:
-            raise AssertionError(f"{self!r}: segments changed during compaction")
-
-        def take_away() -> None:
-            for segment in old:
-                self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
-                segment.doomed()
-
-        disk = self._services.disk
-        put_in_place(disk, f"{self.directory}/{old_bases[0]:020d}", take_away)
-        new = Segment(
-            disk,
-            self.directory,
-            old_bases[0],
-            open_files=self._services.open_files,
-            size=sizes[0],
-            created_ms=old[-1].created_ms,
-            index_bytes=sizes[1],
-            time_index_bytes=sizes[2],
-        )
-        new.modified_ms = old[-1].modified_ms
-        self.segments[first : first + len(old)] = [new]
-        self._bases = [segment.base_offset for segment in self.segments]
-        self._drop_snapshots(lambda offset: offset in old_bases[1:])
-
-    def _drop(self, start: int, stop: int | None, *, from_end: bool) -> None:
-        """Takes segments out of the log, each after its files were renamed; the files are removed after the delay.
-
-        The order is such that a stop in between leaves no hole: `from_end` where the log is truncated.
-        """
-        dropped = self.segments[start:stop]
-        bases = {segment.base_offset for segment in dropped}
-        for segment in reversed(dropped) if from_end else dropped:
-            self._doom(names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES)
-            segment.doomed()
-            at = -1 if from_end else start
-            del self.segments[at], self._bases[at]
-        self._drop_snapshots(lambda offset: offset in bases)
-
-    def _drop_snapshots(self, unwanted: Callable[[int], bool]) -> None:
-        gone = self._snapshots.forget(unwanted)
-        self._doom(names.offset_name(offset, names.PRODUCER_SNAPSHOT) for offset in gone)
-
-    def _doom(self, file_names: Iterable[str]) -> None:
-        services = self._services
-        due = services.now_ms() + self.config.file_delete_delay_ms
-        for name in file_names:
-            path = f"{self.directory}/{name}"
-            with contextlib.suppress(FileNotFoundError):
-                services.disk.rename(path, path + names.DELETED)
-                services.deletions.add(due, path + names.DELETED)
+        self.segments.replace(old_bases, sizes, self.config.file_delete_delay_ms)
+        shortening.drop_snapshots(self, lambda offset: offset in old_bases[1:])

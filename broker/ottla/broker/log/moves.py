@@ -18,9 +18,11 @@ import logging
 from collections.abc import Callable
 from uuid import uuid4
 
-from . import names
-from .directories import LogDirectories, LogKey
+from ottla.storage import names
+
+from .directories import LogDirectories
 from .future import FutureLog, TargetFailed
+from .held_logs import LogKey
 from .log import Log
 from .offset_files import OffsetFile
 

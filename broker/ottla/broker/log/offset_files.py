@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from . import names
-from .checkpoints import Offsets, parse_offsets, render_offsets
+from ottla.storage import names
+from ottla.storage.checkpoints import Offsets, parse_offsets, render_offsets
+
 from .disk import Disk
 from .log import Log
 

@@ -16,10 +16,12 @@ from __future__ import annotations
 import threading
 from itertools import count
 
-from . import names
+from ottla.storage import names
+from ottla.storage.producer_snapshot import sealed_snapshot, snapshot_pieces
+
 from .disk import Disk
 from .pauses import with_pauses
-from .producers import FrozenProducers, sealed_snapshot, snapshot_pieces
+from .producers import FrozenProducers
 
 _serial = count()
 
@@ -61,7 +63,7 @@ class PendingSnapshot:
         with self._writing:
             if self._written or self._given_up:
                 return
-            pieces = snapshot_pieces(self._producers)
+            pieces = snapshot_pieces(self._producers.items())
             data = sealed_snapshot(with_pauses(pieces) if pauses else pieces)
             self._disk.write_atomically(self._temporary, data, fsync=False)
             with self._renaming:

@@ -16,39 +16,24 @@ producer is known then. This is enough:
 
 It isn't enough where markers were dropped, or where a snapshot of Kafka's has only one batch: then the log is read.
 
-Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360). A snapshot file is
-big-endian: version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch i16, last
-sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open
-transaction i64 (−1: none). Behind that, where Kafka doesn't read, Ottla's snapshots have the producers' batches before
-the last, so that each of several repeated batches is recognised after a restart: count i32, then id i64, last sequence
-i32, last offset i64, offset delta i32, timestamp i64 of each, older ones first.
+Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360).
 """
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from ottla.protocol.batches import BatchHeader
+from ottla.protocol.batches import NO_SEQUENCE, BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.storage.producer_snapshot import KeptBatch, SnapshotEntry, sealed_snapshot, snapshot_pieces
 
 BATCHES_KNOWN = 5  # whose repeats are recognised, as in Kafka: a producer has no more in flight
 BATCHES_KEPT = BATCHES_KNOWN + 1  # if all batches in flight are truncated, the one before them is still there
 NO_EPOCH = -1
-NO_SEQUENCE = -1
-_PRODUCERS_A_PIECE = 100
 _SEQUENCE_MASK = 0x7FFFFFFF
-_prefix = struct.Struct(">hIi")
-_version_and_checksum = struct.Struct(">hI")
-_entry = struct.Struct(">qhiqiqiq")
-_count = struct.Struct(">i")
-_earlier = struct.Struct(">qiqiq")
 
 
 class Duplicate(NamedTuple):
@@ -57,15 +42,6 @@ class Duplicate(NamedTuple):
     first_offset: int
     last_offset: int
     append_time: int
-
-
-class KeptBatch(NamedTuple):
-    """One of a producer's last batches."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
 
 
 class ProducerEntry:
@@ -319,11 +295,9 @@ class Producers:
         self._cuts.clear()
         self._known_from = 0
 
-    def restore(
-        self, entries: Iterable[tuple[int, ProducerEntry]], end_offset: int, now_ms: int, expiration_ms: int
-    ) -> None:
+    def restore(self, entries: Iterable[SnapshotEntry], end_offset: int, now_ms: int, expiration_ms: int) -> None:
         """Takes the state from a snapshot of when the log ended at `end_offset`, without expired producers."""
-        self._entries = dict(entries)
+        self._entries = {entry.producer_id: _restored(entry) for entry in entries}
         self._cuts.clear()
         self._cut_version = self._known_from = 0
         self.expire(now_ms, expiration_ms)
@@ -340,82 +314,17 @@ class Producers:
 
     def snapshot(self) -> bytes:
         """The state as a snapshot file."""
-        return sealed_snapshot(snapshot_pieces(FrozenProducers(self._entries, self._cuts)))
+        return sealed_snapshot(snapshot_pieces(self.items()))
 
 
-class SnapshotPiece(NamedTuple):
-    """Some producers in the format of a snapshot file: their number, their entries, the number of their batches before
-    each one's last, and these batches."""
-
-    producer_count: int
-    entries: bytes
-    earlier_count: int
-    earlier: bytes
-
-
-def snapshot_pieces(producers: FrozenProducers) -> Iterator[SnapshotPiece]:
-    """The content of a snapshot file, in pieces of some producers each, which take half a millisecond."""
-    items = iter(producers.items())
-    while some := list(islice(items, _PRODUCERS_A_PIECE)):
-        piece, earlier = bytearray(), bytearray()
-        for producer_id, entry in some:
-            last = entry.batches[-1] if entry.batches else KeptBatch(NO_SEQUENCE, -1, 0, entry.last_timestamp)
-            piece += _entry.pack(
-                producer_id,
-                entry.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.transaction_start,
-            )
-            for kept in entry.batches[:-1]:
-                earlier += _earlier.pack(producer_id, *kept)
-        yield SnapshotPiece(len(some), bytes(piece), len(earlier) // _earlier.size, bytes(earlier))
-
-
-def sealed_snapshot(pieces: Iterable[SnapshotPiece]) -> bytes:
-    """The snapshot file of these pieces."""
-    whole = list(pieces)
-    count, earlier_count = sum(piece.producer_count for piece in whole), sum(piece.earlier_count for piece in whole)
-    entries, earlier = [piece.entries for piece in whole], [piece.earlier for piece in whole]
-    body = b"".join([_count.pack(count), *entries, _count.pack(earlier_count), *earlier])
-    return _version_and_checksum.pack(1, crc32c(body)) + body
-
-
-def read_snapshot(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
-    """(producer id, entry) of each producer in a snapshot file. Raises ValueError where it is damaged."""
-    if len(data) < _prefix.size:
-        raise ValueError("a producer snapshot ends inside its header")
-    version, crc, count = _prefix.unpack_from(data)
-    if version != 1:
-        raise ValueError(f"version {version} of a producer snapshot")
-    if crc32c(memoryview(data)[6:]) != crc or len(data) < _prefix.size + count * _entry.size:
-        raise ValueError("a producer snapshot is damaged")
-    earlier = _read_earlier(data, _prefix.size + count * _entry.size)
-    for position in range(_prefix.size, _prefix.size + count * _entry.size, _entry.size):
-        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, start = _entry.unpack_from(
-            data, position
-        )
-        entry = ProducerEntry(epoch)
-        if offset >= 0:
-            entry.batches = (*earlier.get(producer_id, ()), KeptBatch(sequence, offset, delta, timestamp))
-        entry.wrote_more = epoch > 0 or not entry.batches or not _begins(entry.batches[0])
-        entry.last_timestamp = timestamp
-        entry.coordinator_epoch = coordinator_epoch
-        entry.transaction_start = start
-        yield producer_id, entry
-
-
-def _read_earlier(data: bytes, position: int) -> dict[int, list[KeptBatch]]:
-    """The batches before each producer's last one; none in Kafka's own snapshots."""
-    found: dict[int, list[KeptBatch]] = {}
-    if len(data) >= position + _count.size:
-        for at in range(position + _count.size, len(data) - _earlier.size + 1, _earlier.size):
-            producer_id, *kept = _earlier.unpack_from(data, at)
-            found.setdefault(producer_id, []).append(KeptBatch(*kept))
-    return found
+def _restored(entry: SnapshotEntry) -> ProducerEntry:
+    made = ProducerEntry(entry.epoch)
+    made.batches = entry.batches
+    made.wrote_more = entry.epoch > 0 or not entry.batches or not _begins(entry.batches[0])
+    made.last_timestamp = entry.last_timestamp
+    made.coordinator_epoch = entry.coordinator_epoch
+    made.transaction_start = entry.transaction_start
+    return made
 
 
 def _begins(batch: KeptBatch) -> bool:

@@ -21,19 +21,22 @@ import logging
 from itertools import pairwise
 from typing import NamedTuple
 
-from ottla.protocol.batches import CONTROL, HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
+from ottla.protocol.batches import HEADER_SIZE, MAGIC
+from ottla.storage import names
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
 
 from . import epochs as leader_epochs
-from . import names
-from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .config import LogConfig
 from .cuts import Cut
 from .directory_services import DirectoryServices
 from .disk import Disk, Entry, unless_full
 from .epochs import LeaderEpochs
 from .log import Log
 from .producers import Producers
-from .replay import note_marker, replay_producers, restore_snapshot, write_snapshot
+from .replay import replay_producers, restore_snapshot, write_snapshot
 from .segment import DamagedSegment, Segment
+from .segment_recovery import recover_segment
+from .swapping import finish_interrupted
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +260,7 @@ class _Opening:
         index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
         if not segment.size:
             return not len(segment.offsets)
-        if index is None or times is None or index.size % 8 or times.size % 12:
+        if index is None or times is None or index.size % OFFSET_ENTRY.size or times.size % TIME_ENTRY.size:
             return False
         if not index.size:
             return segment.size <= 2 * self.config.index_interval_bytes or not self._has_several_batches(segment)
@@ -394,53 +397,6 @@ class _Opening:
         return self.log_start_offset
 
 
-def recover_segment(
-    segment: Segment,
-    config: LogConfig,
-    epochs: LeaderEpochs,
-    known_starts: dict[int, int],
-    producers: Producers,
-    next_offset: int,
-) -> tuple[int, str]:
-    """Reads a whole segment, rebuilds its indexes, and ends it behind the last valid batch; the file isn't cut yet.
-
-    `next_offset` is the least offset that the segment may begin with, `known_starts` has the start offsets of epochs
-    from the checkpoint. Returns the offset after the last valid batch, and why the rest isn't valid (empty if it is).
-    """
-    size = segment.size
-    segment.offsets.clear()
-    segment.times.clear()
-    segment.size = segment.bytes_since_index = 0
-    segment.resume()
-    reason = ""
-    try:
-        for position, header, batch in segment.batches(size):
-            reason = _fault(segment, header, batch, next_offset)
-            if reason:
-                reason = f"{reason} at position {position}"
-                break
-            if header.leader_epoch >= 0 and header.leader_epoch > epochs.latest:
-                start = known_starts.get(header.leader_epoch, header.base_offset)
-                # Compaction may have removed an epoch's first batches: then only the checkpoint knows where it began.
-                if not next_offset <= start <= header.base_offset:
-                    start = header.base_offset
-                epochs.assign(header.leader_epoch, start)
-            if header.producer_id >= 0:
-                if header.attributes & CONTROL:
-                    note_marker(producers, batch, header)
-                else:
-                    producers.update(header, header.last_offset, header.max_timestamp)
-            segment.appended(header.last_offset, position, header.size, header.max_timestamp, config)
-            next_offset = header.last_offset + 1
-    except ValueError as error:
-        reason = str(error)
-    if segment.size < size:
-        reason = reason or f"no batch at position {segment.size}"
-    with unless_full():  # what an index lacks stays in memory until the next sync
-        segment.seal()
-    return next_offset, reason
-
-
 def _resumable(segment: Segment) -> bool:
     """Whether the last entry of the offset index points to a batch, from which on the log's end is searched.
 
@@ -462,67 +418,3 @@ def _is_hole(end: int, base_offset: int) -> bool:
     """Whether offsets are missing between segments. A leap that indexes couldn't express isn't a hole: `Log` rolled a
     segment there. It measures the leap up to the last offset appended then, which is somewhat beyond `base_offset`."""
     return 0 < base_offset - end <= MAX_RELATIVE_OFFSET // 2
-
-
-def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
-    """The fault of a whole batch; empty where it has none."""
-    if header.magic != MAGIC:
-        return f"a batch of magic {header.magic}"
-    if not crc_valid(batch, 0, header.size):
-        return "a batch with a wrong CRC"
-    if header.base_offset < max(next_offset, segment.base_offset) or header.last_offset_delta < 0:
-        return f"offset {header.base_offset} after {next_offset - 1}"
-    if not segment.has_room_for(header.last_offset):
-        return f"offset {header.last_offset} is too far from the segment's"
-    return ""
-
-
-def finish_interrupted(disk: Disk, directory: str) -> dict[str, Entry]:
-    """Completes or undoes the work that a stop interrupted. Returns the remaining files by name."""
-    files = {entry.name: entry for entry in disk.list(directory) if not entry.is_directory}
-    if not any(name.endswith((names.DELETED, names.CLEANED, names.SWAP, ".tmp")) for name in files):
-        return files
-    for name in list(files):
-        if name.endswith((names.DELETED, names.CLEANED, ".tmp")):
-            disk.remove(f"{directory}/{name}")
-            del files[name]
-    swaps = [name for name in files if name.endswith(names.SWAP)]
-    if swaps:
-        _finish_swap(disk, directory, files, swaps)
-        files = {entry.name: entry for entry in disk.list(directory) if not entry.is_directory}
-    return files
-
-
-def _finish_swap(disk: Disk, directory: str, files: dict[str, Entry], swaps: list[str]) -> None:
-    """Removes the segments that were compacted into a `.swap` segment, and gives its files their final names. The log
-    file is renamed last: as long as it has the old name, all of this is done again."""
-    lowest, highest = 1 << 63, -1
-    for name in swaps:
-        parsed = names.parse_offset_name(name.removesuffix(names.SWAP))
-        if parsed and parsed[1] == names.LOG:
-            lowest = min(lowest, parsed[0])
-            highest = max(highest, _end_of(disk, f"{directory}/{name}", parsed[0], files[name].size))
-    for name in files:
-        parsed = names.parse_offset_name(name)
-        covered = parsed is not None and lowest <= parsed[0] < highest and parsed[1] in names.SEGMENT_SUFFIXES
-        if covered and name + names.SWAP not in files:
-            disk.remove(f"{directory}/{name}")
-    for name in sorted(swaps, key=lambda name: name.endswith(names.LOG + names.SWAP)):
-        if f"{name[:20]}{names.LOG}{names.SWAP}" in files:
-            logger.info("%s: %s completes an interrupted compaction", directory, name)
-            disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
-        else:  # the new segment never became complete
-            disk.remove(f"{directory}/{name}")
-
-
-def _end_of(disk: Disk, path: str, base_offset: int, size: int) -> int:
-    """The offset after the last batch of a log file."""
-    file = disk.open(path)
-    position, end = 0, base_offset
-    while position + HEADER_SIZE <= size:
-        header = read_header(file.pread(HEADER_SIZE, position))
-        if header.size < HEADER_SIZE:
-            break
-        end = header.last_offset + 1
-        position += header.size
-    return end

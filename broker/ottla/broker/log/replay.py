@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from ottla.protocol.batches import CONTROL, BatchHeader, records
 from ottla.protocol.received import Buffer
+from ottla.storage import names
+from ottla.storage.producer_snapshot import read_snapshot
 
-from . import names
 from .disk import Disk
-from .producers import Producers, read_snapshot
+from .producers import Producers
 from .segment import Segment
 
 

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, records
 from ottla.protocol.received import Buffer
+from ottla.storage import names
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET, TimestampOffset
 
-from . import names
-from .config import MAX_RELATIVE_OFFSET, LogConfig
+from .config import LogConfig
 from .disk import Disk, File
-from .index import OffsetIndex, TimeIndex, TimestampOffset
+from .index import OffsetIndex, TimeIndex
 
 UNKNOWN = -1
 _OPEN_FILES_MAX = 4096
@@ -377,6 +378,17 @@ class Segment:
             wanted = HEADER_SIZE if at > 2 * len(chunk) else _SCAN_SIZE  # only headers of large batches
             position += at
         return None
+
+    def read_end(self, start: int, max_bytes: int, minimum_one: bool, wait: bool) -> int:
+        """The position where a read of `max_bytes` from the batch at position `start` ends: inside a batch, unless that
+        is the first one. With `minimum_one`, the first batch is whole whatever its size. `wait` is as in
+        `position_of`."""
+        header = self.header_at(start, wait)
+        if header is None:
+            return start
+        if header.size <= max_bytes:
+            return start + max_bytes
+        return start + header.size if minimum_one else start
 
     def read_ahead(self, offset: int, limit_offset: int, size: int) -> None:
         """Brings into memory the bytes that are read to find `offset` and `limit_offset`, and from `offset` on `size`

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from . import names
-from .checkpoints import read_topic_id
+from ottla.storage import names
+
 from .disk import Disk
+from .identity import read_topic_id
 
 logger = logging.getLogger(__name__)
 

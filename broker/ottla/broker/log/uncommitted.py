@@ -9,20 +9,19 @@ TransactionIndex and EndTransactionMarker.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from ottla.protocol.batches import records
 from ottla.protocol.errors import KafkaError, ProtocolError
 from ottla.protocol.received import Buffer
+from ottla.storage import names
+from ottla.storage.indexes import aborted_transactions
+from ottla.storage.producer_snapshot import read_snapshot
 
-from . import names
 from .disk import Disk
-from .producers import read_snapshot
 from .segment import OpenFiles, Segment
 
 _ABORT, _COMMIT = 0, 1
-_aborted = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 _marker_key = struct.Struct(">hh")  # version, type
 
 
@@ -44,11 +43,11 @@ def uncommitted(disk: Disk, directory: str, log_start: int = 0) -> Uncommitted:
         disk, directory, [offset for offset, kind in files if kind == names.PRODUCER_SNAPSHOT]
     )
     aborted = [
-        first
+        transaction.first_offset
         for offset, kind in files
         if kind == names.TRANSACTION_INDEX
-        for first, last in _index(disk.read(f"{directory}/{names.offset_name(offset, kind)}"))
-        if last >= log_start
+        for transaction in aborted_transactions(disk.read(f"{directory}/{names.offset_name(offset, kind)}"))
+        if transaction.last_offset >= log_start
     ]
     bases = sorted(offset for offset, kind in files if kind == names.LOG)
     open_files = OpenFiles()
@@ -68,14 +67,10 @@ def _snapshot(disk: Disk, directory: str, offsets: list[int]) -> tuple[int, dict
             producers = list(read_snapshot(content))
         except ValueError:
             continue
-        return offset, {id: entry.transaction_start for id, entry in producers if entry.transaction_start >= 0}
+        return offset, {
+            entry.producer_id: entry.transaction_start for entry in producers if entry.transaction_start >= 0
+        }
     return 0, {}
-
-
-def _index(content: bytes) -> Iterator[tuple[int, int]]:
-    """(first offset, last offset) of each aborted transaction in a transaction index."""
-    for _, _, first, last, _ in _aborted.iter_unpack(content[: len(content) // _aborted.size * _aborted.size]):
-        yield first, last
 
 
 def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[int]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from .deletion import remove
 from .directories import LogDirectories
+from .flushing import PendingFlush
 from .log import Log
 from .offset_files import OffsetFile
-from .pending_flush import PendingFlush
 
 logger = logging.getLogger(__name__)
 

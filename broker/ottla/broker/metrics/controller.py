@@ -8,30 +8,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, single
+from ottla.broker.ports import WithControls, WithElections, WithImage
 from ottla.metadata.model.brokers import BrokerState
 
 if TYPE_CHECKING:
-    from ottla.broker.election_counts import ElectionCounts
-    from ottla.metadata.image import Image
     from ottla.metadata.model.partitions import Partition
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 
 
-class Source(Protocol):
+class Source(WithControls, WithElections, WithImage, Protocol):
     """A process that may be the controller."""
-
-    @property
-    def controls(self) -> bool:
-        """Whether this process is the active controller."""
-
-    @property
-    def image(self) -> Image:
-        """The metadata as this process knows it."""
-
-    @property
-    def elections(self) -> ElectionCounts:
-        """The elections that the metadata showed while this process was the active controller."""
 
 
 def _by_state(holds: Callable[[Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
@@ -58,7 +45,7 @@ def _brokers(registered: Callable[[BrokerState], bool]) -> Callable[[Source], It
 METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_controller_kafkacontroller_activecontrollercount", GAUGE,
-        "1 where the controller's lease is held, else 0.",
+        "1 if this process holds the controller's lease, else 0.",
         single(lambda broker: int(broker.controls)), _CONTROLLER + "ActiveControllerCount",
     ),
     Metric(
@@ -68,7 +55,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_controller_kafkacontroller_preferredreplicaimbalancecount", GAUGE,
-        "Partitions of the cluster led by another than their first replica; reported by the controller, 0 elsewhere.",
+        "Partitions of the cluster led by another replica than their first; reported by the controller, "
+        "0 elsewhere.",
         _by_state(lambda state: state.leader != state.replicas[0]), _CONTROLLER + "PreferredReplicaImbalanceCount",
     ),
     Metric(

@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Sample
+from ottla.broker.group.group import GroupType
 from ottla.broker.group.states import State
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
-
-if TYPE_CHECKING:
-    from ottla.broker.group_service import GroupService
+from ottla.broker.ports import WithGroups
 
 _COORDINATOR = "kafka.server:type=group-coordinator-metrics,"
 
 
-class Source(Protocol):
-    """A broker that coordinates groups."""
-
-    @property
-    def groups(self) -> GroupService:
-        """The coordinator of its groups."""
-
-
-def _by_state(broker: Source) -> Iterator[Sample]:
-    counts = broker.groups.counts()
+def _by_state(broker: WithGroups) -> Iterator[Sample]:
+    counts = broker.groups.counts(GroupType.CLASSIC)
     for state in State:
-        yield (("state", state.value),), counts.get(state, 0)
+        yield (("state", state.value),), counts[state.value]
 
 
-def _partitions_by_state(broker: Source) -> Iterator[Sample]:
+def _partitions_by_state(broker: WithGroups) -> Iterator[Sample]:
     for state, count in broker.groups.partition_states().items():
         yield (("state", state),), count
 
 
-METRICS: tuple[Metric[Source], ...] = (
+METRICS: tuple[Metric[WithGroups], ...] = (
     Metric(
         "kafka_server_group_coordinator_metrics_num_partitions", GAUGE,
-        "Partitions of `__consumer_offsets` led here, by state. A failed one is loaded again after a while.",
+        "Partitions of `__consumer_offsets` led here, by state. A failed partition is loaded again after a while.",
         _partitions_by_state, _COORDINATOR + "name=num-partitions,state=*", ("state",),
     ),
     Metric(
@@ -46,7 +36,8 @@ METRICS: tuple[Metric[Source], ...] = (
         _by_state, _COORDINATOR + "state=*,name=classic-group-count", ("state",),
     ),
     Metric(
-        "kafka_coordinator_group_groupmetadatamanager_numoffsets", GAUGE, "Committed offsets held here.",
+        "kafka_coordinator_group_groupmetadatamanager_numoffsets", GAUGE,
+        "Committed offsets of the groups coordinated here.",
         single(lambda broker: broker.groups.offset_count),
         "kafka.coordinator.group:type=GroupMetadataManager,name=NumOffsets",
     ),
@@ -74,7 +65,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_group_coordinator_errors_total", COUNTER,
-        "Errors of the coordinator that nobody foresaw: faults of Ottla's. Each stands in the log.",
+        "Unforeseen errors of the coordinator, which are faults of Ottla. Each stands in the log.",
         single(lambda broker: broker.groups.counters.errors),
     ),
 )  # fmt: skip

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ottla.broker.exposition import Labels, Sample
+from ottla.broker.ports import WithPartitions
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
-    from ottla.broker.partitions import PartitionTable
 
 COUNTER = "counter"
 GAUGE = "gauge"
@@ -27,15 +27,7 @@ NO_LABELS: Labels = ()
 
 
 Source = TypeVar("Source", contravariant=True)
-"""The object that a metric's value is read from: a protocol of the parts that its module reads. A broker fulfils it."""
-
-
-class HoldsPartitions(Protocol):
-    """A broker whose replicas are measured."""
-
-    @property
-    def partitions(self) -> PartitionTable:
-        """The replicas that this broker holds."""
+"""The object that a metric's value is read from: a protocol of the ports that its module reads. A broker has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +47,16 @@ def single(value: Callable[[Source], int | float]) -> Callable[[Source], Iterabl
     return lambda source: [(NO_LABELS, value(source))]
 
 
-def by_partition(value: Callable[[Partition], int | float]) -> Callable[[HoldsPartitions], Iterator[Sample]]:
+def by_partition(value: Callable[[Partition], int | float]) -> Callable[[WithPartitions], Iterator[Sample]]:
     """A metric with a value for each replica that this broker holds."""
 
-    def collect(source: HoldsPartitions) -> Iterator[Sample]:
+    def collect(source: WithPartitions) -> Iterator[Sample]:
         for partition in list(source.partitions):
             yield (("topic", partition.topic), ("partition", str(partition.index))), value(partition)
 
     return collect
 
 
-def count_of(holds: Callable[[Partition], bool]) -> Callable[[HoldsPartitions], Iterable[Sample]]:
+def count_of(holds: Callable[[Partition], bool]) -> Callable[[WithPartitions], Iterable[Sample]]:
     """A metric with the number of this broker's replicas that a condition holds for."""
     return lambda source: [(NO_LABELS, sum(1 for partition in source.partitions if holds(partition)))]

@@ -8,14 +8,12 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, single
+from ottla.broker.ports import WithId, WithLoopLag
 from ottla.protocol import record_walk
-
-if TYPE_CHECKING:
-    from ottla.broker.loop_lag import LoopLag
 
 MICROSECOND = 1e-6
 LOWEST_LAG_BUCKET = 7  # 128 µs
@@ -24,16 +22,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Source(Protocol):
+class Source(WithId, WithLoopLag, Protocol):
     """The process of a broker."""
-
-    @property
-    def id(self) -> int:
-        """The broker's id."""
-
-    @property
-    def loop_lag(self) -> LoopLag:
-        """The measurement of its event loop's lag."""
 
 
 def _lag(broker: Source) -> Iterator[Sample]:
@@ -80,13 +70,16 @@ METRICS: tuple[Metric[Source], ...] = (
         "How late a timer of the event loop fires, ten times a second.", _lag,
     ),
     Metric(
-        "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest of these since the start.",
+        "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest lag of the event loop since the start.",
         single(lambda broker: broker.loop_lag.longest_seconds),
     ),
-    Metric("ottla_broker_info", GAUGE, "Always 1; the labels say what runs.", _build, "", ("version", "broker")),
+    Metric(
+        "ottla_broker_info", GAUGE, "Always 1; the labels say which version and which broker run.",
+        _build, "", ("version", "broker"),
+    ),
     Metric(
         "ottla_native_record_walk", GAUGE,
-        "1 where the native walk checks producers' records, 0 where its slow twin in Python does.",
+        "1 if the native walk checks producers' records, 0 if its slow twin in Python does.",
         single(lambda _: int(record_walk.NATIVE)),
     ),
     Metric("process_cpu_seconds_total", COUNTER, "CPU used, with children that have ended.", single(_cpu_seconds)),

@@ -9,39 +9,38 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker import damage
 from ottla.broker.exposition import Sample, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, NO_LABELS, Metric, by_partition, count_of, single
+from ottla.broker.ports import (
+    WithAppliedRevisions,
+    WithCompactor,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithLogs,
+    WithMembership,
+    WithPartitions,
+    WithReplication,
+)
 
 if TYPE_CHECKING:
-    from ottla.broker.applied_revisions import AppliedRevisions
-    from ottla.broker.isr import IsrChanges
     from ottla.broker.partition import Partition
-    from ottla.metadata.image import Image
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name="
 _LOG = "kafka.log:type=Log,topic=*,partition=*,name="
 
 
-class Source(damage.Source, Protocol):
+class Source(
+    WithAppliedRevisions,
+    WithCompactor,
+    WithId,
+    WithImage,
+    WithIsrChanges,
+    WithLogs,
+    WithPartitions,
+    WithReplication,
+    WithMembership,
+    Protocol,
+):
     """A broker and its replicas."""
-
-    @property
-    def id(self) -> int:
-        """The broker's id."""
-
-    @property
-    def image(self) -> Image:
-        """The metadata as the broker knows it."""
-
-    @property
-    def isr_changes(self) -> IsrChanges:
-        """Its changes of the ISRs of partitions that it leads."""
-
-    @property
-    def applied_revisions(self) -> AppliedRevisions:
-        """The metadata revisions that other brokers have applied, as far as it knows."""
-
-    @property
-    def store_silence_seconds(self) -> float:
-        """For how many seconds the metadata store hasn't confirmed its registration."""
 
 
 def _reassigning(broker: Source) -> int:
@@ -100,7 +99,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_replicamanager_underreplicatedpartitions", GAUGE,
-        "Partitions led here whose in-sync replicas are not all.",
+        "Partitions led here with a replica that isn't in sync.",
         count_of(_under_replicated), _REPLICAS + "UnderReplicatedPartitions",
     ),
     Metric(
@@ -133,7 +132,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE,
-        "Requests that wait: fetches for more to read, produces for their commit; once for each partition.",
+        "Waiting requests, once for each partition: fetches for more to read, produces for the commit of their "
+        "records.",
         lambda broker: [
             ((("delayedoperation", "Fetch"),), sum(len(partition.waiters) for partition in broker.partitions)),
             ((("delayedoperation", "Produce"),), sum(partition.commits_waited_for for partition in broker.partitions)),
@@ -188,7 +188,7 @@ METRICS: tuple[Metric[Source], ...] = (
         single(lambda broker: len(broker.logs.full)),
     ),
     Metric(
-        "ottla_logs_damaged", GAUGE, "Replicas in whose log this broker has met what can't be read.",
+        "ottla_logs_damaged", GAUGE, "Replicas in whose log this broker has met data that can't be read.",
         single(lambda broker: len({(met.topic, met.partition) for met in damage.damages(broker)})),
     ),
     Metric(
@@ -215,24 +215,25 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_answers_ahead_of_brokers_total", COUNTER,
-        "Answers to administrators that were given before every live broker had applied what they say.",
+        "Answers to administrators that were given before every live broker had applied the change that they "
+        "are about.",
         single(lambda broker: broker.applied_revisions.went_ahead_count),
     ),
     Metric(
         "kafka_server_replicamanager_isrshrinks_total", COUNTER,
-        "ISRs that this broker, as leader, took a replica out of.",
+        "How often this broker, as leader, took replicas out of an ISR.",
         single(lambda broker: broker.isr_changes.shrinks), _REPLICAS + "IsrShrinksPerSec",
     ),
     Metric(
         "kafka_server_replicamanager_isrexpands_total", COUNTER,
-        "ISRs that this broker, as leader, let a replica into.",
+        "How often this broker, as leader, let replicas into an ISR.",
         single(lambda broker: broker.isr_changes.expands), _REPLICAS + "IsrExpandsPerSec",
     ),
     Metric(
         "ottla_metadata_store_silence_seconds", GAUGE,
-        "Seconds since the metadata store last confirmed the registration. Beyond the session changes wait: topics, "
-        "settings, elections.",
-        single(lambda broker: broker.store_silence_seconds),
+        "Seconds since the metadata store last confirmed the registration. Beyond the session's time-out, "
+        "elections and changes of topics and settings wait.",
+        single(lambda broker: broker.membership.silence_seconds),
     ),
 )  # fmt: skip
 """The metrics of replicas and logs."""

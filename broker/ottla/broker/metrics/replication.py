@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, Metric, single
-
-if TYPE_CHECKING:
-    from ottla.broker.replication import Replication
+from ottla.broker.ports import WithReplication, WithReplicationBytesOut
 
 _FETCHERS = "kafka.server:type=ReplicaFetcherManager,clientId=Replica,name="
 
 
-class Source(Protocol):
+class Source(WithReplication, WithReplicationBytesOut, Protocol):
     """A broker that copies partitions from leaders on other brokers, and sends them to followers."""
-
-    @property
-    def replication(self) -> Replication:
-        """The copying from leaders on other brokers."""
-
-    @property
-    def replication_bytes_out(self) -> int:
-        """How many bytes it has sent to followers."""
 
 
 def _lags(broker: Source) -> Iterator[Sample]:
@@ -34,7 +24,7 @@ def _lags(broker: Source) -> Iterator[Sample]:
 METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_replicafetchermanager_maxlag", GAUGE,
-        "Records that the replica here that is furthest behind its leader lacks of what is committed.",
+        "Committed records that the replica here lacks which is furthest behind its leader.",
         single(lambda broker: broker.replication.max_lag), _FETCHERS + "MaxLag",
     ),
     Metric(
@@ -44,12 +34,12 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_replicafetchermanager_failedpartitionscount", GAUGE,
-        "Replicas here that aren't copied from their leaders any more, because of an error that nobody foresaw.",
+        "Replicas here that aren't copied from their leaders any more, because of an unforeseen error.",
         single(lambda broker: broker.replication.failed_count), _FETCHERS + "FailedPartitionsCount",
     ),
     Metric(
         "kafka_server_fetcherlagmetrics_consumerlag", GAUGE,
-        "Committed records that a replica here lacks, as far as its leader has told.",
+        "Committed records that a replica here lacks, by the high watermark that its leader has told.",
         _lags, "kafka.server:type=FetcherLagMetrics,clientId=*,topic=*,partition=*,name=ConsumerLag",
         ("topic", "partition"),
     ),

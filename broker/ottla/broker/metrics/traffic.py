@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Histogram, Sample, Sum, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, SUMMARY, Metric, single
+from ottla.broker.ports import WithFetchSessions, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.counters import ApiCounters, TopicCounters
-    from ottla.broker.dispatch import Dispatcher
-    from ottla.broker.fetch_session_cache import FetchSessionCache
-    from ottla.broker.loop_lag import LoopLag
-    from ottla.net.server import Server
 
 LOWEST_BUCKET = 3  # 8 µs
 HIGHEST_BUCKET = 25  # 34 s
@@ -22,28 +19,8 @@ TIMED_APIS = ("Produce", "Fetch")
 MILLISECOND = 1e-3  # in the unit of the counters, µs
 
 
-class Source(Protocol):
+class Source(WithFetchSessions, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters, Protocol):
     """A broker that serves clients."""
-
-    @property
-    def counters(self) -> Mapping[str, TopicCounters]:
-        """The counters of produced and fetched records, by topic."""
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """The dispatcher, which counts requests."""
-
-    @property
-    def server(self) -> Server:
-        """The server, which has the connections."""
-
-    @property
-    def fetch_sessions(self) -> FetchSessionCache:
-        """The incremental fetch sessions."""
-
-    @property
-    def loop_lag(self) -> LoopLag:
-        """The measurement of its event loop's lag and idle time."""
 
 
 def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Iterator[Sample]]:
@@ -56,10 +33,9 @@ def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Itera
 
 def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Callable[[Source], Iterator[Sample]]:
     def collect(broker: Source) -> Iterator[Sample]:
-        dispatcher = broker.dispatcher
-        for key, counters in dispatcher.counters.items():
+        for api, counters in broker.request_counters.items():
             if counters.requests:
-                yield (("request", dispatcher.name_of(key)),), value(counters)
+                yield (("request", api),), value(counters)
 
     return collect
 
@@ -70,10 +46,9 @@ def _by_timed_api(value: Callable[[ApiCounters], Sum]) -> Callable[[Source], Ite
 
 
 def _errors(broker: Source) -> Iterator[Sample]:
-    for key, counters in broker.dispatcher.counters.items():
+    for api, counters in broker.request_counters.items():
         for error, count in list(counters.errors.items()):
-            name = ErrorCode(error).name.upper()
-            yield (("request", broker.dispatcher.name_of(key)), ("error", name)), count
+            yield (("request", api), ("error", ErrorCode(error).name.upper())), count
 
 
 def _latency(counters: ApiCounters) -> Histogram:
@@ -146,13 +121,14 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_network_requestmetrics_localtimems", SUMMARY,
-        "The part of it, in ms, that was not spent waiting; of Produce and Fetch.",
+        "Part of the total time of Produce and Fetch, in ms, that was not spent waiting.",
         _by_timed_api(lambda api: Sum(api.answers, (api.latency_microseconds - api.waited_microseconds) * MILLISECOND)),
         _REQUEST + "LocalTimeMs", ("request",),
     ),
     Metric(
         "kafka_network_requestmetrics_remotetimems", SUMMARY,
-        "The part of it, in ms, spent waiting: for replicas, the disk, or more to read; of Produce and Fetch.",
+        "Part of the total time of Produce and Fetch, in ms, that was spent waiting: for replicas, the disk, or "
+        "more to read.",
         _by_timed_api(lambda api: Sum(api.answers, api.waited_microseconds * MILLISECOND)),
         _REQUEST + "RemoteTimeMs", ("request",),
     ),
@@ -174,7 +150,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", GAUGE,
-        "The same, under the name that alerts look for.",
+        "The idle part of the event loop (NetworkProcessorAvgIdlePercent), under the name that alerts look for.",
         single(lambda broker: broker.loop_lag.idle_ratio),
         "kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
     ),
@@ -189,7 +165,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_connections_closed_for_others_total", COUNTER,
-        "Clients' connections closed because max.connections was reached and another broker connected, or was lowered.",
+        "Clients' connections closed because another broker connected at the bound max.connections, or because "
+        "that bound was lowered.",
         single(lambda broker: broker.server.connections_closed_for_others),
     ),
     Metric(
@@ -198,13 +175,14 @@ METRICS: tuple[Metric[Source], ...] = (
         single(lambda broker: broker.server.memory.used_bytes),
     ),
     Metric(
-        "ottla_buffered_memory_limit_bytes", GAUGE, "How much of it there may be (ottla.buffered.memory.bytes.max).",
+        "ottla_buffered_memory_limit_bytes", GAUGE,
+        "Bound of the buffered memory (ottla.buffered.memory.bytes.max).",
         single(lambda broker: broker.server.memory.limit_bytes),
         "kafka.network:type=SocketServer,name=MemoryPoolAvailable",
     ),
     Metric(
         "ottla_buffered_memory_waiting_connections", GAUGE,
-        "Connections that are not read because that memory is used up.",
+        "Connections that are not read because the buffered memory is used up.",
         single(lambda broker: broker.server.memory.waiting),
     ),
     Metric(
@@ -214,7 +192,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", COUNTER,
-        "Fetch sessions given up for others.", single(lambda broker: broker.fetch_sessions.evictions),
+        "Fetch sessions that were dropped in favour of others.", single(lambda broker: broker.fetch_sessions.evictions),
         "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""What handlers of the topic and cluster APIs need of a broker: a real embedded store, follower and controller."""
+"""A stand-in of a broker for handlers of the topic and cluster APIs, with a real embedded store, follower and
+controller."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ HANDLERS = {
 
 
 def request_of(api_key: int, api_version: int, client_id: str = "test") -> Request:
-    """A request that came over a connection on which nothing is sent."""
+    """A request over a connection to which nothing is sent."""
     connection: Any = SimpleNamespace(
         listener=SimpleNamespace(name="PLAINTEXT"),
         principal="User:ANONYMOUS",
@@ -74,7 +75,7 @@ class BrokerStandIn(SimpleNamespace):
         return self.follower.image
 
     async def ask(self, key: int, version: int, request: dict[str, Any]) -> Any:
-        """What the handler answers, through the bytes both ways: kio's object."""
+        """The handler's answer as kio's object; request and answer are encoded and decoded on the way."""
         decoded = read_request(key, version, write_request(key, version, request))
         broker: Any = self
         response = await HANDLERS[key](broker, request_of(key, version), decoded)
@@ -82,13 +83,13 @@ class BrokerStandIn(SimpleNamespace):
 
 
 async def _nobody_else() -> frozenset[int]:
-    """There are no other brokers to wait for."""
+    """There is no other broker to wait for."""
     return frozenset()
 
 
 @asynccontextmanager
 async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool = True) -> AsyncIterator[BrokerStandIn]:
-    """A stand-in with these properties on a fresh store; without a controller nothing asked for comes true."""
+    """A stand-in with these properties, on a fresh store. Without a controller no intent is carried out."""
     store = await EmbeddedStore.open(folder / "metadata.sqlite")
     config = BrokerConfig.from_sources(f"node.id=0\nlog.dirs=/x\nlisteners=PLAINTEXT://127.0.0.1:9092\n{settings}")
     follower = Follower(store)
@@ -111,7 +112,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
     controller = Controller(store, follower, "test")
     running = [follower.run, controller.run] if controlled else [follower.run]
     tasks = [asyncio.ensure_future(run()) for run in running]
-    # What Apache Kafka writes when it formats its storage.
+    # Apache Kafka writes this setting when it formats its storage.
     await broker.intents.alter_config(ConfigResource("broker", ""), lambda present: {"min.insync.replicas": "1"})
     broker.config = config.with_dynamic({}, follower.image.config("broker", ""))[0]
     try:

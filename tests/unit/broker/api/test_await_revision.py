@@ -1,17 +1,16 @@
-"""What a broker tells another one about the revision that it has applied, and which answers wait for that."""
+"""A broker tells other brokers the revision that it has applied; and the answers that wait for it."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ottla.broker.api import await_revision
-from ottla.broker.api.registry import MODULES, load_routes
+from ottla.broker.api import await_revision, registry
+from ottla.broker.api.registry import ROUTES
 from ottla.broker.request import Request
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
@@ -24,7 +23,7 @@ CLIENTS, BROKERS = "CLIENTS", "BROKERS"
 
 
 class Stage:
-    """A broker at revision 10 whose follower is moved by hand, and a connection of another broker's."""
+    """A broker at revision 10, whose follower the test moves, and a connection of another broker."""
 
     def __init__(self, listener: str = BROKERS) -> None:
         self.follower = Follower(None)  # type: ignore[arg-type]  # it is never started
@@ -96,13 +95,14 @@ def test_a_client_gets_no_answer() -> None:
 
 def test_no_client_is_told_of_it() -> None:
     """ApiVersions and the page about compatibility leave out what has a name of its own."""
-    assert load_routes()[AWAIT_REVISION].api.own_name == load_routes()[AWAIT_REVISION].api.name == "await_revision"
+    assert ROUTES[AWAIT_REVISION].api.own_name == ROUTES[AWAIT_REVISION].api.name == "await_revision"
 
 
 def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it() -> None:
-    """Metadata creates topics, and waits for itself: it mustn't where it has created none."""
+    """Metadata creates topics and waits by its own code, because it mustn't wait if it has created none."""
     writes = ("intents.", "config_resources")
-    modules = {name: import_module(f"ottla.broker.api.{name}") for name in MODULES}
+    modules = {name: module for name, module in vars(registry).items() if inspect.ismodule(module)}
+    assert len(modules) == len(ROUTES)
     writing = {
         name
         for name, module in modules.items()

@@ -1,4 +1,4 @@
-"""Fetches of what isn't in memory: the event loop doesn't wait for the disk to find it, and all of it arrives."""
+"""Fetches of records that aren't in memory: the event loop never waits for the disk, and all records arrive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BATCHES = 200  # of about 100 bytes, in segments of 4 KiB
 
 
 class ColdStage(Stage):
-    """Partition 0 lies in a log directory that can be stuck, partition 1 in another."""
+    """Partition 0 is in a log directory whose disk can be stuck, partition 1 in another one."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -58,16 +58,17 @@ class ColdStage(Stage):
         assert len(self.cold_log.segments) > 3
 
     def append(self, index: int, value: bytes) -> None:
-        batch, quota = batch_of([value]), LoopQuota(lambda renew: None)  # all are appended in one turn of the loop
+        # all batches are appended in one turn of the event loop
+        batch, quota = batch_of([value]), LoopQuota(lambda renew: None)
         assert self.partitions.find("t", index).append(batch, 0, len(batch), 9, quota) is not None
 
     def cool(self) -> None:
-        """Nothing of partition 0 is in memory, and no file open."""
+        """Removes partition 0 from memory, and closes its files."""
         self.disk.grow_cold()
         for segment in self.cold_log.segments:
             segment.write_out()
             segment.let_go()
-        self.cold_log._boundaries.clear()
+        self.cold_log.segments.boundaries.clear()
         self.disk.grow_cold()
         gc.collect()
 
@@ -91,7 +92,7 @@ def play(tmp_path: Path) -> Callable[[Callable[[ColdStage], Coroutine[Any, Any, 
 
 
 async def answered(reply: Any) -> Any:
-    """A reply's parts, when they are there."""
+    """A reply's parts, as soon as they exist."""
     if not isinstance(reply, Pending):
         return reply
     await until(lambda: reply.parts is not None)
@@ -111,7 +112,7 @@ def test_a_lookup_on_a_stuck_disk_holds_no_other_fetch(play: Any) -> None:
         assert isinstance(waiting, Pending)
         for _ in range(5):
             assert sizes_and_errors(stage.fetch_of(asked(1)))[0][0] > 0
-            # Also beside the stuck one, in the same request.
+            # The warm partition is answered even in the same request as the stuck one.
             stuck, warm = sizes_and_errors(stage.fetch_of(asked(0, 100), asked(1), max_wait=20_000))
             assert stuck == (0, 0)
             assert warm[0] > 0
@@ -129,7 +130,7 @@ BODY = 5 * PAGE
 
 
 def with_a_cold_body(stage: ColdStage, body_bytes: int = BODY) -> int:
-    """The offset of a batch whose header is in memory, and the rest of it on the disk alone."""
+    """Appends a batch, of which only the header stays in memory. Returns its offset."""
     offset = stage.cold_log.log_end_offset
     append(stage.cold_log, batch_of([bytes(body_bytes)]))
     stage.partition.high_watermark = stage.cold_log.log_end_offset
@@ -142,7 +143,8 @@ def with_a_cold_body(stage: ColdStage, body_bytes: int = BODY) -> int:
 def test_a_body_on_a_stuck_disk_behind_a_warm_header_holds_no_other_partition_of_its_fetch(
     play: Any, replica: int
 ) -> None:
-    """The answer was begun, and ended in its middle: the partitions behind came when the disk was back."""
+    """Earlier, the answer was begun and stopped in its middle, so the partitions behind the stuck one had to wait for
+    the disk."""
 
     async def body(stage: ColdStage) -> None:
         for index, partition in enumerate(stage.partitions):
@@ -164,7 +166,7 @@ def test_a_body_on_a_stuck_disk_behind_a_warm_header_holds_no_other_partition_of
 
 
 def test_an_answer_ends_where_memory_does(play: Any) -> None:
-    """What is behind it stands in the next one."""
+    """The next answer has the records behind it."""
 
     async def body(stage: ColdStage) -> None:
         log = stage.cold_log = stage.partition.log = Workbench(
@@ -183,8 +185,9 @@ def test_an_answer_ends_where_memory_does(play: Any) -> None:
         [(size, _)] = sizes_and_errors(stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30))
         assert size == 700 * PAGE
         more = stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30, min_bytes=4_000_000)
-        assert sizes_and_errors(more) == [(700 * PAGE, 0)], "there are as many bytes, though not all in memory"
-        # A page that is missing in the piece that a thread reads at once: nothing to read until it has.
+        assert sizes_and_errors(more) == [(700 * PAGE, 0)], "enough bytes exist, though not all in memory"
+        # A page is missing in the piece that a thread reads at once, so there is nothing to send until the thread has
+        # read it.
         request |= {"fetch_offset": offset}
         waiting = stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30)
         assert isinstance(waiting, Pending)
@@ -196,7 +199,8 @@ def test_an_answer_ends_where_memory_does(play: Any) -> None:
 
 
 def test_a_first_batch_that_is_cold_far_behind_its_header_arrives_whole(play: Any) -> None:
-    """It is larger than what a thread reads at once. Kafka's consumer fails at half a batch that comes first."""
+    """The batch is larger than the piece that a thread reads at once. Kafka's consumer fails if the first batch is cut
+    off."""
 
     async def body(stage: ColdStage) -> None:
         large = 3 * READ_AHEAD_BYTES
@@ -231,7 +235,7 @@ def test_a_whole_cold_log_arrives_as_it_was_written(play: Any) -> None:
 
 
 def test_a_fetch_that_waits_for_nothing_waits_for_the_disk_a_little(play: Any) -> None:
-    """Else it would be asked again at once, and again."""
+    """Otherwise the client would ask again at once, without end."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -262,7 +266,7 @@ def test_many_fetches_of_a_stuck_disk_take_few_threads_and_one_for_each_offset(p
 
 
 def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that asks for other offsets each time, and hangs up, left a look-up each time."""
+    """Earlier, a client that asked for another offset each time, and hung up, left a lookup each time."""
 
     async def body(stage: ColdStage) -> None:
         monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 10, raising=False)
@@ -274,7 +278,7 @@ def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.Monk
         waiting = stage.fetch_of(asked(0, 190), max_wait=20_000)
         stage.disk.answers.set()
         await answered(waiting)
-        # It is asked again when there may be room: once there is, its records come.
+        # The client may ask again when there may be room for a lookup. As soon as there is, it gets its records.
         async with asyncio.timeout(10):
             while sizes_and_errors(await answered(stage.fetch_of(asked(0, 190), max_wait=20_000)))[0][0] == 0:
                 pass
@@ -283,7 +287,8 @@ def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.Monk
 
 
 def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them were woken for each look-up that ended, and answered with nothing, to ask again at once."""
+    """Earlier, each lookup that ended woke all waiting requests. They were answered with nothing, and asked again at
+    once."""
     monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 1)
 
     async def body() -> None:
@@ -314,7 +319,8 @@ def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pyt
 
 
 def test_a_lookup_of_little_prepares_no_read_of_much(play: Any) -> None:
-    """What it hadn't looked at was sent unasked, and stopped an answer in its middle where the disk was stuck."""
+    """Earlier, records beyond the lookup's size were sent unchecked, and stopped an answer in its middle if the disk
+    was stuck."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -356,7 +362,7 @@ def test_a_truncation_during_the_lookup(play: Any) -> None:
         stage.disk.answers.clear()
         waiting = stage.fetch_of(asked(0, 150), max_wait=20_000)
         await asyncio.sleep(0.05)
-        stage.disk.answers.set()  # truncating reads, too: a replica that truncates waits for its disk
+        stage.disk.answers.set()  # a truncation reads as well, so a replica that truncates waits for its disk
         stage.disk.held = 0
         stage.cold_log.truncate_to(100)
         stage.disk.held = 0
@@ -385,7 +391,7 @@ def test_a_deletion_of_the_segment_during_the_lookup(play: Any) -> None:
 def test_a_fetch_is_read_on_the_loop_where_no_thread_can_be_begun(
     play: Any, replica: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection was closed with a traceback, each time."""
+    """Earlier, the connection was closed with a traceback each time."""
 
     async def body(stage: ColdStage) -> None:
         stage.partition.become_leader(Replicas(TOPIC_ID, 0, (0, 1), (0, 1), (1, -1), 0, leader_epoch=1))
@@ -399,7 +405,7 @@ def test_a_fetch_is_read_on_the_loop_where_no_thread_can_be_begun(
         [(size, error)] = sizes_and_errors(parts)
         assert (size > 0, error) == (True, 0)
         assert stage.broker.cold_reads.under_way == 0
-        stage.disk.held = 0  # here somebody has to wait
+        stage.disk.held = 0  # without threads the event loop has to wait
 
     play(body)
 
@@ -416,8 +422,8 @@ def test_a_disk_that_fails_during_the_lookup_is_told(play: Any) -> None:
 
 
 def test_a_disk_that_failed_long_ago_is_asked_again(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever had asked then was gone; the first to ask for the same offset again was told of the old error, which took
-    the log directory offline."""
+    """The client that had asked then was gone. Earlier, the next client that asked for the same offset got the old
+    error, which took the log directory offline."""
 
     async def body(stage: ColdStage) -> None:
         monkeypatch.setattr("ottla.broker.cold_reads.REMEMBERED_SECONDS", 0.0)
@@ -440,15 +446,15 @@ def test_a_file_system_that_keeps_nothing_is_read_all_the_same(play: Any) -> Non
     async def body(stage: ColdStage) -> None:
         stage.disk.warm = Forgetting()
         for offset in (0, 77, 199):
-            stage.cold_log._boundaries.clear()
+            stage.cold_log.segments.boundaries.clear()
             assert sizes_and_errors(await answered(stage.fetch_of(asked(0, offset), max_wait=20_000)))[0][0] > 0
-        stage.disk.held = 0  # here somebody has to wait
+        stage.disk.held = 0  # on such a file system the event loop has to wait
 
     play(body)
 
 
 class Forgetting(set[tuple[str, int]]):
-    """Pages that go as soon as they have come."""
+    """Pages that leave memory as soon as they are read."""
 
     def __ge__(self, other: Any) -> bool:
         return False
@@ -475,7 +481,7 @@ def test_a_session_comes_back_to_what_was_cold(play: Any) -> None:
 
 
 def test_a_thread_that_opens_a_file_while_it_is_moved_doesnt_bring_back_the_old_one(play: Any) -> None:
-    """Else the log would be written where it no longer lies."""
+    """Otherwise the broker would write to the log's old place."""
 
     async def body(stage: ColdStage) -> None:
         opened = stage.disk.open
@@ -497,11 +503,12 @@ def test_a_thread_that_opens_a_file_while_it_is_moved_doesnt_bring_back_the_old_
 
 
 def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any) -> None:
-    """An index's first and last entry, read by a thread while the event loop adds more, are those of before."""
+    """A thread reads an index's first and last entry while the event loop appends. The thread sees the entries from
+    before."""
 
     async def body(stage: ColdStage) -> None:
         class Overtaken(OffsetIndex):
-            """Is added to once, while its last entry is read."""
+            """An index to which 400 entries are appended while its last entry is read."""
 
             added = False
 
@@ -527,7 +534,7 @@ def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any
 
 
 async def look_up_by_time(stage: ColdStage, index: int, timestamp: int, request: Request | None = None) -> Any:
-    """What a ListOffsets answers about one partition."""
+    """A ListOffsets answer for one partition."""
     partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
     message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [partition]}]}
     body = read_request(LIST_OFFSETS, 8, write_request(LIST_OFFSETS, 8, message))
@@ -536,7 +543,8 @@ async def look_up_by_time(stage: ColdStage, index: int, timestamp: int, request:
 
 
 def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) -> None:
-    """They had the event loop's own threads, a handful, and nothing was left for syncs or other log directories."""
+    """Earlier, these lookups filled the event loop's own few threads, so that none was left for syncs or other log
+    directories."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -556,7 +564,7 @@ def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) 
 
 
 def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
-    """Whoever asked and hung up left one look-up each time, for as long as the disk was stuck."""
+    """Earlier, each client that hung up left a lookup for as long as the disk was stuck."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -564,7 +572,7 @@ def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
         for number in range(50):
             request = request_of(LIST_OFFSETS, 8)
             if number % 2:
-                request.pending.forget()  # before the request is begun
+                request.pending.forget()  # the client is gone before the request is begun
             looking = asyncio.ensure_future(look_up_by_time(stage, 0, 1, request))
             await asyncio.sleep(0.001)
             request.pending.forget()
@@ -583,7 +591,7 @@ def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
 def test_a_lookup_by_time_is_done_on_the_loop_where_no_thread_can_be_begun(
     play: Any, timestamp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was answered with KAFKA_STORAGE_ERROR."""
+    """Earlier, the answer was KAFKA_STORAGE_ERROR."""
 
     async def body(stage: ColdStage) -> None:
         def refused(self: threading.Thread) -> None:
@@ -593,7 +601,7 @@ def test_a_lookup_by_time_is_done_on_the_loop_where_no_thread_can_be_begun(
         monkeypatch.setattr(threading.Thread, "start", refused)
         answer = await look_up_by_time(stage, 0, timestamp)
         assert (answer.get("error_code", 0), answer["offset"]) == (0, 0)
-        stage.disk.held = 0  # here somebody has to wait
+        stage.disk.held = 0  # without threads the event loop has to wait
 
     play(body)
 
@@ -602,11 +610,11 @@ def test_a_lookup_by_time_is_done_on_the_loop_where_no_thread_can_be_begun(
 def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
     play: Any, removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is missing for no such reason is for the log directory to judge."""
+    """Only a file that is missing for another reason counts as an error of the log directory."""
 
     async def body(stage: ColdStage) -> None:
         log, errors, loop = stage.cold_log, list[OSError](), asyncio.get_running_loop()
-        log._services.failed = lambda log, error: errors.append(error)
+        log.services.failed = lambda log, error: errors.append(error)
 
         async def retain() -> None:
             log.delete_records_before(150)
@@ -626,7 +634,7 @@ def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
 
 
 def committed_log(folder: Path, disk: ColdDisk) -> Log:
-    """With the offsets that a group has committed for 20 partitions."""
+    """A log with a group's committed offsets for 20 partitions."""
     log = Workbench(folder / "offsets", config=LogConfig(segment_bytes=300), disk=disk).log()
     for number in range(20):
         commit = Record(0, 1, offset_key(OffsetKey("g", "t", number)), offset_value(Committed(number)))

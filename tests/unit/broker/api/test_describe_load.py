@@ -1,4 +1,4 @@
-"""What a broker says of its own load, however many partitions it has."""
+"""A broker reports its own load, however many partitions it has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.settings import own
 
 
 def loaded(topics: int, partitions: int) -> Any:
-    """A broker with so many topics of so many partitions, each with bytes of its own."""
+    """A broker with this number of topics and of partitions for each, all with different counts of bytes."""
     held = [
         SimpleNamespace(topic=f"topic-{topic}", index=index, bytes_in=topic * 10 + index, bytes_out=1)
         for topic in range(topics)
@@ -49,7 +49,7 @@ def test_the_load_names_each_partition_with_traffic() -> None:
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 20_000), (20_000, 1), (200, 100)])
 def test_the_loop_turns_while_the_load_of_twenty_thousand_partitions_is_told(topics: int, partitions: int) -> None:
-    """It held the loop for 18 ms."""
+    """Earlier, this held the event loop for 18 ms."""
 
     async def turns() -> int:
         telling = asyncio.ensure_future(asked(loaded(topics, partitions)))

@@ -1,4 +1,5 @@
-"""A follower's session with a leader that is elected, resigns and is written to: no partition is out of sight."""
+"""A follower's session with a leader that is elected, resigns and appends: the session misses no partition's
+changes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ INDEXES = (0, 1)
 
 
 class Follower:
-    """Replica 1, which knows the epochs that it was told of and drops for a while what is refused."""
+    """Replica 1. It knows the epochs that it was told of, and stops asking for a refused partition for a while."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -105,7 +106,8 @@ def state(index: int, leader: int, epoch: int) -> Partition:
 
 
 def check(stage: Stage) -> None:
-    """What a session doesn't look at again it watches; who left is watched by nobody."""
+    """Each partition of a session is either still to be read, or watched by the session. A partition has no watches of
+    other sessions."""
     watches = []
     for session in stage.sessions._sessions.values():
         watches.append(session.watch)
@@ -179,7 +181,7 @@ async def play(stage: Stage, history: list[tuple[str, int]]) -> None:
         partitions[index].become_leader(state(index, 0, epochs[index]))
         append(partitions[index].log, batch_of([b"last"]), epochs[index])
         follower.follow(index, epochs[index])
-    for _ in range(3):  # what is there; that it is there now; what that makes of the high watermark
+    for _ in range(3):  # fetches the records; tells the leader that they are there; hears of the new high watermark
         follower.hear(follower.fetch())
         check(stage)
     assert all(partition.high_watermark == partition.log.log_end_offset for partition in partitions)

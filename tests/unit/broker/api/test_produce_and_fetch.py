@@ -1,4 +1,4 @@
-"""Produce and Fetch on real partitions: order under recompression, requests that break, sessions under a long wait."""
+"""Produce and Fetch on real partitions: order under recompression, failing requests, sessions during a long wait."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ import pytest
 
 from ottla.broker.api import delete_records, fetch, produce
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.counters import TopicCounters
+from ottla.broker.counters import ApiCounters, TopicCounters
+from ottla.broker.failed_requests import FailedRequests
 from ottla.broker.fetch_session_cache import FetchSessionCache
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.loop_quota import LoopQuota
@@ -43,12 +44,12 @@ from tests.unit.broker.log.workbench import batch_of as plain_batch_of
 
 PRODUCE, FETCH, DELETE_RECORDS = 0, 1, 21
 VERSION = 12
-FOLLOWERS_VERSION = 15  # the first in which a follower says under which registration it asks
+FOLLOWERS_VERSION = 15  # the first version in which a follower gives the epoch of its registration
 TOPIC_ID = UUID(int=7)
 
 
 class Client:
-    """The far side of a connection: what it was answered, and whether it was cut off."""
+    """The client's end of a connection: the number of answers, and whether it was closed."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -73,7 +74,7 @@ class Client:
 
 
 class Stage:
-    """Two partitions of one topic and what handlers need of a broker."""
+    """Two partitions of one topic, and the parts of a broker that the handlers need."""
 
     def __init__(self, folder: Path) -> None:
         self.counters = TopicCounters()
@@ -87,7 +88,7 @@ class Stage:
             self.logs.append(log)
         self.sessions = FetchSessionCache(10, 120.0, Random(1))
         self.client = Client()
-        self.frame = bytearray()  # of the last request
+        self.frame = bytearray()  # the bytes of the last request
         self.failures: list[BaseException] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.broker: Any = SimpleNamespace(
@@ -99,10 +100,9 @@ class Stage:
             turns=0,
             config=SimpleNamespace(fetch_bytes_max=1 << 20),
             spawn=lambda coroutine: self._tasks.append(asyncio.ensure_future(coroutine)),
-            count_produce_failure=lambda topic, size, error: None,
             replication_bytes_out=0,
             leader_throttle=SimpleNamespace(pause_seconds=lambda partition, size, behind, now: 0.0),
-            count_fetch_failure=lambda topic, error: None,
+            failed_requests=FailedRequests(ApiCounters(), ApiCounters(), lambda topic: None),
         )
 
     def recompress_to(self, codec: Codec) -> None:
@@ -123,7 +123,7 @@ class Stage:
         return self.ask(fetch, FETCH, {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20} | request, version)
 
     def cancel(self) -> None:
-        """Ends what runs, as a broker's stop does."""
+        """Cancels the running tasks, as a broker's stop does."""
         for task in self._tasks:
             task.cancel()
 
@@ -154,7 +154,8 @@ def values(stage: Stage, index: int) -> list[bytes]:
 
 
 def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
-    """A client that sends what doesn't compress as it is (librdkafka does) mixes codecs within one partition."""
+    """A client that sends a batch plain if compression doesn't make it smaller (as librdkafka does) mixes codecs within
+    one partition."""
 
     async def body(stage: Stage) -> None:
         stage.recompress_to(Codec.lz4)
@@ -168,7 +169,7 @@ def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
         assert values(stage, 0) == [b"0a", b"0b", b"0c"]
         assert values(stage, 1) == [b"1a", b"1b", b"1c"]
         for partition in stage.partitions:
-            assert not partition.in_turns, "nobody waits any more"
+            assert not partition.in_turns, "no request waits any more"
         assert stage.broker.turns == 0
         assert stage.client.memory.used_bytes == 0
 
@@ -219,13 +220,13 @@ def test_a_first_fetch_that_waits_is_answered_in_full(play: Any) -> None:
         topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
         pending = stage.fetch(max_wait=50, session_epoch=0, topics=topics)
         assert isinstance(pending, Pending)
-        # Somebody else goes on with the session meanwhile: this answer still has to name every partition.
+        # Another request continues the session meanwhile, but this answer still has to name every partition.
         [session] = stage.sessions._sessions.values()
         stage.sessions.resume(session.id, 1, uses_topic_ids=False, now=0.0)
         await asyncio.sleep(0.1)
         [topic] = answer_of(pending.parts).responses
         assert [partition.partition_index for partition in topic.partitions] == [0, 1]
-        assert stage.counters.fetch_requests == 2, "one for each partition, however often it was looked at"
+        assert stage.counters.fetch_requests == 2, "one for each partition, however often it was read"
 
     play(body)
 
@@ -252,7 +253,7 @@ def test_a_disk_that_breaks_under_a_waiting_fetch_is_told(play: Any, monkeypatch
             raise OSError(errno.EIO, "broken")
 
         monkeypatch.setattr(type(stage.logs[0]), "read", broken)
-        stage.logs[0].log_end_offset = 1  # as if something had been written
+        stage.logs[0].log_end_offset = 1  # as if a record had been appended
         stage.partitions.find("t", 0).high_watermark = 1
         await asyncio.sleep(0.1)
         [topic] = answer_of(pending.parts).responses
@@ -279,9 +280,9 @@ def test_a_session_reads_only_what_moved(play: Any, monkeypatch: pytest.MonkeyPa
         session = session_of(stage.fetch(session_epoch=0, topics=topics))
         assert read == [0, 1]
         stage.fetch(session_id=session, session_epoch=1)
-        assert read == [0, 1], "nothing has moved"
+        assert read == [0, 1], "no partition has new records"
         stage.produce({1: batch_of([b"1"])})
-        for epoch in (2, 3):  # the client doesn't go on from there: it hasn't taken the records
+        for epoch in (2, 3):  # the client hasn't taken the records: it doesn't ask for a later offset
             [topic] = answer_of(stage.fetch(session_id=session, session_epoch=epoch)).responses
             assert [partition.partition_index for partition in topic.partitions] == [1]
             assert topic.partitions[0].records
@@ -348,13 +349,14 @@ def test_a_session_whose_client_hung_up_before_it_knew_of_it_is_not_kept(play: A
             assert [len(partition.waiters) for partition in stage.partitions] == [0, 0]
         session = session_of(stage.fetch(session_epoch=0, topics=topics))
         stage.fetch(session_id=session, session_epoch=1, max_wait=10_000).forget()
-        assert len(stage.sessions) == 1, "which the client may yet end, under its id"
+        assert len(stage.sessions) == 1, "the client knows the session's id, and may still end it"
 
     play(body)
 
 
 class Follower:
-    """Replica 1 of both partitions, which replica 0 leads; `outside` are those that it fetched while not in sync."""
+    """Replica 1 of both partitions, which replica 0 leads. `outside`: the partitions that it fetched while not in
+    sync."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -368,7 +370,7 @@ class Follower:
         self.outside.append(partition.index)
 
     def fetch(self, *offsets: tuple[int, int, int], **request: Any) -> Any:
-        """Asks for (index, offset, last fetched epoch)."""
+        """Fetches (index, offset, last fetched epoch)."""
         partitions = [
             asked(index, offset) | {"last_fetched_epoch": epoch, "current_leader_epoch": 1}
             for index, offset, epoch in offsets
@@ -403,7 +405,8 @@ def test_followers_read_up_to_the_end_and_commit_what_they_have(play: Any) -> No
 
 
 def test_acks_all_needs_the_minimum_of_replicas_in_sync_and_acks_1_does_not(play: Any) -> None:
-    """Refused before anything is written; where the ISR shrinks afterwards, nobody says that it is committed."""
+    """Without enough replicas in sync the batch is refused before it is appended. If the ISR shrinks afterwards, the
+    answer doesn't say that the batch is committed."""
 
     async def body(stage: Stage) -> None:
         def lead(partition_epoch: int, *isr: int, replicas: tuple[int, ...] = (0, 1)) -> None:
@@ -424,16 +427,16 @@ def test_acks_all_needs_the_minimum_of_replicas_in_sync_and_acks_1_does_not(play
         assert partition.log.log_end_offset == 0
         assert code(send(b"one", 1)) == ErrorCode.none
         assert send(b"none", 0) is None
-        assert (partition.log.log_end_offset, partition.high_watermark) == (2, 0), "written, and not committed"
+        assert (partition.log.log_end_offset, partition.high_watermark) == (2, 0), "appended, and not committed"
 
         lead(1, 0, 1)
         waiting = send(b"all", -1)
         lead(2, 0)
-        await stage.settle()  # the producer's time-out
+        await stage.settle()  # until the producer's time-out
         assert code(waiting.parts) == ErrorCode.request_timed_out
         assert partition.high_watermark == 0
         lead(3, 0, replicas=(0,))
-        assert partition.high_watermark == 3, "the minimum is never more than there are replicas"
+        assert partition.high_watermark == 3, "the minimum is at most the number of replicas"
         assert code(send(b"alone", -1)) == ErrorCode.none
 
     play(body)
@@ -447,7 +450,7 @@ def test_a_follower_on_another_branch_is_told_where_it_began_and_commits_nothing
         [told] = answer_of(follower.fetch((0, 2, 0), session_epoch=-1), FOLLOWERS_VERSION).responses[0].partitions
         assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
         assert not told.records
-        assert stage.partitions.find("t", 0).high_watermark == 1, "as before the follower came"
+        assert stage.partitions.find("t", 0).high_watermark == 1, "the same as before the fetch"
         [told] = answer_of(follower.fetch((0, 1, 0), session_epoch=-1), FOLLOWERS_VERSION).responses[0].partitions
         assert told.diverging_epoch.epoch == -1
         assert told.records
@@ -467,7 +470,7 @@ def test_a_followers_session_learns_of_the_high_watermark(play: Any) -> None:
         assert partition.leading is not None
         stage.sessions.resume(session, 3, uses_topic_ids=True, now=1e12)
         stage.produce({0: batch_of([b"1"])})
-        assert partition.leading.followers[1].caught_up_at == 1e12, "it had everything until now"
+        assert partition.leading.followers[1].caught_up_at == 1e12, "it had every record until now"
 
     play(body)
 
@@ -484,7 +487,7 @@ def test_a_follower_that_registered_anew_is_looked_at_again(play: Any) -> None:
         ).session_id
         assert follower.outside == [0]
         stage.fetch(FOLLOWERS_VERSION, session_id=session, session_epoch=1, replica_state=state)
-        assert follower.outside == [0], "nothing is new"
+        assert follower.outside == [0], "a second fetch isn't reported"
         state["replica_epoch"] = 7
         stage.fetch(FOLLOWERS_VERSION, session_id=session, session_epoch=2, replica_state=state)
         assert follower.outside == [0, 0]
@@ -510,7 +513,7 @@ def test_a_throttled_follower_gets_nothing_while_it_is_behind(play: Any) -> None
         first = follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0)
         [topic] = answer_of(first, FOLLOWERS_VERSION).responses
         assert [bool(partition.records) for partition in topic.partitions] == [False, True]
-        assert [index for index, size in counted if size] == [1], "who is in sync isn't held up, but counts"
+        assert [index for index, size in counted if size] == [1], "in-sync replicas aren't throttled, but count"
         stage.broker.leader_throttle.pause_seconds = lambda partition, size, behind, now: 0.0
         session = session_of(first, FOLLOWERS_VERSION)
         [topic] = answer_of(follower.fetch(session_id=session, session_epoch=1), FOLLOWERS_VERSION).responses
@@ -533,7 +536,7 @@ def test_a_follower_does_not_send_a_consumer_back_to_the_beginning(play: Any) ->
 
 @pytest.mark.parametrize(("selector", "sent_to"), [(RACK_AWARE, 1), (None, -1)])
 def test_a_consumer_is_sent_to_the_replica_in_its_rack(play: Any, selector: str | None, sent_to: int) -> None:
-    """KIP-392. Not while that one lacks what is asked for, and not where nobody chose the rule."""
+    """KIP-392. The consumer stays if that replica lacks the requested offset, or if no replica selector is set."""
 
     async def body(stage: Stage) -> None:
         follower = Follower(stage)
@@ -543,7 +546,7 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack(play: Any, selector: str 
         stage.broker.image = SimpleNamespace(brokers=racks)
         stage.produce({0: batch_of([b"0"])})
         follower.fetch((0, 1, 1), session_epoch=-1)
-        stage.produce({0: batch_of([b"1"])})  # which the follower hasn't got yet
+        stage.produce({0: batch_of([b"1"])})  # the follower hasn't got this record yet
         found = []
         for rack, offset in (("b", 0), ("a", 0), ("", 0), ("b", 2)):
             topics = [{"topic": "t", "partitions": [asked(0, offset)]}]
@@ -603,7 +606,7 @@ def test_a_partition_that_is_lost_fails_alone(play: Any) -> None:
     [("compact", ErrorCode.policy_violation), ("compact,delete", None), ("delete", None), ("", None)],
 )
 def test_records_of_a_topic_that_is_only_compacted_cant_be_deleted(play: Any, policy: str, code: int | None) -> None:
-    """As of Apache Kafka 4.3.1, which was asked the same."""
+    """Apache Kafka 4.3.1 gives the same answers to the same requests."""
 
     async def body(stage: Stage) -> None:
         stage.produce({0: batch_of([b"x"])})
@@ -620,7 +623,7 @@ def test_records_of_a_topic_that_is_only_compacted_cant_be_deleted(play: Any, po
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
 def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> None:
-    """Whoever leads their partitions; those that there aren't are unknown."""
+    """This holds for led partitions and for those of other leaders. Partitions that don't exist are unknown."""
 
     async def body(stage: Stage) -> None:
         partition = stage.partitions.find("t", 0)
@@ -640,7 +643,7 @@ def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> No
 
 
 async def _deleted(stage: Stage, topic: str, index: int, offset: int) -> tuple[int | None, int]:
-    """The code and the low watermark of one partition's answer."""
+    """The error code and the low watermark in one partition's answer."""
     partitions = [SimpleNamespace(partition_index=index, offset=offset)]
     body = SimpleNamespace(topics=[SimpleNamespace(name=topic, partitions=partitions)], timeout=timedelta(seconds=5))
     answer = await delete_records.handle(stage.broker, request_of(DELETE_RECORDS, 2), body)

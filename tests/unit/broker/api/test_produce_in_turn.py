@@ -1,4 +1,4 @@
-"""What happens while a thread looks at a batch: leadership goes, brokers stop, clients hang up, others write."""
+"""A thread checks a batch, and meanwhile leadership changes, brokers stop, clients hang up, and other clients write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = 9
 
 
 class HeldThreads(Executor):
-    """Does its work when it is told to."""
+    """An executor that does its oldest task when the test calls `go_on`."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
@@ -68,7 +68,8 @@ def play(tmp_path: Path) -> Callable[[Callable[[Stage, HeldThreads], Coroutine[A
 
 
 def large(mark: bytes) -> bytearray:
-    """A packed batch that unpacks to more than the event loop looks at, in one turn of a thread or in several."""
+    """A compressed batch that unpacks to more than the event loop checks itself, and to more than a thread checks in
+    one turn."""
     return batch_of([mark + bytes(4_000_000)], codec=Codec.lz4)
 
 
@@ -87,7 +88,7 @@ async def some_turns() -> None:
 
 
 async def look_through(threads: HeldThreads) -> None:
-    """Threads work until they have looked at everything."""
+    """Lets the threads work until they have checked every batch."""
     await some_turns()
     while threads.held:
         threads.go_on()
@@ -96,12 +97,12 @@ async def look_through(threads: HeldThreads) -> None:
 
 def test_a_small_batch_that_unpacks_large_leaves_the_loop_and_is_not_overtaken(play: Any) -> None:
     async def body(stage: Stage, threads: HeldThreads) -> None:
-        assert len(large(b"a")) < SLICE_BYTES, "a plain one of that size wouldn't leave it"
+        assert len(large(b"a")) < SLICE_BYTES, "a plain batch of that size wouldn't leave the loop"
         first = stage.produce({0: large(b"a")}, 1, VERSION)
         second = stage.produce({0: batch_of([b"b"])}, 1, VERSION)
         other = stage.produce({1: batch_of([b"c"])}, 1, VERSION)
         await some_turns()
-        assert (marks(stage, 0), marks(stage, 1)) == ([], [b"c"]), "another partition's needn't wait"
+        assert (marks(stage, 0), marks(stage, 1)) == ([], [b"c"]), "another partition's batch needn't wait"
         assert other is not None
         await look_through(threads)
         await stage.settle()
@@ -198,13 +199,13 @@ def test_a_request_that_finds_no_memory_has_not_begun(play: Any) -> None:
     async def body(stage: Stage, threads: HeldThreads) -> None:
         stage.client.memory = BufferedMemory(3 << 20)
         first = stage.produce({0: large(b"a")}, 1, VERSION)
-        assert stage.produce({0: large(b"b"), 1: large(b"b")}, 1, VERSION) is not POSTPONED, "that fits"
+        assert stage.produce({0: large(b"b"), 1: large(b"b")}, 1, VERSION) is not POSTPONED, "there is room for it"
         other = Client()
         other.memory = stage.client.memory
         mine, stage.client = stage.client, other
         counted = stage.counters.produce_requests
         assert stage.produce({0: large(b"c")}, 1, VERSION) is POSTPONED
-        assert (stage.broker.turns, stage.counters.produce_requests) == (3, counted), "as if it had never come"
+        assert (stage.broker.turns, stage.counters.produce_requests) == (3, counted), "as if it had never arrived"
         stage.client = mine
         await look_through(threads)
         await stage.settle()
@@ -220,7 +221,7 @@ def test_a_request_that_finds_no_memory_has_not_begun(play: Any) -> None:
 
 
 def test_each_partition_of_a_request_gets_its_own_answer(play: Any) -> None:
-    """The first needs no thread, the second does."""
+    """Only the second partition's batch needs a thread."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         waiting = stage.produce({0: batch_of([b"a"]), 1: large(b"b")}, 1, VERSION)
@@ -237,7 +238,7 @@ def test_each_partition_of_a_request_gets_its_own_answer(play: Any) -> None:
 def test_a_batch_that_lies_about_its_size_leaves_the_loop_behind_what_is_appended_already(play: Any) -> None:
     async def body(stage: Stage, threads: HeldThreads) -> None:
         lying = batch_of([b"b" + bytes(8_000_000)], codec=Codec.gzip)
-        lying[-4:] = (100).to_bytes(4, "little")  # what a gzip member says that it holds
+        lying[-4:] = (100).to_bytes(4, "little")  # the unpacked size that the gzip member claims
         struct.pack_into(">I", lying, 17, crc32c(memoryview(lying)[21:]))
         waiting = stage.produce({0: batch_of([b"a"]), 1: lying}, 1, VERSION)
         assert marks(stage, 0) == [b"a"]
@@ -250,7 +251,7 @@ def test_a_batch_that_lies_about_its_size_leaves_the_loop_behind_what_is_appende
 
 
 def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) -> None:
-    """Each of them is looked at on the loop, all of them together are too many for one of its turns."""
+    """Each batch is small enough for the event loop, but all of them together are too many for one of its turns."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         records = {0: batch_of([b"x" * 60_000], codec=Codec.gzip), 1: batch_of([b"y" * 60_000], codec=Codec.gzip)}
@@ -263,7 +264,7 @@ def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) ->
             await asyncio.sleep(0)
             turns += 1
             more = len(values(stage, 0)) + len(values(stage, 1)) - appended
-            assert more * 60_000 <= bytes_in(LOOP_MICROSECONDS, Codec.gzip) + 60_000, "in one turn"
+            assert more * 60_000 <= bytes_in(LOOP_MICROSECONDS, Codec.gzip) + 60_000, "more than a turn's share"
             if threads.held:
                 threads.go_on()
         assert turns >= 40 * 60_000 // bytes_in(LOOP_MICROSECONDS, Codec.gzip)
@@ -276,7 +277,8 @@ def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) ->
 @pytest.mark.parametrize("bad", [False, True])
 @pytest.mark.parametrize("share", [0.25, 0.001])
 def test_a_request_of_many_small_plain_batches_lets_the_loop_turn(play: Any, share: float, bad: bool) -> None:
-    """They have no codec, and each is small enough to be looked at where it arrived. `share`: of a slice, a batch's."""
+    """The batches have no codec, and each is small enough to be checked where it arrives. `share`: a batch's size as a
+    share of a slice."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         batch = seal(record(0, value=bytes(int(SLICE_BYTES * share))), 1 + bad, 1_000_000)
@@ -285,13 +287,13 @@ def test_a_request_of_many_small_plain_batches_lets_the_loop_turn(play: Any, sha
         sent = [{"index": number % 2, "records": batch} for number in range(count)]
         request = {"acks": 1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": sent}]}
         waiting = stage.ask(produce, PRODUCE, request, VERSION)
-        assert stage.broker.turns == count, "none is looked at before it is known that they are too many"
+        assert stage.broker.turns == count, "they are counted before the first is checked"
         turns = 0
         while stage.broker.turns:
             left = stage.broker.turns
             await asyncio.sleep(0)
             turns += 1
-            assert left - stage.broker.turns <= at_once + 1, "and one that a thread has looked at"
+            assert left - stage.broker.turns <= at_once + 1, "the loop's share, and one that a thread has checked"
             if threads.held:
                 threads.go_on()
         assert turns >= 9
@@ -303,7 +305,7 @@ def test_a_request_of_many_small_plain_batches_lets_the_loop_turn(play: Any, sha
 
 
 def test_many_plain_requests_in_one_turn_of_the_loop_share_its_quota_and_keep_their_order(play: Any) -> None:
-    """As a connection serves them that has received many at once."""
+    """As from a connection that has received many requests at once."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         size = bytes_in(LOOP_MICROSECONDS, Codec.none) // 4
@@ -317,7 +319,8 @@ def test_many_plain_requests_in_one_turn_of_the_loop_share_its_quota_and_keep_th
 
 
 def test_small_requests_are_served_where_they_arrive_however_many_come_in_one_turn_of_the_loop(play: Any) -> None:
-    """As from a thousand connections. To hand one to a thread takes the loop five times as long as to serve it."""
+    """As from a thousand connections. Handing one request to a thread takes the loop five times as long as serving
+    it."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         for number in range(1000):
@@ -345,13 +348,13 @@ def test_a_request_of_few_plain_batches_takes_no_turns(play: Any) -> None:
 
 
 def packed_zeros_with_a_wrong_count() -> bytes:
-    """A batch that unpacks to 800 KB before it is found to be wrong."""
+    """A batch that turns out to be malformed only after 800 KB were unpacked."""
     body = record(0, value=bytes(800_000))
     return seal(compress(Codec.zstd, body), 2, 1_000_000, codec=Codec.zstd)
 
 
 def test_batches_that_are_refused_take_from_the_loops_quota(play: Any) -> None:
-    """A request holds thousands of them, and each takes as long as one that is right."""
+    """A request may have thousands of malformed batches, and each takes as long as a sound one."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         bad = packed_zeros_with_a_wrong_count()
@@ -364,7 +367,7 @@ def test_batches_that_are_refused_take_from_the_loops_quota(play: Any) -> None:
             left = stage.broker.turns
             await asyncio.sleep(0)
             turns += 1
-            assert left - stage.broker.turns <= 4, "in one turn of the loop"
+            assert left - stage.broker.turns <= 4, "more than a turn's share"
             if threads.held:
                 threads.go_on()
         assert turns >= 10
@@ -378,7 +381,7 @@ def test_a_batch_beyond_max_message_bytes_is_refused_before_anybody_looks_into_i
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def looks(*_: Any) -> int:
-        raise AssertionError("looked at")
+        raise AssertionError("the batch was unpacked")
 
     monkeypatch.setattr(contents, "claimed_bytes", looks)
 
@@ -416,10 +419,10 @@ def test_what_waits_for_a_thread_keeps_its_frame_or_is_copied_from_memory_that_a
             stage.produce({0: large(b"b" if shared else b"a")}, 1, VERSION)
             await some_turns()
             if shared:
-                stage.frame[:] = bytes(len(stage.frame))  # the next request's
+                stage.frame[:] = bytes(len(stage.frame))  # the next request's bytes overwrite the shared memory
             else:
                 with pytest.raises(BufferError):
-                    del stage.frame[:4]  # as a connection does with what has been served
+                    del stage.frame[:4]  # a connection does so with served bytes
             await look_through(threads)
         await stage.settle()
         assert marks(stage, 0) == [b"a", b"b"]

@@ -1,13 +1,14 @@
-"""Which rights the APIs need: no API without them, and those that Apache Kafka asks for."""
+"""The rights that each API needs: every API names some, and they are those that Apache Kafka asks for."""
 
 from typing import Any
 
 import pytest
 
-from ottla.broker.api.registry import Api, NoRightNeeded, load_routes
+from ottla.broker.api.declaration import Api, NoRightNeeded
+from ottla.broker.api.registry import ROUTES, Route
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-APIS = {route.api.name: route.api for route in load_routes().values()}
+APIS = {route.api.name: route.api for route in ROUTES.values()}
 NEEDED = {
     "produce": {"WRITE TOPIC", "WRITE TRANSACTIONAL_ID"},
     "fetch": {"READ TOPIC", "CLUSTER_ACTION CLUSTER"},
@@ -61,14 +62,23 @@ def test_the_rights_are_those_that_apache_kafka_asks_for(name: str) -> None:
     assert {f"{right.operation.name} {right.resource_type.name}" for right in APIS[name].rights} == NEEDED[name]
 
 
-def test_no_row_of_the_registry_can_be_made_without_rights() -> None:
-    rowless: Any = Api
+def test_no_api_can_be_declared_without_rights() -> None:
+    undeclared: Any = Api
     with pytest.raises(TypeError, match="needs"):
-        rowless(key=3, versions=(0, 13))
+        undeclared(key=3, versions=(0, 13))
     with pytest.raises(ValueError, match="API 3 names neither"):
         Api(key=3, versions=(0, 13), needs=())
     with pytest.raises(ValueError, match="why"):
         NoRightNeeded("")
+
+
+def test_an_api_is_served_in_one_way() -> None:
+    async def handle(*_: object) -> dict[str, Any]:
+        return {}
+
+    for ways in ({}, {"handle": handle, "serve": handle}):
+        with pytest.raises(ValueError, match="API 3 has to be served in one way"):
+            Route(APIS["metadata"], **ways)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

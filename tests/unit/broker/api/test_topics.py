@@ -1,4 +1,4 @@
-"""Where the topic APIs differ from Kafka on purpose, and how they bear large requests."""
+"""Deliberate differences of the topic APIs from Kafka, and large requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The topic and cluster APIs answer as Apache Kafka 4.3.1 did to `tests.peers.topic_exchanges`, sentences included.
+"""The topic and cluster APIs answer as Apache Kafka 4.3.1 did to `tests.peers.topic_exchanges`, including the messages.
 
-Left out of the exchanges, because we differ on purpose: the first Metadata answer about an automatically created topic
-(Kafka: unknown, ask again), and one invalid name among many in DescribeTopicPartitions (Kafka fails the whole request).
+Two answers aren't among the exchanges, because we differ on purpose: the first Metadata answer about an automatically
+created topic (Kafka: unknown, ask again), and one invalid name among many in DescribeTopicPartitions (Kafka fails the
+whole request).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.unit.broker.api.stand_in import broker_stand_in
 
 async def _answers(folder: Path) -> list[Any]:
     async def settle() -> None:
-        """Nothing to wait for: our answer comes when the image shows the change."""
+        """Doesn't wait: our answer comes only when the image shows the change."""
 
     async with broker_stand_in(folder) as broker:
         return await play(broker.ask, settle)
@@ -37,7 +38,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def _comparable(answer: Any, key: int) -> Any:
-    """Without the sentences about settings, which are ours."""
+    """The answer without the messages about settings, which are ours."""
     if key == CREATE:
         for topic in answer["topics"]:
             if topic["error_code"] == 40:

@@ -1,4 +1,5 @@
-"""What OffsetFetch shows follows the high watermark: nothing piles up, and no turn of the event loop does it all."""
+"""OffsetFetch's view follows the high watermark: no backlog grows, and no turn of the event loop catches up all at
+once."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Partition:
 
 
 class CountedOffsets(Offsets):
-    """Remembers how many records were let out at each call."""
+    """Notes how many records became visible at each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class CountedOffsets(Offsets):
 
 
 class Shard:
-    """A view over offsets of group `g`; `end` is the log's."""
+    """A view over the offsets of group `g`; `end` is the log end offset."""
 
     def __init__(self) -> None:
         self.partition = Partition()
@@ -94,7 +95,8 @@ def test_commits_that_nobody_fetches_dont_pile_up() -> None:
 
 
 def test_commits_of_a_leader_without_followers_dont_pile_up() -> None:
-    """There the high watermark has passed a record as soon as it is appended, also for many appends in one turn."""
+    """Without followers the high watermark passes a record as soon as it is appended, even with many appends in one
+    turn."""
 
     async def scene() -> None:
         shard = Shard()
@@ -118,7 +120,7 @@ def test_a_long_wait_for_replication_is_caught_up_with_in_slices() -> None:
         shard.offsets.let_out.clear()
         shard.partition.move_to(shard.end)
         read = shard.view.shown()
-        assert shard.offsets.let_out == []  # who reads does none of it
+        assert shard.offsets.let_out == []  # the reader itself catches up nothing
         slices = 0
         while not read.done():
             await asyncio.sleep(0)
@@ -174,7 +176,7 @@ def test_a_read_of_a_coordinator_that_resigns_is_sent_away() -> None:
             await read
         assert error.value.code is ErrorCode.not_coordinator
         await turns(10)
-        assert shard.offsets.unshown_count > 0  # nobody works for a shard that is gone
+        assert shard.offsets.unshown_count > 0  # no work is done for a shard that has resigned
 
     run(scene)
 

@@ -1,4 +1,4 @@
-"""One timer for many: each thing is woken once, in time, at the earliest moment that was asked for."""
+"""One timer for many things: each is woken once, in time, at the earliest moment that was asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.broker.test_group_service import virtually
 
 
 async def _woken(asks: list[tuple[str, int]], forgotten: frozenset[str] = frozenset()) -> dict[str, int]:
-    """When each thing was woken, ms after the start. A second wake-up of the same thing fails."""
+    """The time of each thing's wake-up, in ms after the start. Fails if a thing is woken twice."""
     loop = asyncio.get_running_loop()
     start = int(loop.time() * 1000)
     woken: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The classic group as Kafka behaves: each test is a scene from GroupMetadataManager's rules."""
+"""The classic group protocol as in Kafka: each test plays one of GroupMetadataManager's rules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from ottla.broker.group.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
 from ottla.broker.group.effects import Created, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.membership import Membership
 from ottla.broker.group.records import GroupMetadata
 from ottla.broker.group.shard import GroupShard
 from ottla.broker.group.states import DELETE, HEARTBEAT, NEXT, State
@@ -22,7 +23,7 @@ BOTH = (("range", b"r"), ("roundrobin", b"rr"))
 
 
 class Scene:
-    """A shard with one group, a clock, and the answers that came. Stores succeed unless `failing` says otherwise."""
+    """A shard with one group, a clock, and the answers so far. Stores succeed unless `failing` has another error."""
 
     def __init__(self, **limits: int) -> None:
         self.shard = GroupShard(Limits(**{"group_initial_rebalance_delay_ms": 0, **limits}))
@@ -40,7 +41,13 @@ class Scene:
 
     @property
     def group(self) -> ClassicGroup:
-        return self.shard.groups["g"]
+        group = self.shard.groups["g"]
+        assert isinstance(group, ClassicGroup)
+        return group
+
+    @property
+    def membership(self) -> Membership:
+        return self.group.membership
 
     def run(self, effects: Effects, group: ClassicGroup | None = None) -> None:
         group = group or self.shard.groups.get("g")
@@ -102,25 +109,28 @@ class Scene:
         return ErrorCode(self.answers[ticket]["error_code"])
 
     def stable(self, *names: str, **more: Any) -> int:
-        """Brings dynamic members of these names into a stable group; the generation."""
+        """Makes dynamic members of these names join a stable group; returns the generation."""
         for name in names:
             self.join(new_id=name, **more)
         self.pass_time(0)
         for name in names:
-            if self.group.roster.members[name].join_ticket is None and self.group.state is State.PREPARING_REBALANCE:
+            if (
+                self.membership.roster.members[name].join_ticket is None
+                and self.membership.state is State.PREPARING_REBALANCE
+            ):
                 self.join(name, **more)
         return self.assign()
 
     def assign(self) -> int:
-        group = self.group
-        assert group.state is State.COMPLETING_REBALANCE
-        assert group.roster.leader is not None
-        for member in list(group.roster):
-            if member.member_id != group.roster.leader:
-                self.sync(member.member_id, group.generation)
-        plan = {member.member_id: f"for {member.member_id}".encode() for member in group.roster}
-        self.sync(group.roster.leader, group.generation, plan)
-        return group.generation
+        membership, roster = self.membership, self.membership.roster
+        assert membership.state is State.COMPLETING_REBALANCE
+        assert roster.leader is not None
+        for member in list(roster):
+            if member.member_id != roster.leader:
+                self.sync(member.member_id, membership.generation)
+        plan = {member.member_id: f"for {member.member_id}".encode() for member in roster}
+        self.sync(roster.leader, membership.generation, plan)
+        return membership.generation
 
 
 def test_a_member_joins_and_gets_its_assignment() -> None:
@@ -134,7 +144,7 @@ def test_a_member_joins_and_gets_its_assignment() -> None:
     assert answer["members"] == [{"member_id": "a", "group_instance_id": None, "metadata": b"r"}]
     synced = scene.sync("a", 1, {"a": b"plan"})
     assert scene.answers[synced]["assignment"] == b"plan"
-    assert scene.group.state is State.STABLE
+    assert scene.membership.state is State.STABLE
     assert scene.heartbeat("a", 1) is ErrorCode.none
 
 
@@ -157,9 +167,9 @@ def test_an_unknown_member_must_come_again_with_its_id() -> None:
     scene = Scene()
     first = scene.join(new_id="a", requires_known_id=True)
     assert scene.answers[first] == {"error_code": ErrorCode.member_id_required, "member_id": "a"}
-    assert scene.group.state is State.EMPTY
+    assert scene.membership.state is State.EMPTY
     scene.join("a", requires_known_id=True)
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_an_id_that_is_not_used_lapses() -> None:
@@ -173,16 +183,16 @@ def test_a_rebalance_waits_for_handed_out_ids() -> None:
     scene = Scene()
     scene.stable("a")
     scene.join(new_id="b", requires_known_id=True)
-    rejoined = scene.join("a")  # the leader
+    rejoined = scene.join("a")  # a is the leader
     assert rejoined not in scene.answers
-    scene.pass_time(10_000)  # b's id lapses
+    scene.pass_time(10_000)  # b's handed-out id expires
     assert scene.code(rejoined) is ErrorCode.none
 
 
 def test_static_members_need_no_second_request() -> None:
     scene = Scene()
     scene.join(new_id="a", instance_id="i", requires_known_id=True)
-    assert scene.group.roster.member_of("i") == "a"
+    assert scene.membership.roster.member_of("i") == "a"
 
 
 def test_unknown_ids_and_groups() -> None:
@@ -195,7 +205,7 @@ def test_unknown_ids_and_groups() -> None:
     assert scene.heartbeat("ghost", 1) is ErrorCode.unknown_member_id
 
 
-# --- the initial delay ---
+# --- the initial rebalance delay ---
 
 
 def test_the_first_rebalance_waits_for_more_members() -> None:
@@ -215,7 +225,7 @@ def test_each_newcomer_extends_it_up_to_the_rebalance_time_out() -> None:
         if first in scene.answers:
             break
         scene.join(new_id=f"b{index}", rebalance_timeout_ms=7_000)
-    assert scene.now_ms - 1_000 == 7_000  # 3 s, then 3 s more, then the one that is left
+    assert scene.now_ms - 1_000 == 7_000  # 3 s, then 3 s more, then the 1 s that is left
     assert len(scene.answers[first]["members"]) == 5
 
 
@@ -262,10 +272,10 @@ def test_who_does_not_rejoin_in_time_is_out() -> None:
     rejoined = scene.join("a")
     for _ in range(6):
         scene.pass_time(9_000)
-        scene.heartbeat("b", 1)  # alive, but it doesn't join
+        scene.heartbeat("b", 1)  # b is alive, but doesn't join
     scene.pass_time(6_000)
     assert scene.code(rejoined) is ErrorCode.none
-    assert "b" not in scene.group.roster
+    assert "b" not in scene.membership.roster
     assert scene.heartbeat("b", 1) is ErrorCode.unknown_member_id
 
 
@@ -281,7 +291,7 @@ def test_old_generations_are_fenced() -> None:
     scene = Scene()
     scene.stable("a")
     scene.join("a")
-    assert scene.group.generation == 2
+    assert scene.membership.generation == 2
     assert scene.heartbeat("a", 1) is ErrorCode.illegal_generation
     assert scene.code(scene.sync("a", 1)) is ErrorCode.illegal_generation
     assert scene.code(scene.sync("a", 3)) is ErrorCode.illegal_generation
@@ -306,11 +316,11 @@ def test_no_sync_in_time_puts_members_out() -> None:
     scene.pass_time(0)
     waiting = scene.sync("b", 1)
     for _ in range(7):
-        scene.heartbeat("a", 1)  # the leader is alive but brings no assignment
+        scene.heartbeat("a", 1)  # the leader is alive, but sends no assignment
         scene.pass_time(9_000)
-    assert "a" not in scene.group.roster
+    assert "a" not in scene.membership.roster
     assert scene.code(waiting) is ErrorCode.rebalance_in_progress
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_a_session_that_ends_starts_a_rebalance() -> None:
@@ -319,8 +329,8 @@ def test_a_session_that_ends_starts_a_rebalance() -> None:
     for _ in range(3):
         scene.pass_time(5_000)
         scene.heartbeat("a", 1)
-    assert "b" not in scene.group.roster
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert "b" not in scene.membership.roster
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_waiting_members_need_no_heartbeats() -> None:
@@ -348,8 +358,8 @@ def test_an_empty_group_after_everybody_died() -> None:
     scene = Scene()
     scene.stable("a", "b")
     scene.pass_time(10_000)
-    assert scene.group.state is State.EMPTY
-    assert scene.group.generation == 2
+    assert scene.membership.state is State.EMPTY
+    assert scene.membership.generation == 2
 
 
 # --- joining again ---
@@ -358,20 +368,20 @@ def test_an_empty_group_after_everybody_died() -> None:
 def test_rejoining_a_stable_group() -> None:
     scene = Scene()
     scene.stable("a", "b")
-    generation = scene.group.generation
+    generation = scene.membership.generation
     same = scene.join("b")
     assert scene.answers[same]["generation_id"] == generation
     assert scene.answers[same]["members"] == []
-    assert scene.group.state is State.STABLE
+    assert scene.membership.state is State.STABLE
     scene.join("b", protocols=(("range", b"other topics"),))
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_the_leader_rejoining_rebalances() -> None:
     scene = Scene()
     scene.stable("a", "b")
     scene.join("a")
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_rejoining_while_the_assignment_is_awaited() -> None:
@@ -394,8 +404,8 @@ def test_a_second_request_supersedes_the_first() -> None:
     assert scene.code(first) is ErrorCode.rebalance_in_progress
     scene.join("b")
     assert scene.code(second) is ErrorCode.none
-    one = scene.sync("b", scene.group.generation)
-    two = scene.sync("b", scene.group.generation)
+    one = scene.sync("b", scene.membership.generation)
+    two = scene.sync("b", scene.membership.generation)
     assert scene.code(one) is ErrorCode.rebalance_in_progress
     assert two not in scene.answers
 
@@ -410,7 +420,7 @@ def test_the_most_wanted_common_protocol_wins() -> None:
     scene.join(new_id="b", protocols=reversed_both)
     scene.join(new_id="c", protocols=reversed_both)
     scene.pass_time(0)
-    assert scene.group.protocol == "roundrobin"
+    assert scene.membership.protocol == "roundrobin"
 
 
 @pytest.mark.parametrize(
@@ -426,7 +436,7 @@ def test_members_that_cannot_agree(wrong: dict[str, Any]) -> None:
     scene = Scene()
     scene.stable("a")
     assert scene.code(scene.join(new_id="b", **wrong)) is ErrorCode.inconsistent_group_protocol
-    assert scene.group.state is State.STABLE
+    assert scene.membership.state is State.STABLE
 
 
 @pytest.mark.parametrize("wrong", [{"protocols": ()}, {"protocol_type": ""}])
@@ -442,8 +452,8 @@ def test_an_empty_group_may_change_its_type() -> None:
     scene.leave(Leaver("a"))
     scene.join(new_id="w", protocol_type="connect", protocols=(("sessioned", b"opaque"),))
     scene.pass_time(0)
-    assert scene.group.roster.protocol_type == "connect"
-    assert scene.group.generation == 3
+    assert scene.membership.roster.protocol_type == "connect"
+    assert scene.membership.generation == 3
 
 
 @pytest.mark.parametrize("timeout", [5_999, 1_800_001, -1])
@@ -462,7 +472,7 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     scene.pass_time(0)
     scene.assign()
     back = scene.join(new_id="b2", instance_id="j")
-    assert scene.group.state is State.STABLE
+    assert scene.membership.state is State.STABLE
     assert scene.answers[back]["generation_id"] == 1
     assert scene.answers[back]["member_id"] == "b2"
     assert scene.answers[back]["skip_assignment"] is False
@@ -484,8 +494,8 @@ def test_a_static_leader_comes_back(skips: bool) -> None:
     back = scene.answers[scene.join(new_id="a2", instance_id="i", skips_assignment=skips)]
     assert back["skip_assignment"] is skips
     assert len(back["members"]) == (2 if skips else 0)
-    assert back["leader"] == ("a2" if skips else "a")  # an old client must not think that it leads
-    assert scene.group.roster.leader == "a2"
+    assert back["leader"] == ("a2" if skips else "a")  # an old client must not take itself for the leader
+    assert scene.membership.roster.leader == "a2"
 
 
 def test_coming_back_with_another_protocol_rebalances() -> None:
@@ -495,7 +505,7 @@ def test_coming_back_with_another_protocol_rebalances() -> None:
     scene.assign()
     back = scene.join(new_id="a2", instance_id="i", protocols=(("roundrobin", b"rr"),))
     assert scene.answers[back]["generation_id"] == 2
-    assert scene.group.protocol == "roundrobin"
+    assert scene.membership.protocol == "roundrobin"
 
 
 def test_coming_back_while_the_assignment_is_awaited_rebalances() -> None:
@@ -506,7 +516,7 @@ def test_coming_back_while_the_assignment_is_awaited_rebalances() -> None:
     waiting = scene.sync("b", 1)
     scene.join(new_id="b2", instance_id="j")
     assert scene.code(waiting) is ErrorCode.fenced_instance_id
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_coming_back_in_a_rebalance_fences_the_one_that_waits() -> None:
@@ -542,9 +552,9 @@ def test_only_silent_static_members_are_waited_for_until_their_sessions_end() ->
     scene.assign()
     scene.leave(Leaver("b"))
     scene.pass_time(120_000)
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
     scene.pass_time(100_000)
-    assert scene.group.state is State.EMPTY
+    assert scene.membership.state is State.EMPTY
 
 
 def test_administrators_remove_static_members() -> None:
@@ -557,7 +567,7 @@ def test_administrators_remove_static_members() -> None:
         ErrorCode.unknown_member_id,
         ErrorCode.unknown_member_id,
     ]
-    assert scene.group.state is State.EMPTY
+    assert scene.membership.state is State.EMPTY
 
 
 def test_a_replacement_that_is_not_stored_is_undone() -> None:
@@ -568,7 +578,7 @@ def test_a_replacement_that_is_not_stored_is_undone() -> None:
     scene.failing = ErrorCode.not_leader_or_follower
     back = scene.join(new_id="a2", instance_id="i")
     assert scene.code(back) is ErrorCode.not_coordinator
-    assert scene.group.roster.member_of("i") == scene.group.roster.leader == "a"
+    assert scene.membership.roster.member_of("i") == scene.membership.roster.leader == "a"
     assert scene.heartbeat("a", 1, "i") is ErrorCode.none
 
 
@@ -583,9 +593,9 @@ def test_several_leave_at_once() -> None:
         ErrorCode.unknown_member_id,
         ErrorCode.none,
     ]
-    assert [member.member_id for member in scene.group.roster] == ["c"]
-    assert scene.group.roster.leader == "c"
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert [member.member_id for member in scene.membership.roster] == ["c"]
+    assert scene.membership.roster.leader == "c"
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_leaving_while_waiting() -> None:
@@ -601,7 +611,7 @@ def test_a_pending_id_may_leave() -> None:
     scene.stable("a")
     scene.join(new_id="b", requires_known_id=True)
     assert scene.leave(Leaver("b")) == [ErrorCode.none]
-    assert not scene.group.roster.pending
+    assert not scene.membership.roster.pending
 
 
 def test_leaving_a_group_that_is_not_there() -> None:
@@ -632,14 +642,14 @@ def test_a_group_that_became_too_large_keeps_the_first_to_rejoin() -> None:
     scene = Scene()
     scene.stable("a", "b", "c")
     smaller = Limits(group_initial_rebalance_delay_ms=0, group_max_size=2)
-    group = ClassicGroup.restored("g", smaller, scene.group.snapshot())
+    group = ClassicGroup.restored("g", smaller, scene.membership.snapshot())
     scene.shard.groups["g"] = group
     scene.run(group.loaded(scene.now))
-    assert group.state is State.PREPARING_REBALANCE
+    assert group.membership.state is State.PREPARING_REBALANCE
     c, a, b = scene.join("c"), scene.join("a"), scene.join("b")
     assert scene.code(b) is ErrorCode.group_max_size_reached
     assert scene.code(c) is scene.code(a) is ErrorCode.none
-    assert sorted(member.member_id for member in group.roster) == ["a", "c"]
+    assert sorted(member.member_id for member in group.membership.roster) == ["a", "c"]
 
 
 # --- storing ---
@@ -652,7 +662,7 @@ def test_nobody_is_assigned_before_the_assignment_is_stored() -> None:
     scene.holding = True
     synced = scene.sync("a", 1, {"a": b"plan"})
     assert synced not in scene.answers
-    assert scene.group.state is State.COMPLETING_REBALANCE
+    assert scene.membership.state is State.COMPLETING_REBALANCE
     scene.release()
     assert scene.answers[synced]["assignment"] == b"plan"
 
@@ -663,7 +673,7 @@ def test_an_assignment_that_is_not_stored() -> None:
     scene.pass_time(0)
     scene.failing = ErrorCode.not_enough_replicas
     assert scene.code(scene.sync("a", 1, {"a": b"plan"})) is ErrorCode.coordinator_not_available
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_an_assignment_of_a_generation_that_ended() -> None:
@@ -675,7 +685,7 @@ def test_an_assignment_of_a_generation_that_ended() -> None:
     scene.join(new_id="b")
     assert scene.code(synced) is ErrorCode.rebalance_in_progress
     scene.release()
-    assert scene.group.state is State.PREPARING_REBALANCE
+    assert scene.membership.state is State.PREPARING_REBALANCE
 
 
 def test_a_group_whose_creation_is_not_stored_never_was() -> None:
@@ -697,7 +707,7 @@ def test_a_group_whose_creation_is_not_stored_never_was() -> None:
         ("a", 0, ErrorCode.illegal_generation),
         ("a", -1, ErrorCode.illegal_generation),
         ("ghost", 1, ErrorCode.unknown_member_id),
-        ("", -1, ErrorCode.unknown_member_id),  # administrators only while the group is empty
+        ("", -1, ErrorCode.unknown_member_id),  # allowed to administrators only while the group is empty
     ],
 )
 def test_who_may_commit_in_a_stable_group(member: str, generation: int, expected: ErrorCode) -> None:
@@ -709,7 +719,7 @@ def test_who_may_commit_in_a_stable_group(member: str, generation: int, expected
 def test_commits_through_a_rebalance() -> None:
     scene = Scene()
     scene.stable("a", "b")
-    generation = scene.group.generation
+    generation = scene.membership.generation
     scene.join("a")
     assert scene.group.commit("b", generation, None, scene.now) is ErrorCode.none
     scene.join("b")
@@ -726,7 +736,7 @@ def test_a_commit_keeps_a_session_alive() -> None:
     for _ in range(5):
         scene.pass_time(9_000)
         scene.group.commit("a", 1, None, scene.now)
-    assert scene.group.state is State.STABLE
+    assert scene.membership.state is State.STABLE
 
 
 # --- replay ---
@@ -738,15 +748,15 @@ def test_a_restored_group_goes_on_where_it_was() -> None:
     scene.join(new_id="b")
     scene.pass_time(0)
     scene.assign()
-    before = scene.group.snapshot()
+    before = scene.membership.snapshot()
     group = ClassicGroup.restored("g", scene.shard.limits, scene.stores[-1].value)
     scene.shard.groups["g"] = group
     scene.run(group.loaded(scene.now))
-    assert replace(group.snapshot(), state_timestamp_ms=before.state_timestamp_ms) == before
+    assert replace(group.membership.snapshot(), state_timestamp_ms=before.state_timestamp_ms) == before
     assert scene.heartbeat("b", 1) is ErrorCode.none
     assert scene.answers[scene.sync("b", 1)]["assignment"] == b"for b"
     scene.pass_time(15_000)
-    assert [member.member_id for member in group.roster] == ["a"]
+    assert [member.member_id for member in group.membership.roster] == ["a"]
 
 
 def test_unloading_answers_everyone() -> None:
@@ -757,7 +767,7 @@ def test_unloading_answers_everyone() -> None:
     assert scene.answers[waiting] == {"error_code": ErrorCode.not_coordinator, "member_id": "a"}
 
 
-# --- the tables ---
+# --- the tables of transitions ---
 
 
 def test_the_ring_is_closed() -> None:

@@ -1,10 +1,10 @@
-"""Random lives of one group, against a dumb model of what its members were told.
+"""Random histories of one group, against a simple model of the answers that its clients got.
 
-The model only writes down what each client heard. Held against it after every step:
+The model only notes each answer. These rules are checked after every step:
 
-1. Each generation has one leader, one protocol and one set of members, whoever asks; generations never go back.
-2. Whoever is given an assignment of a generation is given what that generation's leader brought for it.
-3. Nobody waits forever: every parked request has a deadline, and long after the last step all are answered.
+1. Each generation has one leader, one protocol and one set of members in all answers; generations never go back.
+2. An assignment of a generation is the one that this generation's leader sent for the member.
+3. No request waits forever: every parked request has a deadline, and long after the last step all are answered.
 4. A replay of the last stored record gives the group that was stored.
 """
 
@@ -28,8 +28,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from ottla.broker.group import answers
 from ottla.broker.group.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
 from ottla.broker.group.effects import NEVER_MS, Assigned, Effects, Join, Leaver, Limits, Now, Store, Sync
+from ottla.broker.group.membership import Membership
 from ottla.broker.group.records import GroupMetadata
 from ottla.broker.group.roster import Member, Roster
 from ottla.broker.group.shard import GroupShard
@@ -48,7 +50,7 @@ SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
 
 class Client:
-    """What one client was told."""
+    """What one client knows from its answers."""
 
     def __init__(self, instance_id: str | None) -> None:
         self.instance_id = instance_id
@@ -60,7 +62,7 @@ class Client:
 
 
 class Waiting(NamedTuple):
-    """A request without an answer, and who its client was when it was sent."""
+    """A request without an answer, and its client's identity when it was sent."""
 
     kind: str
     client: Client
@@ -85,7 +87,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.stored: Store | None = None
         self.stored_generations: set[int] = set()
         self.generation = 0
-        # the model: what is true of each generation, as first told
+        # the model: the leader and the protocol of each generation, by the first answer
         self.leaders: dict[int, str | None] = {}
         self.protocols: dict[int, str | None] = {}
         self.renamed: dict[str, str] = {}  # a static member's old id → its next
@@ -135,7 +137,7 @@ class GroupMachine(RuleBasedStateMachine):
     def told_generation(self, generation: int, answer: Mapping[str, Any]) -> None:
         assert generation >= 1
         leader = self.leaders.setdefault(generation, answer["leader"])
-        # the same leader, or the same static member under its newer id
+        # the same leader, or the same static member under a newer id
         while leader != answer["leader"]:
             assert leader in self.renamed, "two leaders in one generation"
             leader = self.renamed[leader]
@@ -147,9 +149,9 @@ class GroupMachine(RuleBasedStateMachine):
         generation, member_id = waiting.generation, waiting.member_id
         plans = self.plans.get(generation, [])
         names = {member_id} | {old for old in self.renamed if self.latest(old) == self.latest(member_id)}
-        assert generation in self.stored_generations, "an assignment that was not stored"
+        assert generation in self.stored_generations, "the assignment was not stored"
         given = [plan[name] for plan in plans for name in names if name in plan]
-        assert answer["assignment"] in [*given, b""], "an assignment that this generation's leader didn't bring"
+        assert answer["assignment"] in [*given, b""], "this generation's leader didn't send the assignment"
         if given and all(names & plan.keys() for plan in plans):
             assert answer["assignment"] in given
 
@@ -168,7 +170,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 3))
     def everybody_does_what_they_should(self, rounds: int) -> None:
-        """Random steps alone seldom get a whole group to agree."""
+        """All clients act as the protocol asks: random steps alone seldom bring a whole group into one generation."""
         for _ in range(rounds):
             for client in self.known:
                 state = self.shard.heartbeat("g", client.member_id, client.generation, client.instance_id, self.now)
@@ -187,8 +189,8 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.shard.groups.get("g")
         new_id = f"m{self.count}"
         if not client.member_id and group is not None:
-            old = group.roster.member_of(client.instance_id)
-            accepted = group._accepts("") and group.roster.supports("consumer", protocols)
+            old = group.membership.roster.member_of(client.instance_id)
+            accepted = group._accepts("") and group.membership.roster.supports("consumer", protocols)
             if old is not None and accepted:
                 self.renamed[old] = new_id
         join = Join(
@@ -231,13 +233,13 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(client=clients)
     def restart(self, client: Client) -> None:
-        """The process starts anew: a static member forgets its id but not its static id."""
+        """The client's process restarts: it forgets its member id, but a static member keeps its static id."""
         client.member_id, client.generation, client.leads = "", -1, False
         client.lives += 1
 
     @rule(target=clients, client=clients)
     def twin(self, client: Client) -> Any:
-        """A second process with the same static id."""
+        """A second process with the same static id, if the client has one."""
         return Client(client.instance_id) if client.instance_id else multiple()
 
     @rule(ok=st.sampled_from([True, True, True, False]))
@@ -273,22 +275,24 @@ class GroupMachine(RuleBasedStateMachine):
             return
         group = self.shard.groups.get("g")
         if group is None:
-            self.generation = 0  # never stored, so never relied upon
+            self.generation = 0  # this group was never stored, so no client relies on it
             self.leaders.clear()
             self.protocols.clear()
             self.plans.clear()
             self.stored_generations.clear()
             return
-        assert group.generation >= self.generation
-        self.generation = group.generation
-        roster = group.roster
-        assert (group.state is State.EMPTY) == (not roster.members) or group.state is State.PREPARING_REBALANCE
+        membership, roster = group.membership, group.membership.roster
+        assert membership.generation >= self.generation
+        self.generation = membership.generation
+        assert (membership.state is State.EMPTY) == (not roster.members) or (
+            membership.state is State.PREPARING_REBALANCE
+        )
         if roster.members:
             assert roster.leader in roster
         statics = [member.instance_id for member in roster if member.instance_id is not None]
         assert len(statics) == len(set(statics))
         assert roster.joined_count == sum(member.join_ticket is not None for member in roster)
-        if group.state is State.STABLE and group._initial_wait is None:
+        if membership.state is State.STABLE:
             for member in roster:
                 assert member.sync_ticket is None
 
@@ -300,9 +304,14 @@ class GroupMachine(RuleBasedStateMachine):
         parked = (
             {}
             if group is None
-            else {ticket for member in group.roster for ticket in (member.join_ticket, member.sync_ticket) if ticket}
+            else {
+                ticket
+                for member in group.membership.roster
+                for ticket in (member.join_ticket, member.sync_ticket)
+                if ticket
+            }
         )
-        assert set(self.tickets) == set(parked), "somebody waits whom the group has forgotten"
+        assert set(self.tickets) == set(parked), "the group has forgotten a waiting request"
         stores = any(holder is group for holder, _ in self.held)
         assert not parked or stores or (group is not None and group.wake_ms != NEVER_MS)
 
@@ -315,50 +324,57 @@ class GroupMachine(RuleBasedStateMachine):
             if not self.tickets:
                 break
             self.time_passes(NEW_MEMBER_JOIN_TIMEOUT_MS)
-        assert not self.tickets, "somebody waits forever"
+        assert not self.tickets, "a request waits forever"
         group = self.shard.groups.get("g")
         if self.stored is not None and isinstance(self.stored.meaning, Assigned):
-            restored = ClassicGroup.restored("g", self.limits, self.stored.value)
+            restored = ClassicGroup.restored("g", self.limits, self.stored.value).membership
             assert restored.snapshot() == self.stored.value
-            if group is not None and group.state is State.STABLE and group.generation == self.stored.value.generation:
-                time_ms = group.snapshot().state_timestamp_ms
-                assert replace(restored.snapshot(), state_timestamp_ms=time_ms) == group.snapshot()
-                for member in group.roster:
+            membership = None if group is None else group.membership
+            if (
+                membership is not None
+                and membership.state is State.STABLE
+                and membership.generation == self.stored.value.generation
+            ):
+                time_ms = membership.snapshot().state_timestamp_ms
+                assert replace(restored.snapshot(), state_timestamp_ms=time_ms) == membership.snapshot()
+                for member in membership.roster:
                     assert restored.roster.members[member.member_id].assignment == member.assignment
 
 
-# --- the oracles are shown to see ---
+# --- proofs that the checks above notice faults ---
 
 
-def _forgets_who_it_drops(self: ClassicGroup, member_id: str, effects: Effects) -> None:
+def _forgets_who_it_drops(self: Membership, member_id: str, effects: Effects) -> None:
     self.roster.remove(member_id)
 
 
-def _everyone_leads(self: ClassicGroup, member: Member, *, with_members: bool) -> dict[str, Any]:
-    answer = _generation_answer(self, member, with_members=with_members)
+def _everyone_leads(
+    roster: Roster, generation: int, protocol: str | None, member: Member, *, with_members: bool
+) -> dict[str, Any]:
+    answer = _joined(roster, generation, protocol, member, with_members=with_members)
     return {**answer, "leader": member.member_id}
 
 
-def _waits_without_deadline(self: ClassicGroup, why: str, now: Now, effects: Effects) -> None:
-    _prepare_rebalance(self, why, now, effects)
-    self._join_deadline_ms = None
+def _waits_without_deadline(self: Membership, why: str, now: Now, effects: Effects) -> None:
+    _rebalance(self, why, now, effects)
+    self.deadlines.join_ms = None
 
 
 def _assigns_what_was_not_stored(self: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
     return _stored(self, store, ErrorCode.none, now)
 
 
-def _takes_late_assignments(self: ClassicGroup, store: Store, *rest: Any) -> None:
-    current = replace(store, value=replace(store.value, generation=self.generation))
-    _assignment_stored(self, current, *rest)
+def _takes_late_assignments(self: ClassicGroup, store: Store, error: ErrorCode, now: Now) -> Effects:
+    current = replace(store, value=replace(store.value, generation=self.membership.generation))
+    return _stored(self, current, error, now)
 
 
-def _repeats_generations(self: ClassicGroup, why: str, now: Now, effects: Effects) -> None:
-    _complete_join(self, why, now, effects)
+def _repeats_generations(self: Membership, why: str, now: Now, effects: Effects) -> None:
+    _begin_generation(self, why, now, effects)
     self.generation = min(self.generation, 2)
 
 
-def _snapshots_without_assignments(self: ClassicGroup, assignments: dict[str, bytes] | None = None) -> GroupMetadata:
+def _snapshots_without_assignments(self: Membership, assignments: Mapping[str, bytes] | None = None) -> GroupMetadata:
     return _snapshot(self, {})
 
 
@@ -366,28 +382,27 @@ def _lets_anyone_back_in(self: Roster, member_id: str, instance_id: str | None) 
     return ErrorCode.none if self.members else ErrorCode.unknown_member_id
 
 
-_generation_answer = ClassicGroup._generation_answer
-_prepare_rebalance = ClassicGroup._prepare_rebalance
-_complete_join = ClassicGroup._complete_join
-_assignment_stored = ClassicGroup._assignment_stored
+_joined = answers.joined
+_rebalance = Membership.rebalance
+_begin_generation = Membership._begin_generation
 _stored = ClassicGroup.stored
-_snapshot = ClassicGroup.snapshot
+_snapshot = Membership.snapshot
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (ClassicGroup, "_drop", _forgets_who_it_drops),
-        (ClassicGroup, "_generation_answer", _everyone_leads),
-        (ClassicGroup, "_prepare_rebalance", _waits_without_deadline),
+        (Membership, "drop", _forgets_who_it_drops),
+        (answers, "joined", _everyone_leads),
+        (Membership, "rebalance", _waits_without_deadline),
         (ClassicGroup, "stored", _assigns_what_was_not_stored),
-        (ClassicGroup, "_assignment_stored", _takes_late_assignments),
-        (ClassicGroup, "_complete_join", _repeats_generations),
-        (ClassicGroup, "snapshot", _snapshots_without_assignments),
+        (ClassicGroup, "stored", _takes_late_assignments),
+        (Membership, "_begin_generation", _repeats_generations),
+        (Membership, "snapshot", _snapshots_without_assignments),
         (Roster, "validate", _lets_anyone_back_in),
     ],
 )
-def test_planted_bugs_are_found(owner: type, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bugs_are_found(owner: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, broken)
     hunt = settings(
         max_examples=2_000,

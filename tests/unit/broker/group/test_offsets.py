@@ -1,4 +1,4 @@
-"""Committed offsets: two views of one table, expiry, and plans that lead to the same state by append or by replay."""
+"""Committed offsets: two views of one table, expiry, and changes that give the same state by append and by replay."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_only_what_is_committed_is_shown() -> None:
     )
 )
 def test_the_committed_view_is_a_prefix_of_the_log(steps: list[tuple[int, int | None, int]]) -> None:
-    """Against a model that keeps the whole log and reads it up to the high watermark."""
+    """Compared with a model that keeps the whole log and reads it up to the high watermark."""
     offsets, log, high_watermark = Offsets(), list[tuple[OffsetKey, Committed | None]](), 0
     for partition, value, committed in steps:
         key = OffsetKey("g", "t", partition)
@@ -90,7 +90,7 @@ def test_a_commit_without_a_group_makes_a_simple_one() -> None:
     shard = GroupShard(Limits())
     assert commit(shard) == [ErrorCode.none]
     group = shard.groups["g"]
-    assert (group.state, group.roster.protocol_type) == (State.EMPTY, None)
+    assert (group.membership.state, group.membership.roster.protocol_type) == (State.EMPTY, None)
     with pytest.raises(KafkaError) as error:
         shard.commit("other", "m", 3, None, [to_commit()], -1, NOW)
     assert error.value.code is ErrorCode.group_id_not_found
@@ -179,9 +179,9 @@ def group_of(kind: str, limits: Limits) -> ClassicGroup:
         return ClassicGroup.restored("g", limits, GroupMetadata("connect", 4, "p", "m", 1, value.members))
     group = ClassicGroup.restored("g", limits, value)
     if kind == "rebalancing":
-        group.state = State.PREPARING_REBALANCE
+        group.membership.state = State.PREPARING_REBALANCE
     if kind == "unreadable":
-        group.topics = None
+        group.membership.topics = None
     return group
 
 
@@ -189,9 +189,9 @@ def group_of(kind: str, limits: Limits) -> ClassicGroup:
     ("kind", "expires_on"),
     [
         ("simple", 1 + 7),
-        ("empty", 5 + 7),  # counted from when the last member left
+        ("empty", 5 + 7),  # counted from the departure of the last member
         ("empty, since when unknown", 1 + 7),
-        ("stable", 1 + 7),  # nobody subscribes to the topic any more
+        ("stable", 1 + 7),  # no member subscribes to the topic any more
         ("rebalancing", None),
         ("unreadable", None),
         ("workers", None),
@@ -252,7 +252,7 @@ def test_transactions_that_kafka_left() -> None:
     assert offsets.show(KEY) == Committed(2)
     offsets.replayed(KEY, Committed(4), producer_id=9)
     offsets.replayed(KEY, Committed(5))
-    offsets.decided(9, commit=True)  # older than what was written after it
+    offsets.decided(9, commit=True)  # the transaction's offset is older than the plain commit after it
     assert offsets.show(KEY) == Committed(5)
 
 
@@ -291,8 +291,8 @@ def test_a_replay_ends_where_the_appends_did(steps: list[tuple[str, str, int, in
         keys = set(shard.offsets.keys_of(group))
         assert set(again.offsets.keys_of(group)) == keys
         assert [again.offsets.latest(key) for key in keys] == [shard.offsets.latest(key) for key in keys]
-    assert {name: group.snapshot() for name, group in again.groups.items()} == {
-        name: group.snapshot() for name, group in shard.groups.items()
+    assert {name: group.membership.snapshot() for name, group in again.groups.items()} == {
+        name: group.membership.snapshot() for name, group in shard.groups.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""The format of `__consumer_offsets`: what a real Kafka wrote is read, and written back the same."""
+"""The format of `__consumer_offsets`: records that a real Kafka wrote are read, and written back byte for byte."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ def test_keys_come_back_the_same(group: str, topic: str, partition: int) -> None
     [
         # version 0: offset, metadata, commit time
         ("0000 0000000000000007 0001 6d 0000000000000009", Committed(7, -1, "m", 9)),
-        # version 1: and an expiry time
+        # version 1 has an expiry time as well
         ("0001 0000000000000007 0001 6d 0000000000000009 000000000000000b", Committed(7, -1, "m", 9, 11)),
         ("0002 0000000000000007 0001 6d 0000000000000009", Committed(7, -1, "m", 9)),
-        # version 3: a leader epoch after the offset
+        # version 3 has a leader epoch after the offset
         ("0003 0000000000000007 00000002 0001 6d 0000000000000009", Committed(7, 2, "m", 9)),
-        # version 4: compact, tagged fields; one that nobody knows is skipped
+        # version 4 is compact and has tagged fields; an unknown tag is skipped
         ("0004 0000000000000007 00000002 02 6d 0000000000000009 01 05 02 abcd", Committed(7, 2, "m", 9)),
     ],
 )

@@ -1,4 +1,4 @@
-"""A disk that answers when it is let, and of whose files nothing is in memory but what was written or read lately."""
+"""A disk that can be made to wait. Of its files only bytes that were written or read lately are in memory."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ class ColdFile(RealFile):
 
 
 class ColdDisk(RealDisk):
-    """`answers`: whether it does. `waits` counts who had to wait for it, `held` those on the event loop's thread, who
-    never should; `error` is what it answers with."""
+    """While `answers` isn't set, the disk doesn't answer. `waits` counts the threads that had to wait for it. `held`
+    counts those waits on the event loop's thread, which must never wait. `error`, if there is one, is raised after the
+    wait."""
 
     def __init__(self) -> None:
         self.warm: set[tuple[str, int]] = set()
@@ -65,11 +66,11 @@ class ColdDisk(RealDisk):
         self.held = 0
 
     def grow_cold(self) -> None:
-        """Memory was needed for something else."""
+        """Empties the page cache, as when other processes need the memory."""
         self.warm.clear()
 
     def wait(self) -> None:
-        """Waits until it answers."""
+        """Waits until the disk answers."""
         self.waits += 1
         if threading.current_thread() is threading.main_thread():
             self.held += 1

@@ -1,7 +1,7 @@
-"""A log that can't be opened, whatever the reason, is offline by itself: the broker starts, the other logs are served.
+"""A log that can't be opened, for whatever reason, is offline alone: the broker starts, and serves its other logs.
 
-What a checkpoint says about such a log is kept until it is opened, and its log directory isn't marked as cleanly
-stopped for logs that nobody has recovered.
+What a checkpoint says about such a log is kept until the log is opened. Its log directory isn't marked as cleanly
+stopped if a log in it was never recovered.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.log.checkpoints import encode_uuid, parse_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Entry, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
+from ottla.storage.checkpoints import parse_offsets
+from ottla.storage.identity import encode_uuid
 from tests.unit.broker.log.workbench import ALONE, contents, crash, fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
@@ -32,7 +33,7 @@ IDS = [UUID(int=number) for number in range(3)]
 
 
 class Astonishing(RealDisk):
-    """A disk of which one directory can't be listed, for a reason of which nobody thought."""
+    """A disk that can't list one directory, because of an unforeseen error."""
 
     def __init__(self, path: Path, error: Exception) -> None:
         self._path = str(path)
@@ -46,7 +47,7 @@ class Astonishing(RealDisk):
 
 
 def filled(path: Path) -> LogDirectories:
-    """Three logs of END records, of which the first ten are deleted."""
+    """Three logs with the log end offset END, whose first ten records are deleted."""
     logs = opened(path)
     for index, topic_id in enumerate(IDS):
         log = logs.open_or_create("t", index, topic_id, CONFIG)
@@ -87,7 +88,7 @@ def test_a_disk_that_fails_still_costs_the_log_directory(tmp_path: Path) -> None
 
 
 def test_what_checkpoints_say_about_an_unopened_log_is_kept(tmp_path: Path) -> None:
-    """Its next start had forgotten where it begins: deleted records were there again."""
+    """Earlier, the next start had forgotten the log start offset, and deleted records were back."""
     logs = filled(tmp_path)
     logs.close()
     before = {path.name: parse_offsets(path.read_bytes()) for path in tmp_path.glob("*-checkpoint")}
@@ -100,7 +101,7 @@ def test_what_checkpoints_say_about_an_unopened_log_is_kept(tmp_path: Path) -> N
 
 
 def test_what_was_never_recovered_is_not_marked_as_whole(tmp_path: Path) -> None:
-    """A torn end in a log that couldn't be opened was taken for a sound one at the start after."""
+    """Earlier, a torn end of a log that couldn't be opened was taken for a sound one at the next start."""
     crash(filled(tmp_path))
     torn = max((tmp_path / "t-1").glob("*.log"))
     whole = torn.stat().st_size
@@ -115,7 +116,7 @@ def test_what_was_never_recovered_is_not_marked_as_whole(tmp_path: Path) -> None
 
 
 def test_of_a_log_that_was_whole_and_is_not_opened_the_marker_may_tell(tmp_path: Path) -> None:
-    """As Kafka has it (LogManager.shutdown): after a clean stop nothing was left to be recovered."""
+    """As in Kafka (LogManager.shutdown): after a clean stop the unopened log needs no recovery."""
     filled(tmp_path).close()
     opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError())).close()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
@@ -134,7 +135,7 @@ def test_an_unopened_log_of_an_earlier_topic_gives_way_with_its_checkpoints(tmp_
 
 
 def indexes(logs: LogDirectories) -> list[Path]:
-    """The offset indexes of a log, of which each names several batches."""
+    """The offset indexes of partition 1's log; each has entries for several batches."""
     return [Path(segment.offsets.path) for segment in logs.logs[IDS[1], 1].segments]
 
 
@@ -142,7 +143,7 @@ def indexes(logs: LogDirectories) -> list[Path]:
 @pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("position", [-1, -(1 << 31), (1 << 31) - 1])
 def test_an_index_that_names_no_position_is_built_anew(tmp_path: Path, position: int, at: int, clean: bool) -> None:
-    """One damaged index took the whole log directory offline, by "Invalid argument"."""
+    """Earlier, one damaged index took the whole log directory offline, with "Invalid argument"."""
     logs = filled(tmp_path)
     index = indexes(logs)[at]
     expected = contents(logs.logs[IDS[1], 1])
@@ -161,7 +162,8 @@ def test_an_index_that_names_no_position_is_built_anew(tmp_path: Path, position:
 
 @pytest.mark.parametrize("position", [7, 61, 1000])
 def test_where_a_log_ends_is_not_read_from_between_batches(tmp_path: Path, position: int) -> None:
-    """An index whose last entry named no batch made the log end at its base offset, or at a random one."""
+    """Earlier, the log ended at the last segment's base offset or at a random one if the index's last entry was at no
+    batch."""
     logs = filled(tmp_path)
     index = indexes(logs)[-1]
     logs.close()
@@ -182,13 +184,13 @@ def test_entries_of_an_empty_segment_name_nothing(tmp_path: Path) -> None:
 
 
 def test_what_an_index_misleads_is_one_log(tmp_path: Path) -> None:
-    """While the broker runs: a read says that the log is damaged, and nobody takes its directory for failed."""
+    """On a running broker: a read reports that the log is damaged, and the log directory doesn't count as failed."""
     logs = filled(tmp_path)
     log = logs.logs[IDS[1], 1]
     logs.close()
     index = indexes(logs)[0]
     content = bytearray(index.read_bytes())
-    content[4:8] = struct.pack(">i", -7)  # the first of several entries
+    content[4:8] = struct.pack(">i", -7)  # the position of the first of several entries
     index.write_bytes(content)
     logs = opened(tmp_path)
     log = logs.logs[IDS[1], 1]
@@ -202,13 +204,13 @@ def test_what_an_index_misleads_is_one_log(tmp_path: Path) -> None:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> tuple[LogDirectories, Log, list[Log]]:
-    """A log of which a truncation has just found that an index names nothing; the log, which is offline; who was told
-    to be."""
+    """A log in whose index a truncation has just found a bad position: the directories, the log, which is offline, and
+    the logs reported to `went_offline`."""
     logs = filled(tmp_path)
     index = indexes(logs)[0]
     logs.close()
     content = bytearray(index.read_bytes())
-    content[4:8] = struct.pack(">i", -7)  # the first of several entries
+    content[4:8] = struct.pack(">i", -7)  # the position of the first of several entries
     index.write_bytes(content)
     gone: list[Log] = []
     logs = opened(tmp_path, owner=replace(ALONE, went_offline=gone.extend))
@@ -223,7 +225,8 @@ def damaged(tmp_path: Path) -> tuple[LogDirectories, Log, list[Log]]:
 def test_a_log_that_is_damaged_while_the_broker_runs_is_offline_alone(
     tmp_path: Path, damaged: tuple[LogDirectories, Log, list[Log]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was only said: its follower tried to truncate it again for ever, and nobody counted it."""
+    """Earlier, the damage was only logged: the follower tried to truncate the log again for ever, and no metric counted
+    it."""
     logs, log, gone = damaged
     assert gone == [log]
     assert set(logs.logs) == {(IDS[0], 0), (IDS[2], 2)}
@@ -246,7 +249,7 @@ def test_a_log_that_is_damaged_while_the_broker_runs_is_offline_alone(
 def test_a_damaged_log_that_is_deleted_gives_way_to_a_new_one(
     tmp_path: Path, damaged: tuple[LogDirectories, Log, list[Log]], whole_topic: bool
 ) -> None:
-    """So a replica is restored by reassigning it away and back."""
+    """A replica is restored in this way: by reassigning it away and back."""
     logs, log, _ = damaged
     if whole_topic:
         logs.delete_topic(IDS[1])
@@ -270,20 +273,21 @@ def test_a_damaged_log_in_a_directory_that_fails_later_is_lost_with_it(
 
 
 def test_an_unopened_log_gives_way_when_its_partition_was_moved_to_others_and_comes_back(tmp_path: Path) -> None:
-    """It was offline until the broker's next start, although the replica could have been copied from another one."""
+    """Earlier, the log was offline until the broker's next start, although the replica could have been copied from
+    another broker."""
     crash(filled(tmp_path))
     stored = {path.name: path.read_bytes() for path in (tmp_path / "t-1").glob("*.log")}
     disk = Astonishing(tmp_path / "t-1", ValueError())
     logs = opened(tmp_path, disk=disk)
     logs.moved_to_others(IDS[1], 0)
     logs.moved_to_others(IDS[0], 0)
-    assert set(logs.lost) == {(IDS[1], 1)}, "of another partition nothing is said"
+    assert set(logs.lost) == {(IDS[1], 1)}, "the other partition is still lost"
     logs.moved_to_others(IDS[1], 1)
     logs.moved_to_others(IDS[1], 1)
     assert not logs.lost
-    disk.healed = True  # what was wrong lies in the directory that is set aside
+    disk.healed = True  # the damage is in the directory that was set aside
     [aside] = tmp_path.glob("t-1.*-stray")
-    assert {path.name: path.read_bytes() for path in aside.glob("*.log")} == stored, "nothing is thrown away"
+    assert {path.name: path.read_bytes() for path in aside.glob("*.log")} == stored, "no file is deleted"
     log = logs.open_or_create("t", 1, IDS[1], CONFIG)
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
     fill(log, 3)
@@ -291,7 +295,7 @@ def test_an_unopened_log_gives_way_when_its_partition_was_moved_to_others_and_co
     logs.close(broker_epoch=9)
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     again = opened(tmp_path).logs[IDS[1], 1]
-    assert again.log_start_offset == 0, "what the checkpoints said of the old one is forgotten"
+    assert again.log_start_offset == 0, "the checkpoints' lines about the old log are forgotten"
     assert again.log_end_offset == end > 0
 
 
@@ -307,7 +311,7 @@ def test_a_log_in_a_failed_directory_stays_lost_when_its_partition_was_moved_to_
 
 
 def test_an_unopened_log_of_a_deleted_topic_leaves_its_directory_to_be_marked(tmp_path: Path) -> None:
-    """Every later start recovered all logs of that directory."""
+    """Earlier, every later start recovered all logs of that directory."""
     crash(filled(tmp_path))
     logs = opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError()))
     logs.delete_topic(IDS[1])
@@ -316,7 +320,8 @@ def test_an_unopened_log_of_a_deleted_topic_leaves_its_directory_to_be_marked(tm
 
 
 def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> None:
-    """Its line couldn't be written, or made the whole checkpoint unreadable: deleted records were there again."""
+    """Earlier, this directory's line couldn't be written, or made the whole checkpoint unreadable: deleted records were
+    back."""
     filled(tmp_path).close()
     for name in ("a b-0", os.fsdecode(b"\xff-0"), "t-\u0663"):
         shutil.copytree(tmp_path / "t-0", tmp_path / name)
@@ -328,7 +333,7 @@ def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> N
 
 
 def test_properties_that_are_no_text_cost_one_log_directory(tmp_path: Path) -> None:
-    """The broker's start ended in a traceback."""
+    """Earlier, the broker's start ended in a traceback."""
     one, two = tmp_path / "one", tmp_path / "two"
     opened(one, two).close()
     (one / "meta.properties").write_bytes(b"\xff\xfe=1\n")

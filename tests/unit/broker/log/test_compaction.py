@@ -1,4 +1,4 @@
-"""Compaction against a dictionary: what a reader of the whole log ends up with never changes, and little else stays."""
+"""Compaction, compared with a dictionary: the last value of each key never changes, and few other records stay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from ottla.broker.log import compaction
 from ottla.broker.log import compactor as compactor_module
 from ottla.broker.log.compaction import (
-    AbortedTransaction,
     Cleaning,
     SegmentSizes,
     Throttle,
@@ -37,6 +36,7 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, read_header, records
 from ottla.protocol.codecs import Codec
+from ottla.storage.indexes import AbortedTransaction
 from tests.unit.broker.log.workbench import ALONE, Workbench
 from tests.unit.examples import examples
 
@@ -68,7 +68,7 @@ def everything(log: Log) -> list[Record]:
 
 
 def table(found: list[Record]) -> dict[bytes | None, bytes]:
-    """What a reader that keeps the last value of each key ends up with."""
+    """The last value of each key, as for a reader of the whole log."""
     state: dict[bytes | None, bytes] = {}
     for record in found:
         if record.value is None:
@@ -79,7 +79,7 @@ def table(found: list[Record]) -> dict[bytes | None, bytes]:
 
 
 class Compacted:
-    """A log that is written to and compacted in turns, without a child process."""
+    """A log that is appended to and compacted by turns, without a child process."""
 
     def __init__(self, path: Path) -> None:
         self.bench = Workbench(path, config=CONFIG, now_ms=1_000_000)
@@ -241,7 +241,7 @@ def test_a_batch_that_unpacks_too_large_stays_and_takes_nothing_away() -> None:
     cleaning = Cleaning(0, HORIZON, unpacked_bytes_max=2000)
     note_keys(cleaning, batch, read_header(batch))
     assert cleaning.end_offset == 12
-    assert cleaning.latest == {}, "older records of its keys stay"
+    assert cleaning.latest == {}, "the older records of its keys stay"
     cleaning.latest[b"k0"] = 40
     cleaning.end_offset = 50
     assert cleaned(cleaning, batch) == batch
@@ -254,7 +254,7 @@ def test_what_a_tombstone_deletes_in_a_batch_that_is_too_large_does_not_come_bac
     assert marked is not None
     large = batch_of([b"v" * 4000], codec=Codec.zstd)
     long_after = Cleaning(1 << 40, HORIZON, end_offset=50, latest={b"k0": 20}, unpacked_bytes_max=2000)
-    assert cleaned(long_after, marked) is None, "nothing before it that it could delete"
+    assert cleaned(long_after, marked) is None, "no record before it is left to delete"
     assert cleaned(long_after, large) == large
     assert cleaned(long_after, marked) == marked
 
@@ -311,7 +311,7 @@ def test_aborted_records_go_and_hide_nothing() -> None:
         base_sequence=0,
         transactional=True,
     )
-    cleaning = Cleaning(0, HORIZON, aborted=[AbortedTransaction(2, 5, 6)])
+    cleaning = Cleaning(0, HORIZON, aborted=[AbortedTransaction(2, 5, 6, 7)])
     for batch in (committed, aborted):
         note_keys(cleaning, batch, read_header(batch))
     cleaning.end_offset = 50
@@ -430,7 +430,8 @@ def test_a_log_that_was_truncated_meanwhile_keeps_what_it_has(
 def test_a_log_that_is_truncated_while_its_directory_is_synced_is_compacted_no_further(
     logs: LogDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is appended from there on isn't compacted: a deleted key would come back when its tombstone goes."""
+    """Records that are appended after the truncation aren't compacted yet. Otherwise a deleted key would be back when
+    its tombstone is removed."""
     log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
     overwrite(log, 100)
     compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())
@@ -450,7 +451,8 @@ def test_what_retention_left_of_a_group_is_compacted_by_the_next_round(
 ) -> None:
     log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
     overwrite(log, 100)
-    wide = replace(CONFIG, segment_bytes=10 * CONFIG.segment_bytes)  # several segments become one
+    # one segment then has room for the records of several
+    wide = replace(CONFIG, segment_bytes=10 * CONFIG.segment_bytes)
     log.config = wide
     compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())
     in_child = compactor._in_child
@@ -474,7 +476,7 @@ def test_what_retention_left_of_a_group_is_compacted_by_the_next_round(
 
 
 class Started(list[subprocess.Popen[bytes]]):
-    """The processes that are started for compactions."""
+    """The processes that were started for compactions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
@@ -521,7 +523,7 @@ def test_a_compaction_that_is_given_up_before_it_starts_starts_no_process(monkey
 def test_a_compaction_that_is_given_up_while_its_job_is_written_down_starts_no_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There may be many producers to tell of: nobody waits for the rest of them."""
+    """A job may have many producers: the rest of them isn't written."""
     started = Started(monkeypatch)
     child = compactor_module._Child()
 
@@ -529,7 +531,7 @@ def test_a_compaction_that_is_given_up_while_its_job_is_written_down_starts_no_p
         yield b"{}\n"
         child.give_up()
         yield b"[]\n"
-        pytest.fail("it went on")
+        pytest.fail("the job was written on")
 
     with pytest.raises(CompactionFailed):
         child.run(lines())

@@ -1,4 +1,5 @@
-"""New logs: whose one is lies on the disk before anything else is made, and nothing half made stays."""
+"""New logs: `partition.metadata` is on the disk before any other file, and a log that couldn't be created leaves
+nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SYNCS = 2
 
 
 class WatchedDisk(RealDisk):
-    """Notes which files are opened, and which synced; some can't be."""
+    """Notes the files that are opened and synced. The `failing` files can't be opened, or not synced."""
 
     def __init__(self, *failing: str) -> None:
         self.failing = failing
@@ -50,7 +51,7 @@ class WatchedDisk(RealDisk):
 
 
 class NoThreads(Executor):
-    """A pool of a system that is at its limit."""
+    """A pool on a system that can't start any more threads."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         raise RuntimeError("can't start new thread")
@@ -117,7 +118,7 @@ def test_what_can_not_be_made_leaves_nothing(tmp_path: Path, failing: str) -> No
 
 
 def test_a_directory_that_can_not_be_made_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be somebody's: also a partition whose directory can't be looked at seems to be absent."""
+    """The directory may belong to a log: a partition whose directory can't be examined seems to be absent."""
     disk = WatchedDisk()
     (tmp_path / "t-0").mkdir()
 

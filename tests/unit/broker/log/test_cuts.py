@@ -1,4 +1,4 @@
-"""What recovery cut off is kept for those who ask: of each log that lost something, and of no other."""
+"""Bytes that recovery cut off are kept in a list, for the logs that lost some, and for no other log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_log_that_is_cut_is_kept_with_what_it_lacks(tmp_path: Path) -> None:
     assert 0 < cut.bytes_dropped < size
     assert (again.cuts.logs, again.cuts.bytes_dropped) == (1, cut.bytes_dropped)
     again.close()
-    assert opened(tmp_path).cuts.logs == 0, "of this start"
+    assert opened(tmp_path).cuts.logs == 0, "only the cuts of this start count"
 
 
 def test_the_first_ones_are_kept_and_all_are_counted() -> None:

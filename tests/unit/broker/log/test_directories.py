@@ -1,4 +1,4 @@
-"""Log directories: what survives a stop, clean or not; whose a directory is; what happens when one fails."""
+"""Log directories: what survives a clean stop or a kill, the owner of a directory, and a directory that fails."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ottla.broker.log.checkpoints import decode_uuid, encode_uuid, parse_offsets, read_topic_id, render_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.creation import NewLog
 from ottla.broker.log.deletion import Deletions, remove
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.home import ForeignDirectory
+from ottla.broker.log.identity import read_topic_id
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.log.upkeep import Upkeep, UpkeepIntervals
+from ottla.storage.checkpoints import parse_offsets
 from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill, open_directories
 
 TOPIC_ID = UUID(int=77)
@@ -53,7 +52,8 @@ def test_everything_survives_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_what_a_truncation_took_is_checkpointed_soon(tmp_path: Path) -> None:
-    """Else a kill within a minute: what was written anew would count as synced, and as compacted."""
+    """Otherwise, after a kill within a minute, records appended after the truncation would count as synced and
+    compacted."""
     logs = opened(tmp_path)
     log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
     fill(log, 100)
@@ -80,7 +80,7 @@ def test_what_a_truncation_took_is_checkpointed_soon(tmp_path: Path) -> None:
 
 
 def compacted_offset(logs: LogDirectories, topic: str) -> int:
-    """What the checkpoint on the disk says of partition 0 of a topic."""
+    """The compacted offset of a topic's partition 0, in the checkpoint on the disk."""
     return parse_offsets(Path(logs.paths[0], "cleaner-offset-checkpoint").read_bytes()).get((topic, 0), 0)
 
 
@@ -95,7 +95,7 @@ async def write_as_compactor(logs: LogDirectories) -> None:
 
 
 async def write_as_a_log_is_made(logs: LogDirectories) -> None:
-    """A checkpoint may have a line about an earlier one of that name."""
+    """Creates a log whose predecessor of the same name has a line in the checkpoint."""
     await write_as_compactor(logs)
     logs.delete_topic(UUID(int=78))
     logs.open_or_create("other", 0, UUID(int=79), CONFIG)
@@ -105,8 +105,8 @@ async def write_as_a_log_is_made(logs: LogDirectories) -> None:
 def test_a_log_is_synced_before_a_checkpoint_says_that_it_is_no_longer_compacted(
     tmp_path: Path, write: Callable[[LogDirectories], Awaitable[None]]
 ) -> None:
-    """Whoever writes it. Else a loss of power brings back what the log held, without the records that were superseded,
-    and nobody knows it."""
+    """This holds for every writer of the checkpoint. Otherwise, after a loss of power, the log's old content could be
+    back without the superseded records, and no checkpoint would say so."""
     logs = opened(tmp_path)
     log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
     fill(log, 100)
@@ -117,7 +117,7 @@ def test_a_log_is_synced_before_a_checkpoint_says_that_it_is_no_longer_compacted
         await write_as_upkeep(logs)
         pending = log.begin_flush(0)
         log.truncate_fully_and_start_at(0)
-        log.flushed(pending)  # from before the truncation: it proves nothing
+        log.flushed(pending)  # this sync began before the truncation, so it proves nothing
         await write(logs)
         assert compacted_offset(logs, "t") == before
         upkeep = Upkeep(logs, lambda: 5000, UpkeepIntervals())
@@ -129,7 +129,7 @@ def test_a_log_is_synced_before_a_checkpoint_says_that_it_is_no_longer_compacted
 
 
 def test_a_clean_stop_syncs_a_log_that_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a loss of power brings back what it held, and the stop counts as a clean one all the same."""
+    """Otherwise, after a loss of power, the log's old content could be back, although the stop counts as clean."""
     logs = opened(tmp_path)
     log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
     fill(log, 100)
@@ -184,13 +184,14 @@ def test_a_stop_is_clean_if_every_directory_was_marked_under_the_same_epoch(tmp_
         logs = opened(*both)
         assert logs.stopped_epoch == found
         crash(logs)
-    (both[0] / ".kafka_cleanshutdown").touch()  # as Kafka 3 left it
+    (both[0] / ".kafka_cleanshutdown").touch()  # Kafka 3 leaves an empty marker
     assert opened(both[0]).stopped_epoch == -1
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), DamagedSegment("no batch at 7")], ids=repr)
 def test_what_fails_before_the_registration_is_no_clean_stop(tmp_path: Path, error: OSError) -> None:
-    """The registration said that every log is whole, and no report said that one couldn't be read."""
+    """Otherwise the registration would say that every log is whole, and no report would name the log that can't be
+    read."""
     logs = opened(tmp_path / "a", tmp_path / "b")
     for index in range(2):
         fill(logs.open_or_create("t", index, TOPIC_ID, CONFIG), 10)
@@ -207,13 +208,14 @@ def test_a_start_that_fails_before_the_logs_are_open_leaves_them_as_they_were(tm
     logs = opened(tmp_path)
     fill(logs.open_or_create("t", 0, TOPIC_ID, CONFIG), 10)
     crash(logs)
-    LogDirectories([str(tmp_path)], lambda: 5000, ALONE).close(broker_epoch=-1)  # the metadata store couldn't be read
+    # as when the metadata store couldn't be read
+    LogDirectories([str(tmp_path)], lambda: 5000, ALONE).close(broker_epoch=-1)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     opened(tmp_path).close(broker_epoch=7)
     before = (tmp_path / "replication-offset-checkpoint").read_text()
     LogDirectories([str(tmp_path)], lambda: 5000, ALONE).close(broker_epoch=-1)
     assert (tmp_path / "replication-offset-checkpoint").read_text() == before
-    opened(tmp_path).close(broker_epoch=-1)  # it never registered
+    opened(tmp_path).close(broker_epoch=-1)  # as a broker that never registered
     assert opened(tmp_path).stopped_epoch == 7
 
 
@@ -278,7 +280,7 @@ def test_partitions_spread_over_directories_and_one_may_fail(tmp_path: Path) -> 
 
 
 def test_who_has_no_log_directory_left_is_told_once_they_were_open(tmp_path: Path) -> None:
-    """The start looks at `failed` itself: until it is over nobody is told, of a directory or of its logs."""
+    """The start checks `failed` itself: until it has ended, `none_left` and `went_offline` aren't called."""
     told: list[bool] = []
     owner = replace(ALONE, none_left=lambda: told.append(True))
     (tmp_path / "file").touch()
@@ -296,7 +298,7 @@ def test_a_cordoned_directory_gets_no_new_logs_while_there_is_another(tmp_path: 
     asyncio.run(logs.create_ahead([NewLog("t", index, TOPIC_ID, CONFIG) for index in range(1, 5)]))
     for index in range(1, 7):
         assert logs.directory_of(logs.open_or_create("t", index, TOPIC_ID, CONFIG)) == str(tmp_path / "b")
-    assert logs.open_or_create("t", 0, TOPIC_ID, CONFIG) is old, "what is there stays"
+    assert logs.open_or_create("t", 0, TOPIC_ID, CONFIG) is old, "the existing log stays"
     logs.cordoned = frozenset({str(tmp_path / "a"), str(tmp_path / "b")})
     logs.open_or_create("t", 7, TOPIC_ID, CONFIG)
 
@@ -325,26 +327,11 @@ def test_records_without_a_topic_id_are_never_hidden_by_an_empty_log(tmp_path: P
     assert logs.logs == {}
 
 
-@given(st.dictionaries(st.tuples(st.from_regex(r"[a-z._-]{1,9}", fullmatch=True), st.integers(0, 99)), st.integers(0)))
-def test_offset_checkpoints(offsets: dict[tuple[str, int], int]) -> None:
-    text = render_offsets((topic, index, offset) for (topic, index), offset in offsets.items())
-    assert parse_offsets(text) == offsets
-
-
-@given(st.uuids())
-def test_uuids_are_kafkas_text(value: UUID) -> None:
-    assert decode_uuid(encode_uuid(value)) == value
-
-
-def test_a_known_uuid() -> None:
-    assert encode_uuid(decode_uuid("gvvQSa46Q0eXORI28z83Yw")) == "gvvQSa46Q0eXORI28z83Yw"
-
-
 def test_logs_created_ahead_are_found_and_spread_over_the_directories(tmp_path: Path) -> None:
     logs = opened(tmp_path / "a", tmp_path / "b")
     there = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
     wanted = [NewLog("t", index, TOPIC_ID, CONFIG) for index in range(8)]
-    (tmp_path / "a" / "t-5").mkdir()  # nobody knows whose: that is for open_or_create to look into
+    (tmp_path / "a" / "t-5").mkdir()  # of an unknown topic: open_or_create decides about it
     (tmp_path / "b" / "t-5").mkdir()
     asyncio.run(logs.create_ahead(wanted))
     assert logs.get(TOPIC_ID, 0) is there

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.log.disk import RealDisk
-from ottla.broker.log.epochs import EpochEnd, EpochEntry, LeaderEpochs, load, parse, render
+from ottla.broker.log.epochs import EpochEnd, LeaderEpochs, load
+from ottla.storage.checkpoints import EpochEntry, parse_epochs
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
 
@@ -36,7 +36,7 @@ def test_truncation(tmp_path: Path) -> None:
     known.truncate_from_start(25)
     assert known.entries == [(4, 25)]
     on_disk = load(RealDisk(), str(tmp_path))
-    assert on_disk.entries == [(2, 10), (4, 20)], "nobody waits for a file when the log's start moves"
+    assert on_disk.entries == [(2, 10), (4, 20)], "a new log start doesn't wait for a file to be written"
     on_disk.truncate_from_start(25)
     assert on_disk.entries == [(4, 25)]
     known.assign(5, 40)
@@ -50,7 +50,7 @@ def test_truncation(tmp_path: Path) -> None:
 def test_both_columns_always_ascend(assignments: list[tuple[int, int]]) -> None:
     class Nowhere(RealDisk):
         def write_atomically(self, path: str, data: bytes, *, fsync: bool = True) -> None:
-            assert parse(data) == known.entries
+            assert parse_epochs(data) == known.entries
 
     known = LeaderEpochs(Nowhere(), "")
     for epoch, offset in assignments:
@@ -62,23 +62,11 @@ def test_both_columns_always_ascend(assignments: list[tuple[int, int]]) -> None:
         assert earlier.start_offset < later.start_offset
 
 
-def test_the_file_is_kafkas() -> None:
-    assert render([EpochEntry(0, 0), EpochEntry(3, 17)]) == b"0\n2\n0 0\n3 17\n"
-    assert parse(b"0\n1\n0 0\n") == [(0, 0)]
-    whole = render([EpochEntry(3, 0), EpochEntry(5, 123)])
-    for size in range(len(whole)):  # as a loss of power leaves it
-        with pytest.raises(ValueError, match=r".*"):
-            parse(whole[:size])
-    for damaged in (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\nx\n"):
-        with pytest.raises(ValueError, match=r".*"):
-            parse(damaged)
-
-
 def test_an_epoch_that_begins_is_written_with_the_next_sync(tmp_path: Path) -> None:
     log = Workbench(tmp_path).log()
     append(log, batch_of([b"x"]), epoch=3)
     log.epochs.assign(5, log.log_end_offset)
-    assert not (tmp_path / "leader-epoch-checkpoint").exists(), "who leads thousands anew can't wait for as many"
+    assert not (tmp_path / "leader-epoch-checkpoint").exists(), "a new leader of thousands can't wait for each file"
     assert Workbench(tmp_path).log(clean=False).epochs.entries == [(3, 0)]
     append(log, batch_of([b"x"]), epoch=5)
     log.flush()

@@ -1,4 +1,4 @@
-"""A roll that fails half-way leaves nothing that a restart would take for the log's end."""
+"""A roll that fails half-way leaves no file that a restart would take for the log's end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.broker.log.workbench import ALONE, Workbench, append, batch_of, 
 
 
 class NoMoreIndexes(RealDisk):
-    """A disk that has room for a new log file and none for its index."""
+    """A disk that has room for a new log file, but not for its index."""
 
     refuses = False
 

@@ -1,4 +1,4 @@
-"""A truncation that fails half-way leaves the log as it was, or unusable: never shorter than it says."""
+"""A truncation that fails half-way leaves the log unchanged or unusable: never shorter than its log end offset says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TO = 30
 
 
 class Lacking(RealDisk):
-    """A disk that opens `left` more files."""
+    """A disk that can open only `left` more files."""
 
     left = 1 << 30
 
@@ -37,7 +37,8 @@ def filled(folder: Path, disk: RealDisk) -> Log:
     log = Workbench(folder, disk=disk).log()
     for index in range(100):
         append(log, batch_of([bytes(100)], producer=(index % 3, 0, index // 3)), epoch=index // 20)
-    log.producers.transaction_ended(2, 0, 0, 1000, log.log_end_offset - 1)  # so that a truncation reads the log
+    # a transaction's end, so that a truncation has to read the log
+    log.producers.transaction_ended(2, 0, 0, 1000, log.log_end_offset - 1)
     for segment in log.segments:
         segment.let_go()
     return log
@@ -72,7 +73,7 @@ def test_without_descriptors_a_truncation_does_nothing_or_ends_the_logs_use(tmp_
             assert {id: entry.last_offset for id, entry in log.producers.items()} == {0: 27, 1: 28, 2: 29}
             append(log, batch_of([b"on"], producer=(0, 0, 10)))
     assert errno.EMFILE in ends
-    assert len(ends) < 40, "in the end there were enough"
+    assert len(ends) < 40, "in the end there were enough descriptors"
 
 
 @pytest.mark.parametrize("at", [TO, 200])

@@ -1,4 +1,4 @@
-"""What still holds a log or a segment that the broker has given up: it may read on, and harms nothing else."""
+"""Readers that still have a log or a segment that the broker has given up may read on, and harm nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def forget_descriptors(log: Log) -> None:
 
 @pytest.fixture
 def replaced(tmp_path: Path) -> tuple[LogDirectories, Log, Log]:
-    """A topic that was deleted, and the one that has its name now."""
+    """The log of a deleted topic, and the log of the topic that has its name now."""
     logs = opened(tmp_path)
     old = logs.open_or_create("t", 0, OLD, CONFIG)
     fill(old, 60)
@@ -111,8 +111,8 @@ def test_a_look_up_that_meets_a_rename_is_made_again(tmp_path: Path, monkeypatch
 
 
 def test_a_look_up_of_the_greatest_timestamp_that_meets_a_rename_is_made_again(tmp_path: Path) -> None:
-    """After a restart it opens each time index, of which retention was just renaming one: that ENOENT was nobody's but
-    the log directory's, which was offline then."""
+    """After a restart the lookup opens each time index. Earlier, if retention was just renaming one, the log directory
+    was blamed for the ENOENT, and went offline."""
     bench = Workbench(tmp_path, config=CONFIG)
     fill(bench.log(), 60)
     log = bench.log()

@@ -1,4 +1,4 @@
-"""Sparse indexes against sorted lists, with the tail on disk, in memory, or both."""
+"""Sparse indexes, compared with sorted lists, while the tail is on disk, in memory, or in both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.log.disk import RealDisk
-from ottla.broker.log.index import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset, _SparseIndex
+from ottla.broker.log.index import OffsetIndex, TimeIndex, _SparseIndex
+from ottla.storage.indexes import OffsetPosition, TimestampOffset
 from tests.unit.examples import examples
 
 BASE = 10_000
@@ -93,7 +94,7 @@ def test_what_a_preallocating_broker_left_behind_is_cut(directory: Path) -> None
 
 
 def test_a_thread_between_two_steps_of_writing_out_counts_nothing_twice(directory: Path) -> None:
-    """It found the tail's entries behind those stored, and behind the tail's end once more."""
+    """Earlier, a thread counted the tail's entries twice: behind the stored entries, and in the tail again."""
     path = directory / "c.index"
     path.unlink(missing_ok=True)
     index = OffsetIndex(RealDisk(), str(path), 0)
@@ -124,7 +125,7 @@ def any_timestamp(self: TimeIndex, timestamp: int, offset: int) -> None:
 
 
 whole = _SparseIndex._count_at_most
-# The first example that shows a bug is enough: nobody reads the smallest one.
+# The first failing example is enough: nobody reads a shrunk one.
 HUNT = settings(max_examples=60, deadline=None, database=None, phases=(Phase.generate,))
 
 

@@ -1,4 +1,4 @@
-"""A stop at any step of what changes files: the next start finds everything that was there, and cleans up."""
+"""The process stops at any step of a change of files: the next start finds all records, and cleans up."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150, cleanup_policy=f
 
 
 class Stopped(BaseException):
-    """The process ended here."""
+    """The process ends here."""
 
 
 class StoppingDisk(RealDisk):
-    """Stops before its `after`th change of names."""
+    """Stops the process before its `after`th change of a file's name."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -55,7 +55,7 @@ def table(found: list[Record]) -> dict[bytes | None, bytes | None]:
 
 
 def compacted(bench: Workbench) -> tuple[Log, Callable[[], None]]:
-    """A log whose compaction has been written, and what swaps it in."""
+    """A log whose compaction has been written, and a function that puts the result in place."""
     log = bench.log(clean=False)
     ends = [segment.base_offset for segment in log.segments[1:]]
     job = Job(
@@ -112,7 +112,7 @@ def test_a_compaction_stopped_at_any_step(tmp_path: Path) -> None:
             stopped = True
         else:
             stopped = False
-        for again in range(3):  # the first two starts are stopped as well
+        for again in range(3):  # the first two restarts are stopped as well
             restarted = Workbench(target, config=CONFIG)
             if again < 2:
                 restarted.services.disk = StoppingDisk(again * 3)

@@ -1,4 +1,4 @@
-"""A log against a list of records: appends, reads, rolls, truncation, retention, timestamps, flushes."""
+"""A log, compared with a list of records: appends, reads, rolls, truncation, retention, timestamps, flushes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_few_files_stay_open(tmp_path: Path) -> None:
 
 
 class FullDisk(RealDisk):
-    """Writes part of what it is given, then fails, while `full`."""
+    """While `full`, writes only the beginning of the data, and then fails."""
 
     full = False
 
@@ -106,7 +106,7 @@ def test_a_failed_write_leaves_the_log_as_it_was(tmp_path: Path) -> None:
 
 
 class StuckDisk(RealDisk):
-    """Fails every `period`th call of any kind that writes."""
+    """Fails every `period`th call that writes."""
 
     def __init__(self, period: int, code: int) -> None:
         self.period = period
@@ -154,7 +154,7 @@ def test_whatever_fails_an_append_happens_or_does_not(tmp_path: Path, period: in
         kept += [(base, b"%d" % index), (base + 1, b"%d" % index)]
     disk.period = 0
     assert contents(log) == kept
-    # A roll makes four calls in a row, and all of them anew when one fails.
+    # A roll makes four calls in a row, and repeats all of them if one fails.
     assert len(kept) > (20 if period > 3 else 5)
     log.close()
     opened = bench.open(clean=False)
@@ -236,7 +236,7 @@ def test_what_was_cut_is_synced_soon_and_before_a_clean_stop(tmp_path: Path, mon
     pending = log.begin_flush(log.active.base_offset)
     assert cut.file in pending.files
     log.truncate_to(log.log_end_offset - 1)
-    log.flushed(pending)  # from before another truncation: it proves nothing
+    log.flushed(pending)  # this sync began before another truncation, so it proves nothing
     assert log.active.file in log.begin_flush(0).files
     log.flush()
     assert log.begin_flush(0).files == []
@@ -307,7 +307,7 @@ def test_epochs_of_a_log_whose_start_moved_survive_a_restart(tmp_path: Path, sto
         log = bench.log(clean=False)
     else:
         (bench.log(clean=False) if "killed" in stop else log).close()
-        assert load(RealDisk(), log.directory).entries == epochs, "Kafka takes the file's word"
+        assert load(RealDisk(), log.directory).entries == epochs, "Kafka trusts this file"
         log = bench.log()
     assert log.epochs.entries == epochs
 
@@ -334,7 +334,7 @@ def test_lookups_by_timestamp(tmp_path: Path) -> None:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Any sequence of what happens to a log, against a list of (offset, value, epoch)."""
+    """Any sequence of operations on a log, compared with a list of (offset, value, epoch)."""
 
     @initialize()
     def begin(self) -> None:

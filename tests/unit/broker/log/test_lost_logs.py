@@ -1,4 +1,4 @@
-"""A log that can't be reached, or written, is never replaced by an empty one, and never thrown away."""
+"""A log that can't be reached or written is never replaced by an empty one, and never deleted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_without_a_failed_directory_everything_missing_is_new(tmp_path: Path) ->
 
 
 class Full(RealDisk):
-    """A disk without room for whatever replaces a file."""
+    """A disk without room to replace a file."""
 
     def write_atomically(self, path: str, data: Buffer, *, fsync: bool = True) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -83,7 +83,7 @@ def test_a_full_disk_is_opened_and_read(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         log.begin_flush()
     again.close()
-    assert not (tmp_path / ".kafka_cleanshutdown").exists(), "the next start recovers what couldn't be closed"
+    assert not (tmp_path / ".kafka_cleanshutdown").exists(), "the next start recovers the log that couldn't be closed"
     crash(again)
 
     log = opened(tmp_path).logs[IDS[0], 0]

@@ -1,4 +1,5 @@
-"""Moves between log directories: nothing lost or changed, whatever happens to the log, and wherever the move stops."""
+"""Moves between log directories lose and change nothing, whatever happens to the log, and wherever the move is
+stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.log.checkpoints import render_offsets
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
@@ -21,6 +21,7 @@ from ottla.broker.log.future import FutureLog, Pass
 from ottla.broker.log.log import Log
 from ottla.broker.log.moves import Moves
 from ottla.protocol.received import Buffer
+from ottla.storage.checkpoints import render_offsets
 from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill
 
 TOPIC_ID = UUID(int=77)
@@ -30,7 +31,7 @@ UNLIMITED = 1 << 62
 
 
 class Directories:
-    """Two log directories with one partition, in the first."""
+    """Two log directories; the first has one partition."""
 
     def __init__(self, folder: Path, disk: RealDisk | None = None) -> None:
         self.one, self.two = str(folder / "one"), str(folder / "two")
@@ -59,7 +60,7 @@ class Directories:
 
 
 def state_of(log: Log) -> object:
-    """All that a log knows."""
+    """The whole state of a log."""
     segments = [
         (s.base_offset, s.size, s.largest(), list(s.offsets.entries()), list(s.times.entries())) for s in log.segments
     ]
@@ -68,11 +69,11 @@ def state_of(log: Log) -> object:
 
 
 def lived(log: Log) -> None:
-    """A log with a history: several segments, leaders and producers; a start that isn't its first offset."""
+    """Gives a log a history: several segments, leaders and producers, and a log start offset above its first offset."""
     fill(log, 60)
     for sequence in range(20):
         append(log, batch_of([b"p"], producer=(7, 0, sequence)), epoch=1 + sequence // 10)
-    log.epochs.assign(5, log.log_end_offset)  # a leader that wrote nothing
+    log.epochs.assign(5, log.log_end_offset)  # a leader that appended nothing
     fill(log, 40, start=60)
     log.delete_records_before(10)
     assert len(log.segments) > 3
@@ -120,7 +121,7 @@ def test_moving_to_where_it_is_does_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_log_changes_while_it_is_copied(tmp_path: Path, seed: int) -> None:
-    """After each pass something happens to the log; the copy catches up all the same."""
+    """Something changes the log after each pass, and the copy still catches up."""
     directories = Directories(tmp_path)
     log = directories.log
     lived(log)

@@ -1,4 +1,4 @@
-"""A checkpoint's line about a log that is gone says nothing about one that was made since under the same name."""
+"""A checkpoint's line about a deleted log isn't taken for the line of a newer log with the same name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.log import names
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.creation import NewLog
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.offset_files import OffsetFiles
+from ottla.storage import names
 from tests.unit.broker.log.workbench import contents, crash, fill, open_directories
 
 EARLIER, LATER, KEPT = UUID(int=1), UUID(int=2), UUID(int=3)

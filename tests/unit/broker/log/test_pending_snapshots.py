@@ -1,4 +1,4 @@
-"""Snapshots of the producers are written by the sync after a roll, as of the roll, and never where they are stale."""
+"""Snapshots of the producers are written by the sync after a roll, with the state at the roll; stale ones never are."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.log import pending_snapshot
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
-from ottla.broker.log.producers import Producers, read_snapshot
+from ottla.broker.log.producers import Producers
 from ottla.protocol.batches import BatchHeader
+from ottla.storage.producer_snapshot import read_snapshot, snapshot_pieces
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
 SMALL = LogConfig(segment_bytes=4096, index_interval_bytes=256, file_delete_delay_ms=0)
@@ -37,11 +37,11 @@ def snapshot_files(bench: Workbench) -> list[int]:
 def known(bench: Workbench, offset: int) -> dict[int, int]:
     """The last sequence of each producer in a snapshot file."""
     data = (bench.path / f"{offset:020d}.snapshot").read_bytes()
-    return {producer_id: entry.last_sequence for producer_id, entry in read_snapshot(data)}
+    return {entry.producer_id: entry.last_sequence for entry in read_snapshot(data)}
 
 
 class GatedDisk(RealDisk):
-    """Holds the writers of snapshots until they may go on."""
+    """Holds threads that have written a snapshot until they may go on."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -67,7 +67,7 @@ def test_a_roll_writes_no_snapshot_itself(tmp_path: Path) -> None:
     pending.run()
     log.flushed(pending)
     assert (snapshot_files(bench), log.snapshots) == ([3], [3])
-    assert known(bench, 3) == {1: 2}  # as of the roll, not as of the sync
+    assert known(bench, 3) == {1: 2}  # the state at the roll, not at the sync
     assert log.producers.get(1).last_sequence == 5  # type: ignore[union-attr]
 
 
@@ -102,7 +102,7 @@ def test_what_is_frozen_stays_as_it_was_also_after_a_truncation() -> None:
 
 
 def test_many_producers_dont_hold_a_roll(tmp_path: Path) -> None:
-    """The roll copies no state: what it does for a producer is nothing. Measured against the file itself."""
+    """The roll copies no producer's state. It is measured against writing the snapshot itself."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
     for producer in range(20_000):
@@ -119,7 +119,7 @@ def test_many_producers_dont_hold_a_roll(tmp_path: Path) -> None:
 
 
 def test_many_producers_are_written_while_the_loop_turns(tmp_path: Path) -> None:
-    """Between two pieces the thread gives the interpreter to the event loop."""
+    """The thread lets the event loop run after each piece."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
     for producer in range(20_000):
@@ -169,7 +169,7 @@ def test_a_truncation_while_a_snapshot_is_written_leaves_no_stale_one(tmp_path: 
 
 
 def test_a_truncation_after_a_snapshot_was_written_removes_it(tmp_path: Path) -> None:
-    """The thread has written the file, and the event loop hasn't heard of it yet."""
+    """The thread has written the file, but the event loop doesn't know it yet."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
     for sequence in range(6):
@@ -196,7 +196,7 @@ def test_a_roll_at_the_same_offset_after_a_truncation_has_its_own_snapshot(tmp_p
     assert disk.reached.wait(60)
     log.truncate_to(3)
     for sequence in range(3):
-        produce(log, 2, sequence)  # another history up to the same offset
+        produce(log, 2, sequence)  # another history, up to the same offset
     log.roll()
     disk.may_go_on.set()
     log.flush()
@@ -226,18 +226,18 @@ def test_a_log_that_is_given_up_writes_into_no_other(tmp_path: Path) -> None:
 
 
 def test_a_move_while_a_snapshot_is_written_leaves_it_behind(tmp_path: Path) -> None:
-    """The next sync once looked for it in the new directory, and took that for failed."""
+    """Earlier, the next sync looked for the snapshot in the new directory, and took its absence for a failure."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
     for sequence in range(60):
         produce(log, 1, sequence)
     flush = log.begin_flush()
-    flush.run()  # has written what the log doesn't know to be there yet
+    flush.run()  # has written a snapshot that the log doesn't know yet
     written = set(snapshot_files(bench))
     assert written - set(log.snapshots)
     there = tmp_path / "elsewhere" / bench.path.name
     shutil.copytree(bench.path, there, ignore=shutil.ignore_patterns("*.snapshot"))
-    log.moved(log._services, str(there), log.recovery_point)
+    log.moved(log.services, str(there), log.recovery_point)
     assert not written & set(log.snapshots)
     log.flushed(flush)
     produce(log, 1, 60)
@@ -319,7 +319,7 @@ def test_pieces_are_small() -> None:
     for producer in range(1_000):
         for sequence in range(6):
             producers.update(header(producer, sequence), sequence, 1000)
-    pieces = list(pending_snapshot.snapshot_pieces(producers.freeze()))
+    pieces = list(snapshot_pieces(producers.freeze().items()))
     assert [piece.producer_count for piece in pieces] == [100] * 10
     assert max(len(piece.entries) + len(piece.earlier) for piece in pieces) < 25_000
     restored = Producers()

@@ -1,4 +1,4 @@
-"""Recovery keeps the longest valid prefix, whatever happened to the files, and doing it twice changes nothing."""
+"""Recovery keeps the longest valid prefix, whatever happened to the files; recovering a second time changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.log import recovery
+from ottla.broker.log import segment_recovery
 from ottla.broker.log.config import LogConfig
 from ottla.protocol.batches import BatchHeader, assign, iterate_headers, read_header
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
@@ -37,7 +37,7 @@ def copied(bench: Workbench, target: Path) -> Workbench:
 
 
 def valid_prefix(bench: Workbench) -> list[BatchHeader]:
-    """The batches before the first byte that isn't part of a valid one, found in the plainest way."""
+    """The batches before the first byte that isn't part of a valid one, found by a simple scan."""
     found: list[BatchHeader] = []
     for name, data in bench.files(".log").items():
         position, base = 0, int(name[:20])
@@ -179,7 +179,7 @@ def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path) -> Non
 
 
 def test_a_segment_that_does_not_follow_goes(tmp_path: Path) -> None:
-    """A loss of power took the end of a segment, and left the empty one after it."""
+    """A loss of power took the end of a segment, and left the empty segment after it."""
     bench = Workbench(tmp_path / "a", config=LogConfig(segment_bytes=1 << 20))
     log = bench.log()
     fill(log, 10)
@@ -201,7 +201,7 @@ def test_a_segment_that_does_not_follow_goes(tmp_path: Path) -> None:
 
 
 def test_a_truncation_that_a_loss_of_power_undid(tmp_path: Path) -> None:
-    """The old tail is back, and the segment that was begun where it had been cut is there too."""
+    """After a loss of power the old tail is back, and so is the segment that began at the truncation."""
     bench = Workbench(tmp_path / "a", config=LogConfig(segment_bytes=1 << 20, index_interval_bytes=200))
     log = bench.log()
     fill(log, 20)
@@ -214,17 +214,17 @@ def test_a_truncation_that_a_loss_of_power_undid(tmp_path: Path) -> None:
     log.active.write_out()
     for name, content in old.items():
         (bench.path / name).write_bytes(content)
-    for recovery_point in (cut, end, end + 100):  # the checkpoint may be from before the truncation
+    for recovery_point in (cut, end, end + 100):  # the checkpoint may be older than the truncation
         again = copied(bench, tmp_path / f"b{recovery_point}")
         found = again.open(clean=False, recovery_point=recovery_point)
         assert contents(found.log) == whole
         assert found.log.log_end_offset == end
         assert len(found.log.segments) == 1
-        assert not again.files(".snapshot"), "one is left of a segment that is gone, with what that one's end knew"
+        assert not again.files(".snapshot"), "a snapshot of a removed segment is left"
 
 
 def test_what_compaction_took_is_no_hole_below_the_recovery_point(tmp_path: Path) -> None:
-    """Apache Kafka, whose directory may have been adopted, leaves segments that don't touch."""
+    """Apache Kafka, whose directory may have been adopted, leaves segments with gaps between them."""
     bench = sample(tmp_path / "a")
     log = bench.log()
     end = log.log_end_offset
@@ -233,7 +233,7 @@ def test_what_compaction_took_is_no_hole_below_the_recovery_point(tmp_path: Path
     second.file.truncate(last)
     found = bench.open(clean=False, recovery_point=end).log
     assert (found.log_end_offset, len(found.segments)) == (end, len(log.segments))
-    (bench.path / f"{log.segments[0].base_offset:020d}.index").unlink()  # then all of them are read
+    (bench.path / f"{log.segments[0].base_offset:020d}.index").unlink()  # without it, all segments are read
     assert bench.open(clean=False, recovery_point=end).log.log_end_offset == end
     assert bench.open(clean=True).log.log_end_offset == end
 
@@ -258,7 +258,7 @@ def test_an_epoch_whose_first_batches_were_compacted_keeps_its_start(tmp_path: P
         assign(batch, 0, offset, epoch)
         log.epochs.assign(epoch, offset - 3)
         log.append_replicated(batch, [(0, read_header(batch))])
-    log.flush()  # as before a compaction
+    log.flush()  # a compaction flushes first
     assert bench.log(clean=False).epochs.entries == [(0, 2), (1, 6)]
 
 
@@ -288,14 +288,14 @@ def test_an_end_below_the_start_begins_anew_there(tmp_path: Path) -> None:
 
 
 def test_planted_bug_a_recovery_without_crc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle of `test_any_damaged_byte` notices a recovery that doesn't look at CRCs."""
+    """The oracle of `test_any_damaged_byte` notices a recovery that doesn't check CRCs."""
     bench = sample(tmp_path / "a")
     name = min(bench.files(".log"))
     content = bytearray((bench.path / name).read_bytes())
     content[100] ^= 1
     (bench.path / name).write_bytes(content)
     expected = [header.base_offset for header in valid_prefix(bench)]
-    monkeypatch.setattr(recovery, "crc_valid", lambda *_: True)
+    monkeypatch.setattr(segment_recovery, "crc_valid", lambda *_: True)
     bench.open(clean=False)
     assert offsets(bench) != expected
 

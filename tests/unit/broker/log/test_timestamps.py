@@ -1,4 +1,4 @@
-"""Looking records up by time while the log changes."""
+"""Lookups by time while the log changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
-BATCHES = 600  # each has an entry in the indexes, so that a search looks at their first and last one
+BATCHES = 600  # each has an entry in the indexes, so a search reads the first and the last one
 KEPT = 50
 
 
@@ -38,7 +38,7 @@ def filled(folder: Path) -> Log:
 def test_a_truncation_during_a_lookup_by_time_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_up: Callable[[Log], Any], expected: int | None
 ) -> None:
-    """The thread read beyond the end that an index had by then, and its client was cut off."""
+    """Earlier, the thread read beyond the index's new end, and its client was cut off."""
     log = filled(tmp_path)
     search = TimeIndex._count_stored
     cut: list[int] = []

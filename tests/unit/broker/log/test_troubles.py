@@ -1,4 +1,5 @@
-"""What fails for one log: it leaves no file behind, is tried again where that may help, and ends nobody else's care."""
+"""A duty that fails for one log leaves no file behind, is repeated if that may help, and doesn't stop the other logs'
+duties."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def logs(tmp_path: Path) -> LogDirectories:
 
 
 def log_of(logs: LogDirectories, index: int, config: LogConfig = CONFIG) -> Log:
-    """A hundred records of five keys, in many segments."""
+    """A log with a hundred records of five keys, in many segments."""
     log = logs.open_or_create("t", index, UUID(int=1), config)
     for number in range(100):
         base = log.log_end_offset
@@ -60,7 +61,7 @@ def compactor_of(logs: LogDirectories) -> Compactor:
 
 
 def compacting(compactor: Compactor, until: Callable[[], bool]) -> None:
-    """Runs the compactor until something has happened."""
+    """Runs the compactor until the condition is true."""
 
     async def main() -> None:
         running = asyncio.create_task(compactor.run())
@@ -79,7 +80,7 @@ def left_behind(log: Log) -> list[str]:
 
 @contextmanager
 def a_file_size_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No process of this one's may write more into a file than a batch or two."""
+    """Limits files that this process and its children write to the size of a batch or two."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
@@ -90,7 +91,7 @@ def a_file_size_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def a_killer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Children are killed when they have begun to write."""
+    """Kills each child process as soon as it is started."""
     start = subprocess.Popen
 
     def killed(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -124,7 +125,7 @@ def test_a_compaction_that_failed_leaves_no_file_and_is_tried_again(
     counts = logs.troubles.counts
     with failing(monkeypatch), caplog.at_level(logging.ERROR):
         compacting(compactor, lambda: counts["compaction"] >= 2 and not left_behind(log))
-    assert len(caplog.records) == 1, "it is said once, not each time"
+    assert len(caplog.records) == 1, "it is logged once, not each time"
     assert log.compacted_to == 0
     assert compactor.uncleanable() == []
     compacting(compactor, lambda: log.compacted_to > 0)
@@ -153,7 +154,7 @@ def test_a_compaction_on_a_full_disk_leaves_no_file_and_is_tried_again(
 
 
 class NoRoomForNames(RealDisk):
-    """A disk that gives files of segments `left` other names, and then has no room for longer ones."""
+    """A disk that renames `left` more files of segments, and then has no room for longer names."""
 
     left = 10**6
 
@@ -169,7 +170,7 @@ class NoRoomForNames(RealDisk):
 def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_record(
     tmp_path: Path, renamed: int
 ) -> None:
-    """The log went on, and believed in files that had other names by then."""
+    """Earlier, the broker continued with this log, and believed in files that had been renamed."""
     disk = NoRoomForNames()
     path = tmp_path / "data"
     logs = LogDirectories([str(path)], lambda: NOW_MS, ALONE, disk=disk)
@@ -193,7 +194,7 @@ def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_
 def test_retention_without_room_for_longer_names_fails_no_directory_and_goes_on_later(
     tmp_path: Path, renamed: int
 ) -> None:
-    """A full disk ended the broker in the very duty that would have made room, at each start anew."""
+    """Earlier, a full disk ended the broker in the very duty that would have made room, and so at each start."""
     disk = NoRoomForNames()
     logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, ALONE, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)
@@ -285,13 +286,13 @@ def test_one_unexpected_error_ends_no_other_logs_care(
     duty: str,
     method: str,
 ) -> None:
-    """It is said once, counted each time, and the round goes on."""
+    """The error is logged once and counted each time, and the round goes on."""
     strange = log_of(logs, 0)
     log_of(logs, 1)
     seen: list[Log] = []
 
     def failing(log: Log, *arguments: Any) -> tuple[()]:
-        """It has nothing to do for the others."""
+        """Fails for the strange log; does nothing for the others."""
         if log is strange:
             raise ZeroDivisionError("an index that can't be")
         seen.append(log)
@@ -321,7 +322,7 @@ def test_one_unexpected_error_ends_no_other_logs_care(
 
 
 def test_one_unexpected_error_ends_no_other_logs_closing(logs: LogDirectories, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does its directory count as cleanly stopped."""
+    """The log's directory doesn't count as cleanly stopped either."""
     strange, sound = log_of(logs, 0), log_of(logs, 1)
     close = Log.close
 
@@ -369,7 +370,7 @@ def test_a_deleted_file_that_cant_be_removed_is_tried_again(tmp_path: Path, capl
 
 
 def test_a_small_file_that_cant_be_replaced_leaves_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots have names of their own each: what is left of one takes room until the next start."""
+    """Each snapshot has a name of its own, so a temporary file of one would take room until the next start."""
     path = tmp_path / f"{7:020d}.snapshot"
 
     def full(descriptor: int) -> None:

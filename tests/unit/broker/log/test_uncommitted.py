@@ -1,4 +1,4 @@
-"""What a stopped broker's log holds of open and aborted transactions is found: by snapshot, index and batches."""
+"""Finds open and aborted transactions in the log of a stopped broker: by snapshot, index and batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Step = tuple[str, int]
 
 
 def written(folder: Path, steps: Sequence[Step], *, clean: bool) -> Log:
-    """A log of ("data" | "plain" | "commit" | "abort", producer id), each one record; with a snapshot at its end."""
+    """A log of one record for each step (kind, producer id), with a snapshot at its end. Kinds: "data", "plain",
+    "commit", "abort"."""
     bench = Workbench(folder)
     log = bench.log()
     sequences: dict[int, int] = {}
@@ -62,7 +63,7 @@ def test_open_transactions_are_found(tmp_path: Path, steps: list[Step], found: U
     before = written(tmp_path / "t-0", steps, clean=clean)
     files = {path.name: path.read_bytes() for path in Path(before.directory).iterdir()}
     assert uncommitted(RealDisk(), before.directory) == found
-    assert {path.name: path.read_bytes() for path in Path(before.directory).iterdir()} == files, "nothing is touched"
+    assert {path.name: path.read_bytes() for path in Path(before.directory).iterdir()} == files, "no file is changed"
 
 
 def test_aborted_ones_after_the_last_snapshot_are_found_in_the_batches(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The care of a log with much of something leaves the event loop to others: it is measured in work for each turn."""
+"""The upkeep of a log with many segments or producers leaves turns to the event loop; the work of each turn is
+measured."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def work_per_turn(
     work: Callable[[], int],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[int]:
-    """How much was done in each turn of the event loop."""
+    """The work done in each turn of the event loop."""
 
     async def scene() -> list[int]:
         duty = asyncio.ensure_future(upkeep())
@@ -131,7 +132,7 @@ def test_a_compaction_goes_no_further_after_a_truncation_between_two_turns(
 
     work_per_turn(compaction(logs, many), lambda: 0, truncate)
     assert many.log_end_offset == 200
-    assert many.compacted_to == 0, "it is compacted again"
+    assert many.compacted_to == 0, "the log will be compacted again"
     assert many.segments[0].base_offset == 0
     assert append(many, batch_of([b"x"])) == 200
     assert not list(Path(many.directory).glob("*.cleaned"))
@@ -139,7 +140,7 @@ def test_a_compaction_goes_no_further_after_a_truncation_between_two_turns(
 
 
 def with_producers(logs: LogDirectories, count: int) -> Log:
-    """A log to compact that so many producers have written to."""
+    """A log to compact, to which this number of producers has written."""
     log = many_segments(logs)
     for producer in range(count):
         log.producers.update(BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, producer, 0, 0, 1), producer, NOW_MS)
@@ -149,10 +150,10 @@ def with_producers(logs: LogDirectories, count: int) -> Log:
 def test_the_producers_of_a_compacted_log_are_looked_at_in_no_turn(
     log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were listed and written down on the event loop: 100,000 of them held it for 385 ms."""
+    """Earlier, the event loop listed and wrote the producers: 100,000 of them held it for 385 ms."""
     logs, _ = log
     many = with_producers(logs, 2_000)
-    looked_at: dict[int, int] = {}  # by thread
+    looked_at: dict[int, int] = {}  # by thread: how many producers it has read
     items = FrozenProducers.items
 
     def counted(producers: FrozenProducers) -> Iterator[Any]:
@@ -169,7 +170,7 @@ def test_the_producers_of_a_compacted_log_are_looked_at_in_no_turn(
 
 
 def test_a_compaction_of_many_producers_log_has_no_turn_of_much_work(log: tuple[LogDirectories, Log]) -> None:
-    """By the CPU time of the event loop's thread, which no other process adds to."""
+    """Measured by the CPU time of the event loop's thread, to which other processes add nothing."""
     logs, _ = log
     many = with_producers(logs, 50_000)
     began = time.thread_time()
@@ -192,7 +193,8 @@ def test_a_compaction_of_many_producers_log_has_no_turn_of_much_work(log: tuple[
 def test_a_job_of_many_producers_is_written_down_while_the_loop_turns(
     log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two pieces the thread gives the interpreter to the event loop: JSON of all would keep it to the end."""
+    """The thread lets the event loop run after each piece. JSON of all producers at once would hold the interpreter to
+    its end."""
     logs, _ = log
     many = with_producers(logs, 20_000)
     sizes: list[int] = []
@@ -218,7 +220,7 @@ def test_a_job_of_many_producers_is_written_down_while_the_loop_turns(
 def test_what_to_compact_next_is_chosen_in_turns_that_look_at_few_producers(
     log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of a log's producers may have an open transaction, up to which it may be compacted."""
+    """Each producer may have an open transaction, which bounds what may be compacted."""
     logs, _ = log
     for number in range(40):
         one = logs.open_or_create("few", number, UUID(int=10), COMPACTED)
@@ -284,7 +286,7 @@ def test_retention_goes_on_after_a_truncation_between_two_turns(log: tuple[LogDi
 def test_retention_asks_no_segment_that_stays_for_its_age(
     log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart the age is read from the segment's time index: a read from the disk for each."""
+    """After a restart a segment's age is read from its time index, which is a read from the disk for each segment."""
     logs, many = log
     for number in range(200):
         append(many, batch_of([b"%d" % number * 20], timestamp=NOW_MS))

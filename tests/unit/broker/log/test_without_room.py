@@ -1,4 +1,5 @@
-"""Logs that are opened when there is room: each as it is when its turn comes, and until it worked."""
+"""Logs that are opened when there is room: one after the other, each as it is when its turn comes, and again until it
+works."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ FIRST, SECOND = (UUID(int=1), 0), (UUID(int=2), 0)
 
 
 class Scene:
-    """Two logs; `work` is what the thread does for the log in a directory."""
+    """Two logs. `work` runs in the thread for the log in a directory."""
 
     def __init__(self, work: Callable[[str], Any]) -> None:
         self.logs = WithoutRoom()
@@ -47,8 +48,8 @@ class Scene:
 
 
 def test_one_whose_directory_may_be_another_logs_by_now_is_not_opened() -> None:
-    """Its topic was deleted and made anew while the thread was at work in another directory: recovery removed the files
-    of the log that was served by then."""
+    """The topic was deleted and created anew while the thread worked in another directory. Earlier, recovery removed
+    the files of the new log, which was served by then."""
 
     def work(directory: str) -> str:
         if directory == "/d/1":
@@ -88,7 +89,8 @@ def test_a_moment_without_descriptors_or_memory_passes(error: Exception, monkeyp
 
 
 def test_one_after_the_other_and_nobody_else_waits_in_a_thread() -> None:
-    """A volume that is full and has room by turns: each turn parked one of the threads that sync logs."""
+    """A volume becomes full and has room by turns. Earlier, each time one more of the threads that sync logs was
+    blocked."""
     may = threading.Event()
 
     def work(directory: str) -> str:

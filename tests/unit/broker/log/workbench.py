@@ -1,4 +1,4 @@
-"""What the tests of the log share: a log directory with a clock of its own, and batches to put into it."""
+"""Shared by the tests of the log: a log directory with a clock of its own, and batches to append."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ALONE = Owner(
     room_again=lambda: None,
     none_left=lambda: None,
 )
-"""Log directories that no broker hears of; all that they hold is committed."""
+"""The owner of log directories without a broker: all their records are committed."""
 
 
 @dataclass
 class Workbench:
-    """One partition's directory."""
+    """The directory of one partition, with its log's surroundings."""
 
     path: Path
     config: LogConfig = field(default_factory=lambda: LogConfig(segment_bytes=4096, index_interval_bytes=256))
@@ -96,7 +96,7 @@ def open_directories(
     node_id: int = 1,
     owner: Owner = ALONE,
 ) -> LogDirectories:
-    """A broker's log directories, opened, whose clock stands at 5 s."""
+    """A broker's opened log directories; their clock stands at 5 s."""
     logs = LogDirectories([str(path) for path in paths], lambda: 5000, owner, disk=disk)
     logs.open(cluster_id, node_id, lambda topic: config)
     return logs
@@ -104,8 +104,7 @@ def open_directories(
 
 def crash(logs: LogDirectories) -> None:
     """The process that has these log directories ends without a word: another one may open them."""
-    for home in logs._homes.values():
-        home.lock = None
+    logs._homes.release()
 
 
 def batch_of(
@@ -116,7 +115,7 @@ def batch_of(
     producer: tuple[int, int, int] | None = None,
     codec: int = 0,
 ) -> bytearray:
-    """An unplaced batch; `producer` is (id, epoch, base sequence)."""
+    """A batch without an offset; `producer` is (id, epoch, base sequence)."""
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     items = [Record(index, timestamp + index, key, value) for index, value in enumerate(values)]
     made = build_batch(items, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
@@ -124,7 +123,7 @@ def batch_of(
 
 
 def append(log: Log, batch: bytearray, epoch: int = 0) -> int:
-    """Appends as a leader does; the base offset."""
+    """Appends as a leader does; returns the base offset."""
     base = log.log_end_offset
     assign(batch, 0, base, epoch)
     log.append(batch, read_header(batch), base, epoch)
@@ -160,8 +159,9 @@ def contents(log: Log, start: int | None = None, max_bytes: int = 700) -> list[t
 
 
 def write_sample(path: Path) -> Path:
-    """A partition's directory with all that a log may hold, for tools that read Kafka's files: several segments, every
-    codec, idempotent batches, leader epochs, append time, tombstones, compacted and empty batches, a clean end."""
+    """Writes a partition's directory with everything that a log can have, for tools that read Kafka's files: several
+    segments, every codec, idempotent batches, leader epochs, append time, tombstones, compacted and empty batches, a
+    clean end."""
     bench = Workbench(path, config=LogConfig(segment_bytes=6000, index_interval_bytes=500, delete_retention_ms=1))
     log = bench.log()
     sequence = 0

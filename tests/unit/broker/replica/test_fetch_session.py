@@ -1,4 +1,4 @@
-"""The follower's side of a fetch session together with the leader's: both have the same idea of what is fetched."""
+"""The follower's and the leader's side of a fetch session together: both know the same partitions and positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Leader:
         self.session: FetchSession | None = None
 
     def serve(self, request: Request) -> tuple[int, int, dict[tuple[bytes, int], int]]:
-        """(error, session id, offset by partition as the leader reads them)."""
+        """(error, session id, the offset that the leader would read for each partition)."""
         session_id, epoch = request.session
         asked = [FetchPartition(*key, where.offset, 1) for key, where in request.asked.items()]
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -79,7 +79,7 @@ def test_both_sides_have_the_same_idea_whatever_happens(history, slots):
                 follower.unheard((TOPIC, index))
             case "exchange":
                 exchange(follower, leader)
-            case "lose":  # the request arrives, its answer doesn't
+            case "lose":  # the request arrives, but its answer is lost
                 leader.serve(follower.request())
                 follower.begin_anew()
             case "restart":
@@ -97,7 +97,7 @@ def test_only_changes_are_sent() -> None:
     assert len(exchange(follower, leader).asked) == 1000
     assert exchange(follower, leader).asked == {}
     follower.want((TOPIC, 7), position(1))
-    follower.want((TOPIC, 8), position(0))  # as it was
+    follower.want((TOPIC, 8), position(0))  # unchanged
     follower.drop((TOPIC, 9))
     request = exchange(follower, leader)
     assert (request.asked, list(request.forgotten)) == ({(TOPIC, 7): position(1)}, [(TOPIC, 9)])
@@ -117,7 +117,7 @@ def test_what_went_by_is_asked_and_told_again() -> None:
     assert told == [1]
     follower.unheard((TOPIC, 2))
     follower.drop((TOPIC, 2))
-    follower.want((TOPIC, 2), position(0))  # as the leader has it, and yet not heard of
+    follower.want((TOPIC, 2), position(0))  # the position that the leader knows, but whose answer wasn't heard
     assert exchange(follower, leader).asked == {(TOPIC, 2): position(0)}
     assert exchange(follower, leader).asked == {}
 
@@ -148,6 +148,6 @@ def test_without_a_session_nobody_is_named_first_for_ever() -> None:
     for offset in range(1, 7):
         first = next(iter(session.request().asked))
         served.append(first[1])
-        assert session.answered(0, 0), "the leader has no room for a session"
-        session.want(first, position(offset))  # it had more than fits into an answer
+        assert session.answered(0, 0), "the answer of a leader without room for a session"
+        session.want(first, position(offset))  # this partition had more records than fit into an answer
     assert served == [0, 1, 2, 0, 1, 2]

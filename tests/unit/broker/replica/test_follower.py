@@ -1,6 +1,6 @@
-"""A follower's decisions, carried out on model logs with any history of leaders, clean and unclean.
+"""A follower's decisions, applied to model logs with any history of leaders, clean and unclean.
 
-The twin knows both logs and compares them offset by offset; the follower sees epochs and answers only.
+The twin knows both logs and compares them offset by offset; the follower sees only epochs and answers.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class NoDisk:
 
 
 def header(base: int, count: int, epoch: int, writer: int = -1) -> BatchHeader:
-    """`writer` makes batches that different leaders wrote differ in what the twin compares."""
+    """A batch header. `writer` (the producer id) lets the twin tell apart batches that different leaders wrote."""
     return BatchHeader(base, 49, epoch, 2, 0, 0, count - 1, -1, -1, writer, -1, -1, count)
 
 
 @dataclass
 class Model:
-    """A replica: its batches in order, its epochs, its ends."""
+    """A replica: its batches in order, its epochs, its log start and log end offset."""
 
     batches: list[BatchHeader] = field(default_factory=list)
     start: int = 0
@@ -94,7 +94,7 @@ class Model:
         }
 
     def answer(self, offset: int, last_epoch: int, batches_max: int) -> Told:
-        """As a leader's Fetch answers a follower."""
+        """A leader's answer to a follower's Fetch."""
         if last_epoch >= 0:
             epoch, end = self.epochs.end_offset_for(last_epoch, self.end)
             if end < 0:
@@ -108,7 +108,7 @@ class Model:
 
 
 def shared_end(leader: Model, follower: Model) -> int:
-    """The twin: up to where both logs, whole from 0 on, are alike, offset by offset."""
+    """The twin: the offset up to which both logs, complete from 0 on, are equal."""
     theirs, ours = leader.offsets(), follower.offsets()
     offset = 0
     while offset < min(leader.end, follower.end) and theirs.get(offset) == ours.get(offset):
@@ -136,7 +136,7 @@ def carry_out(follower: Model, decision: Decision, leader: Model) -> None:
 
 @dataclass
 class Cluster:
-    """Three replicas and their history: `elect` makes any of them the leader, whatever it lacks."""
+    """Three replicas and their history. `elect` makes any of them the leader, whatever records it lacks."""
 
     replicas: list[Model] = field(default_factory=lambda: [Model() for _ in range(3)])
     leader: int = 0
@@ -152,7 +152,7 @@ class Cluster:
         leader.append(header(leader.end, count, self.epoch, self.leader))
 
     def copy(self, replica: int, rounds: int) -> None:
-        """A few fetches, which may end in the middle of anything."""
+        """Some fetches; the history may end in the middle of a truncation."""
         if replica == self.leader:
             return
         leader, follower = self.replicas[self.leader], self.replicas[replica]
@@ -182,7 +182,8 @@ def run(history: list[tuple]) -> Cluster:
 
 
 def converge(cluster: Cluster, replica: int, batches_max: int) -> int:
-    """Fetches until nothing changes, and compares; the lowest end that the follower had on the way."""
+    """Fetches until nothing changes, and compares the logs. Returns the lowest log end offset that the follower had
+    meanwhile."""
     leader, follower = cluster.replicas[cluster.leader], cluster.replicas[replica]
     lowest = follower.end
     for _ in range(2 * cluster.epoch + len(leader.batches) + 5):
@@ -195,7 +196,8 @@ def converge(cluster: Cluster, replica: int, batches_max: int) -> int:
     theirs = {offset: written for offset, written in leader.offsets().items() if offset >= follower.start}
     assert follower.end == leader.end
     assert follower.offsets() == theirs
-    assert follower.start >= leader.start  # one that has deleted more than its new leader doesn't fetch it again
+    # a follower that has deleted more than its new leader doesn't fetch those records again
+    assert follower.start >= leader.start
     return lowest
 
 
@@ -233,12 +235,12 @@ def test_each_round_goes_back_by_one_epoch_where_leaders_took_turns_without_copy
 def test_kafkas_three_cases_of_a_truncation() -> None:
     epochs = LeaderEpochs(cast(Disk, NoDisk()), "")
     held = Held(0, 100, 7, epochs)
-    assert truncation_point(held, 3, 40) == 40  # no epochs are known here
+    assert truncation_point(held, 3, 40) == 40  # the follower knows no epochs
     for epoch, start in ((2, 0), (5, 50), (7, 80)):
         epochs.assign(epoch, start)
-    assert truncation_point(held, 5, 60) == 60  # both know it: the lower end
+    assert truncation_point(held, 5, 60) == 60  # both know the epoch: the lower of the two ends
     assert truncation_point(held, 5, 95) == 80
-    assert truncation_point(held, 6, 95) == 80  # not known here: where the one before it ended
+    assert truncation_point(held, 6, 95) == 80  # the follower doesn't know the epoch: the end of the epoch before
     assert truncation_point(held, 4, 60) == 50
 
 
@@ -284,11 +286,12 @@ def test_a_batch_that_begins_below_the_end_is_taken_where_there_is_nothing_to_ke
     headers = [(0, header(10, 5, 1))]
     empty, filled = Held(12, 12, -1, Model().epochs), Held(3, 12, 1, Model().epochs)
     assert decide(empty, Told(0, 15, 12, None, headers)) == Append(headers, 15, 12, 10)
-    assert decide(filled, Told(0, 15, 12, None, headers)) == Append(headers, 15, 12, 10)  # all of it was deleted there
+    # the leader has deleted all of the follower's records
+    assert decide(filled, Told(0, 15, 12, None, headers)) == Append(headers, 15, 12, 10)
     assert decide(filled, Told(0, 15, 11, None, headers)) == Pause(ErrorCode.corrupt_message, False)
 
 
-# ---- bytes
+# ---- the bytes of batches
 
 
 def batch(base: int, count: int, epoch: int) -> bytearray:
@@ -321,7 +324,7 @@ def test_a_later_epoch_ends_an_answer() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_one_wrong_byte_is_noticed_wherever_the_crc_covers_it(place, flip):
     data = batch(0, 2, 3)
-    at = 16 + place % (len(data) - 16)  # magic, CRC, and what it covers
+    at = 16 + place % (len(data) - 16)  # the magic, the CRC, and the bytes that it covers
     data[at] ^= flip
     with pytest.raises(CorruptBatch) as raised:
         whole_batches(data, 3, 0)
@@ -339,7 +342,7 @@ def test_one_wrong_byte_is_noticed_wherever_the_crc_covers_it(place, flip):
     ids=["content", "magic", "length"],
 )
 def test_what_a_leader_sends_damaged_has_an_offset(at: int, flip: int, reason: str) -> None:
-    """Only a name of an error was said, without a place."""
+    """Earlier, the message had only the error's name, without the offset."""
     data = batch(10, 2, 3) + batch(12, 3, 3)
     data[len(batch(10, 2, 3)) + at] ^= flip
     with pytest.raises(CorruptBatch, match=reason) as raised:

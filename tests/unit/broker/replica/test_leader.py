@@ -1,4 +1,4 @@
-"""The leader's view: tables of the rules, and random histories against a twin that keeps every log."""
+"""The leader's view of its replicas: tables of the rules, and random histories against a twin that keeps every log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_who_joins_counts_from_the_proposal_on_and_until_its_outcome_is_known() 
     assert not state.has_committed(1, 7)
     state.proposed((0, 1))
     assert state.advance(6, 10) == 6
-    state.proposed((0, 2))  # the first may still be written
+    state.proposed((0, 2))  # the first proposal may still be written
     assert state.maximal_isr == {0, 1, 2}
     state.refused()
     assert state.maximal_isr == {0}
@@ -68,7 +68,7 @@ def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
     assert state.fetched(1, 9, 4, 0, 10, 1.0)
     assert not state.fetched(1, 8, 10, 0, 10, 2.0)
     assert state.followers[1].end_offset == 4
-    assert not state.fetched(7, 1, 10, 0, 10, 2.0), "not a replica"
+    assert not state.fetched(7, 1, 10, 0, 10, 2.0), "broker 7 isn't a replica"
 
 
 def test_a_fetch_of_no_registration_counts_for_nothing() -> None:
@@ -87,7 +87,7 @@ def test_who_keeps_up_with_the_end_as_it_was_at_the_fetch_before_is_caught_up() 
     state = leader()
     for replica in (1, 2):
         state.fetched(replica, 1, 0, 0, 0, 0.0)
-    for second in range(1, 100):  # the leader is always ten records ahead of what it sees asked for
+    for second in range(1, 100):  # each fetch asks for ten records less than the leader has by then
         state.fetched(1, 1, 10 * second, 0, 10 * second + 10, float(second))
     assert state.lagging(1000, 99.5, 30.0) == [2]
 
@@ -99,7 +99,7 @@ def test_who_asks_for_less_than_the_end_of_the_fetch_before_falls_behind() -> No
         state.fetched(1, 1, second, 0, 100 * second, float(second))
     assert state.lagging(4000, 40.0, 30.0) == [1]
     state.fetched(1, 1, 4000, 0, 4000, 41.0)
-    assert state.lagging(4000, 100.0, 30.0) == [], "whoever is at the end isn't behind, however long nothing came"
+    assert state.lagging(4000, 100.0, 30.0) == [], "a follower at the end isn't behind, however long ago its fetch"
 
 
 def test_a_member_that_never_showed_up_has_as_long_as_the_others() -> None:
@@ -111,7 +111,7 @@ def test_a_member_that_never_showed_up_has_as_long_as_the_others() -> None:
 def test_who_stands_still_is_not_thrown_in_and_out() -> None:
     state = LeaderState(0, (0, 1, 2), (0,), 0, 0.0)
     state.fetched(1, 7, 10, 0, 10, 1.0)
-    assert state.present(1, 10, 900.0, 30.0), "there is nothing to ask for"
+    assert state.present(1, 10, 900.0, 30.0), "there are no records to fetch"
     assert state.present(1, 20, 31.0, 30.0)
     assert not state.present(1, 20, 31.1, 30.0)
     assert not state.present(2, 20, 31.1, 30.0)
@@ -119,7 +119,7 @@ def test_who_stands_still_is_not_thrown_in_and_out() -> None:
     assert state.lagging(20, 90.0, 30.0) == []
     assert state.lagging(20, 90.1, 30.0) == [1]
     state.committed((0, 1, 2), (0, 1), 80.0)
-    assert state.lagging(20, 90.1, 30.0) == [1], "a member that stays one isn't caught up by that"
+    assert state.lagging(20, 90.1, 30.0) == [1], "a member that stays doesn't count as caught up by that"
 
 
 def test_replicas_come_and_go() -> None:
@@ -146,7 +146,7 @@ MOVES = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(MOVES)
 def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, object]]) -> None:
-    """The twin keeps each replica's end and every proposal that may have been written."""
+    """The twin keeps each replica's end, and every proposal that may have been written."""
     state = leader(replicas=(0, 1, 2, 3), isr=(0, 1))
     ends = {0: 0, 1: 0, 2: 0, 3: 0}
     isr = frozenset({0, 1})
@@ -158,11 +158,12 @@ def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, 
             ends[0] += value
         elif what == "fetch":
             assert isinstance(value, int)
-            state.fetched(value, 1, ends[value], 0, ends[0], 0.0)  # it asks from where it stands, then appends
+            # the follower asks from its own end, and then appends
+            state.fetched(value, 1, ends[value], 0, ends[0], 0.0)
             ends[value] = ends[0]
         elif what == "propose":
             assert isinstance(value, frozenset)
-            # only who may join is proposed; leaving is always possible
+            # only brokers that may join are proposed; leaving is always possible
             wished = frozenset({0}) | {r for r in value if r in isr or state.has_committed(r, high_watermark)}
             proposals.append(wished)
             state.proposed(wished)

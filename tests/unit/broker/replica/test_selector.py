@@ -1,4 +1,4 @@
-"""A table of who is sent where."""
+"""A table of consumers' racks and offsets, and of the replicas that they are sent to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administrators' changes whose outcome is unknown at first: all come to be, once, and nobody waits in vain."""
+"""Administrators' changes whose outcome is unknown at first: each is made once, and no request waits in vain."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, FaultyStore
 from tests.unit.waiting import until
 
-PATIENCE_S = 20.0  # far beyond what any of it takes: whoever waits for it waits in vain
+PATIENCE_S = 20.0  # far longer than any step takes, so a request that waits for it waits in vain
 
 
 class Cluster:
-    """Three brokers, a topic `t` with one partition on 1 and 2, and an administrator whose store fails as planned."""
+    """Three brokers, a topic `t` with one partition on brokers 1 and 2, and an administrator whose store fails as
+    planned."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self.store = store

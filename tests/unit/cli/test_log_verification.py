@@ -1,4 +1,4 @@
-"""Batches that are stored already and that no consumer gets past: found, named, and where to go on."""
+"""Finds stored batches that no consumer gets past, names them, and says at which offset to go on."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ottla.broker.log.config import LogConfig
-from ottla.broker.log.dump import UnknownFile
-from ottla.broker.log.verification import Fault, verify
+from ottla.cli.log_dump import UnknownFile
+from ottla.cli.log_verification import Fault, verify
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, read_header
 from ottla.protocol.codecs import Codec, compress_pieces
 from ottla.protocol.varints import read_varint
 from tests.fuzz.bad_batches import Case, all_cases
 from tests.fuzz.made_batches import record, seal
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, fill
+from tests.unit.examples import examples
 
 NOW_MS = time.time_ns() // 1_000_000
 STRUCTURAL = ("invalid_record", "unknown_server_error")
 
 
 def stored(folder: Path, *batches: bytes) -> tuple[Path, list[int]]:
-    """A partition that holds those between sound ones, as a leader that doesn't look appends them; their offsets."""
+    """A partition with these batches between sound ones, as a leader that doesn't check them appends them; and their
+    offsets."""
     bench = Workbench(folder, config=LogConfig(segment_bytes=1 << 30))
     log = bench.log()
     fill(log, 5)
@@ -37,13 +41,43 @@ def stored(folder: Path, *batches: bytes) -> tuple[Path, list[int]]:
     return folder, offsets
 
 
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    """A partition of several small segments with indexes."""
+    bench = Workbench(tmp_path / "t-0", config=LogConfig(segment_bytes=2000, index_interval_bytes=200))
+    log = bench.log()
+    fill(log, 60)
+    append(log, batch_of([b"last"], producer=(3, 1, 0)), epoch=4)
+    log.close()
+    return bench.path
+
+
+def test_a_sound_partition_has_no_faults(partition: Path) -> None:
+    assert list(verify(str(partition))) == []
+
+
+@given(data=st.data())
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_changed_byte_under_the_crc_or_in_an_index_is_found(partition: Path, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(sorted([*partition.glob("*.log"), *partition.glob("*.index")])))
+    content = path.read_bytes()
+    position = data.draw(st.integers(21 if path.suffix == ".log" else 0, min(len(content), 80) - 1))
+    damaged = bytearray(content)
+    damaged[position] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(damaged)
+    try:
+        assert list(verify(str(partition)))
+    finally:
+        path.write_bytes(content)
+
+
 @functools.cache
 def cases_of_now() -> list[Case]:
     return list(all_cases(NOW_MS))
 
 
 def wrong_inside(case: Case) -> bool:
-    """Whether it is the records that are wrong: of the header a broker has always looked at what moves offsets."""
+    """Whether the records are wrong. Of the header, brokers have always checked the fields that move offsets."""
     if len(case.batch) < HEADER_SIZE:
         return False
     header = read_header(case.batch)
@@ -78,7 +112,8 @@ def test_each_bad_batch_is_found_and_says_where_to_go_on(tmp_path: Path, codec: 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
 def test_what_is_taken_today_has_no_fault(tmp_path: Path, codec: Codec) -> None:
     taken = [case.batch for case in cases_of_now() if case.codec == codec and case.wanted.error == "none"]
-    batches = [batch[: read_header(batch).size] for batch in taken]  # what follows one isn't appended
+    # without the bytes behind a batch, which aren't appended
+    batches = [batch[: read_header(batch).size] for batch in taken]
     folder, _ = stored(tmp_path / "t-0", *batches)
     assert [fault for fault in verify(str(folder)) if fault.path.endswith(".log")] == []
 

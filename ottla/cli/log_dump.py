@@ -1,13 +1,12 @@
-"""Shows the content of a log's files to people and programs: each file as an iterator of plain values. Reads only.
+"""The content of a log's files for people and programs: each file as an iterator of plain values. Reads only.
 
-One batch is read at a time, so that a segment of a GB needs little memory. `ottla.broker.log.verification` finds the
-errors in files.
+One batch is read at a time, so that a segment of a GB needs little memory. `ottla.cli.log_verification` finds the
+faults in files.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -15,15 +14,11 @@ from typing import BinaryIO
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, Record, crc_valid, read_header, records
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.storage import names
+from ottla.storage.checkpoints import parse_epochs, parse_offsets
+from ottla.storage.indexes import aborted_transactions, offset_entries, time_entries
+from ottla.storage.producer_snapshot import read_snapshot
 
-from . import names
-from .checkpoints import parse_offsets
-from .epochs import parse as parse_epochs
-from .producers import read_snapshot
-
-_index_entry = struct.Struct(">ii")
-_time_entry = struct.Struct(">qi")
-_transaction_entry = struct.Struct(">hqqqq")
 _BATCH_BYTES_MAX = 1 << 30
 
 
@@ -136,11 +131,11 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
     if suffix == names.PRODUCER_SNAPSHOT:
         return _dump_snapshot(path)
     if suffix == names.TRANSACTION_INDEX:
-        return (DumpedAbort(*entry[1:]) for entry in _transaction_entry.iter_unpack(_whole(path, _transaction_entry)))
+        return (DumpedAbort(*entry) for entry in aborted_transactions(_read(path)))
     if suffix == names.OFFSET_INDEX:
-        return _dump_index(path, base_offset)
+        return (DumpedIndexEntry(*entry) for entry in offset_entries(_read(path), base_offset))
     if suffix == names.TIME_INDEX:
-        return _dump_times(path, base_offset)
+        return (DumpedTimeEntry(*entry) for entry in time_entries(_read(path), base_offset))
     raise UnknownFile(f"{path}: nothing is known of {suffix} files")
 
 
@@ -198,24 +193,10 @@ def _batches(file: BinaryIO) -> Iterator[tuple[int, BatchHeader, bytes]]:
         position += header.size
 
 
-def _dump_index(path: str, base_offset: int) -> Iterator[DumpedIndexEntry]:
-    for number, (relative, position) in enumerate(_index_entry.iter_unpack(_whole(path, _index_entry))):
-        if number and not relative and not position:
-            return  # Kafka preallocates the active segment's index: the rest is zeros
-        yield DumpedIndexEntry(base_offset + relative, position)
-
-
-def _dump_times(path: str, base_offset: int) -> Iterator[DumpedTimeEntry]:
-    for timestamp, relative in _time_entry.iter_unpack(_whole(path, _time_entry)):
-        if not timestamp and not relative:
-            return
-        yield DumpedTimeEntry(timestamp, base_offset + relative)
-
-
 def _dump_snapshot(path: str) -> Iterator[DumpedProducer]:
-    for producer_id, entry in read_snapshot(_read(path)):
+    for entry in read_snapshot(_read(path)):
         yield DumpedProducer(
-            producer_id,
+            entry.producer_id,
             entry.epoch,
             entry.last_sequence,
             entry.last_offset,
@@ -236,9 +217,3 @@ def plain_name(path: str) -> str:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
-
-
-def _whole(path: str, entry: struct.Struct) -> bytes:
-    """A file's content without an entry that isn't whole."""
-    data = _read(path)
-    return data[: len(data) // entry.size * entry.size]

@@ -12,16 +12,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_valid, read_header
+from ottla.cli.log_dump import DumpedIndexEntry, DumpedTimeEntry, UnknownFile, dump, plain_name
+from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_valid
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.record_walk import walk_of
 from ottla.protocol.unpacking import pieces
-
-from . import names
-from .dump import DumpedIndexEntry, DumpedTimeEntry, UnknownFile, dump, plain_name
-
-OFFSET_ENTRY_BYTES = 8
-TIME_ENTRY_BYTES = 12
+from ottla.storage import names
+from ottla.storage.indexes import OFFSET_ENTRY, TIME_ENTRY
+from ottla.storage.log_file import whole_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +79,28 @@ def _verify_segment(path: str, base_offset: int) -> Iterator[Fault]:
 def _verify_batches(path: str, base_offset: int, indexes: list[_Index]) -> Iterator[Fault]:
     if not os.path.getsize(path):
         return
-    next_offset, position = base_offset, 0
+    next_offset, end = base_offset, 0
     waiting: list[Fault] = []  # until it is known where the next batch begins
     with open(path, "rb") as file:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    size = len(content)
-    while position + HEADER_SIZE <= size:
-        header = read_header(content, position)
-        if not HEADER_SIZE <= header.size <= size - position:
-            break
+    for position, header, batch in whole_batches(content):
         for fault in waiting:
             yield replace(fault, next_offset=max(header.base_offset, fault.offset))
         waiting.clear()
         for index in indexes:
             for place, message in index.passed(position, header):
                 yield Fault(index.path, place, message)
-        message = _fault(header, content[position : position + header.size], next_offset)
+        message = _fault(header, batch, next_offset)
         if message:
             first, last = header.base_offset, header.last_offset
             fault = Fault(path, position, message, offset=first, last_offset=last, next_offset=last + 1)
             waiting.append(fault)
         next_offset = max(next_offset, header.last_offset + 1)
-        position += header.size
+        end = position + header.size
     yield from waiting
-    if position < size:
-        message = f"{size - position} bytes at the end are no whole batch"
-        yield Fault(path, position, message, offset=next_offset)
+    if end < len(content):
+        message = f"{len(content) - end} bytes at the end are no whole batch"
+        yield Fault(path, end, message, offset=next_offset)
 
 
 def _fault(header: BatchHeader, batch: memoryview, next_offset: int) -> str:
@@ -154,7 +148,7 @@ class _Index:
 
 class _OffsetIndex(_Index):
     def __init__(self, path: str, base_offset: int) -> None:
-        super().__init__(path, OFFSET_ENTRY_BYTES)
+        super().__init__(path, OFFSET_ENTRY.size)
         self._last = base_offset - 1
 
     def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:
@@ -185,7 +179,7 @@ class _OffsetIndex(_Index):
 
 class _TimeIndex(_Index):
     def __init__(self, path: str) -> None:
-        super().__init__(path, TIME_ENTRY_BYTES)
+        super().__init__(path, TIME_ENTRY.size)
         self._greatest = -1  # timestamp of the batches so far
         self._last = -1
 

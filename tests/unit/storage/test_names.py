@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.log import names
+from ottla.storage import names
 
 topics = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True)
 

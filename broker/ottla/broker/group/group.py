@@ -1,0 +1,103 @@
+"""The port by which a shard serves a group, whatever the group's type. Pure.
+
+A shard lists, deletes and expires its groups, asks them who may commit, and wakes them at their deadlines, all by this
+port. Only the APIs of one protocol ask for a type: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DescribeGroups for a
+`classic.ClassicGroup`.
+
+Source: Kafka's Group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Protocol
+
+from ottla.protocol.errors import ErrorCode
+
+from .effects import Effects, Now, Store
+from .records import GroupKey
+
+FROM_COMMIT = -1
+
+
+class GroupType(Enum):
+    """The types of groups in Kafka; values are the names that ListGroups shows."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
+    STREAMS = "streams"
+
+
+class Group(Protocol):
+    """One group of a shard. Groups are told apart by their identity, because timers keep them as keys."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def group_id(self) -> str:
+        """The group's name, of which a shard has one group."""
+
+    @property
+    def type(self) -> GroupType:
+        """The group's type, which never changes: a group that changes its type is another group of the same name."""
+
+    @property
+    def protocol_type(self) -> str:
+        """The protocol type that ListGroups shows; empty for a group that only keeps offsets."""
+
+    @property
+    def state_name(self) -> str:
+        """The state, as ListGroups shows it."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group has ended here: it was deleted, or this broker no longer coordinates it."""
+
+    # --- time and leadership ---
+
+    @property
+    def wake_ms(self) -> int:
+        """A time of the steady clock, not after the next deadline, at which `time_passed` is to be called; NEVER_MS
+        without a deadline."""
+
+    def time_passed(self, now: Now) -> Effects:
+        """Handles every deadline that is due, and sets `wake_ms` to the next one."""
+
+    def loaded(self, now: Now) -> Effects:
+        """Begins all sessions and waits anew, because this broker is the group's new coordinator."""
+
+    def unload(self, error: ErrorCode) -> Effects:
+        """Answers `error` to all waiting requests: this broker is no longer the coordinator, or the group was
+        deleted."""
+
+    def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
+        """Goes on after a `store` of the group's own effects was committed or, with an `error`, wasn't."""
+
+    # --- offsets ---
+
+    def commit(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
+        """NONE where this client may commit offsets. `generation` is the member's generation or epoch, −1 for a client
+        that isn't a member."""
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether the group may still need its offsets of `topic`, because a member reads the topic."""
+
+    @property
+    def offset_deletion_error(self) -> ErrorCode:
+        """NONE where OffsetDelete may delete offsets of topics to which no member is subscribed."""
+
+    @property
+    def retention_begins_ms(self) -> int | None:
+        """The time since 1970 at which the retention time of offsets begins; FROM_COMMIT where it begins with each
+        commit. None where no offset expires."""
+
+    # --- deletion ---
+
+    @property
+    def deletion_error(self) -> ErrorCode:
+        """NONE where the group may be deleted: it has no members."""
+
+    def record_keys(self) -> Iterable[GroupKey]:
+        """The keys of the group's own records, in the order in which their tombstones delete the group."""

@@ -1,0 +1,161 @@
+"""The segments of one log, in the order of their offsets: finding one, adding one, taking some away.
+
+Owned by the event loop; threads only read. The files of segments that are taken away are renamed at once, in an order
+such that a stop in between leaves no hole, and removed after a delay: threads that still read find them under the new
+names. Source: Kafka's LogSegments, and LocalLog for the files.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from ottla.storage import names
+
+from .directory_services import DirectoryServices
+from .segment import Segment
+from .swapping import put_in_place
+
+_BOUNDARIES_MAX = 16
+
+
+class LogSegments(Sequence[Segment]):
+    """At least one segment. `active` is the last one, which is appended to; `all` is the list of all of them, and
+    `bases` that of their base offsets. `boundaries` tells where recent batches of the active segment start, by their
+    base offsets."""
+
+    __slots__ = ("active", "all", "bases", "boundaries", "directory", "services")
+
+    def __init__(self, services: DirectoryServices, directory: str, segments: list[Segment]) -> None:
+        self.services = services
+        self.directory = directory
+        self.all = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self.boundaries: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.all)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self.all[index]
+
+    def index_of(self, offset: int) -> int:
+        """The index of the segment that has `offset`, if any does."""
+        if offset >= self.active.base_offset:
+            return len(self.all) - 1
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+    def remember(self, base_offset: int, position: int) -> None:
+        """Notes where a batch of the active segment starts."""
+        boundaries = self.boundaries
+        boundaries[base_offset] = position
+        if len(boundaries) > _BOUNDARIES_MAX:
+            del boundaries[next(iter(boundaries))]
+
+    def end_position(self, at: int, limit_offset: int, wait: bool) -> int:
+        """The position in segment `at` where its batches below `limit_offset`, which is below the log's end, end.
+        `wait` is as in `Segment.position_of`."""
+        segment = self.all[at]
+        if at + 1 < len(self.bases) and limit_offset >= self.bases[at + 1]:
+            return segment.size
+        position = self.boundaries.get(limit_offset) if segment is self.active else None
+        if position is None:
+            position = segment.position_of(limit_offset, wait)
+        return segment.size if position is None else position
+
+    # ---- adding
+
+    def begin(self, base_offset: int) -> Segment:
+        """A new segment with empty files, to be added. Raises OSError; then its files don't exist."""
+        services = self.services
+        segment = Segment(
+            services.disk,
+            self.directory,
+            base_offset,
+            open_files=services.open_files,
+            created_ms=services.now_ms(),
+        )
+        try:
+            segment.begin()
+        except OSError:
+            segment.erase()  # else a restart would take it for the log's end, whatever the old segment still gets
+            raise
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        """Makes a new segment the active one."""
+        self.all.append(segment)
+        self.bases.append(segment.base_offset)
+        self.active = segment
+        self.boundaries.clear()
+
+    # ---- taking away
+
+    def drop(self, start: int, stop: int | None, delete_delay_ms: int, *, from_end: bool) -> set[int]:
+        """Takes the segments from `start` to `stop` away; from the last one on with `from_end`, because the log is
+        truncated. Returns their base offsets. Raises OSError; then some are taken away. If no segment is left, the
+        caller adds one."""
+        dropped = self.all[start:stop]
+        for segment in reversed(dropped) if from_end else dropped:
+            self._doom(segment, delete_delay_ms)
+            at = -1 if from_end else start
+            del self.all[at], self.bases[at]
+        if self.all:
+            self.active = self.all[-1]
+        return {segment.base_offset for segment in dropped}
+
+    def replace(self, old_bases: Sequence[int], sizes: tuple[int, int, int], delete_delay_ms: int) -> None:
+        """Replaces the sealed segments `old_bases` by the segment whose `.cleaned` files a compaction wrote and synced.
+        `sizes` are the bytes of its log, offset index and time index. Raises OSError."""
+        first = bisect_right(self.bases, old_bases[0]) - 1
+        old = self.all[first : first + len(old_bases)]
+        if [segment.base_offset for segment in old] != list(old_bases) or self.active in old:
+            raise AssertionError(f"{self.directory}: segments changed during compaction")
+
+        def take_away() -> None:
+            for segment in old:
+                self._doom(segment, delete_delay_ms)
+
+        disk = self.services.disk
+        put_in_place(disk, f"{self.directory}/{old_bases[0]:020d}", take_away)
+        new = Segment(
+            disk,
+            self.directory,
+            old_bases[0],
+            open_files=self.services.open_files,
+            size=sizes[0],
+            created_ms=old[-1].created_ms,
+            index_bytes=sizes[1],
+            time_index_bytes=sizes[2],
+        )
+        new.modified_ms = old[-1].modified_ms
+        self.all[first : first + len(old)] = [new]
+        self.bases = [segment.base_offset for segment in self.all]
+
+    def _doom(self, segment: Segment, delete_delay_ms: int) -> None:
+        files = [names.offset_name(segment.base_offset, suffix) for suffix in names.SEGMENT_SUFFIXES]
+        self.services.doom(self.directory, files, delete_delay_ms)
+        segment.doomed()
+
+    # ---- the files elsewhere
+
+    def moved(self, services: DirectoryServices, directory: str) -> None:
+        """The files lie in `directory` now, in the log directory of `services`."""
+        self.services = services
+        self.directory = directory
+        for segment in self.all:
+            segment.moved(directory)
+
+    def let_go(self) -> None:
+        """Closes the files; they reopen by themselves."""
+        for segment in self.all:
+            segment.let_go()

@@ -1,0 +1,62 @@
+"""The texts that say whose a directory is, and how its last stop went. Pure.
+
+They are `meta.properties` and `.kafka_cleanshutdown` of a log directory, and `partition.metadata` of a partition's.
+Source: Kafka's MetaProperties (version 1), CleanShutdownFileHandler and PartitionMetadataFile.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from uuid import UUID
+
+
+def parse_properties(text: bytes) -> dict[str, str]:
+    """The properties in `meta.properties`. Raises UnicodeDecodeError where `text` isn't text."""
+    found = {}
+    for line in text.decode().splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not name.lstrip().startswith("#"):
+            found[name.strip()] = value.strip()
+    return found
+
+
+def render_properties(properties: dict[str, str]) -> bytes:
+    """The bytes of `meta.properties`."""
+    return "".join(f"{name}={value}\n" for name, value in properties.items()).encode()
+
+
+def parse_topic_id(text: bytes) -> UUID:
+    """The topic id in `partition.metadata`. Raises ValueError where `text` is damaged, or of another version than 0."""
+    fields = dict(line.split(": ", 1) for line in text.decode().splitlines() if ": " in line)
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise ValueError("it isn't Kafka's partition.metadata, version 0")
+    return decode_uuid(fields["topic_id"])
+
+
+def render_topic_id(topic_id: UUID) -> bytes:
+    """The bytes of `partition.metadata`."""
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def parse_clean_marker(text: bytes) -> int:
+    """The broker epoch that ended with a clean stop, by its marker; −1 where the marker doesn't say it."""
+    try:
+        return int(json.loads(text).get("brokerEpoch", -1))
+    except (ValueError, AttributeError, TypeError):  # Kafka up to 3.6 left the file empty
+        return -1
+
+
+def render_clean_marker(broker_epoch: int) -> bytes:
+    """The bytes of the marker of a clean stop."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def encode_uuid(value: UUID) -> str:
+    """Kafka's text of a UUID: URL-safe base64 without padding."""
+    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> UUID:
+    """The UUID of Kafka's text. Raises ValueError where `text` isn't one."""
+    return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
