@@ -200,7 +200,7 @@ async def _adopt(
 async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic]) -> None:
     """Makes new producer ids begin above every producer id that the logs can hold."""
     from ottla.metadata import keys
-    from ottla.metadata.model import ProducerIds
+    from ottla.metadata.model.cluster import ProducerIds
     from ottla.metadata.store import Committed, Guard, Put
 
     # A producer snapshot no longer holds expired producers, although the log may still hold their records. No
@@ -231,7 +231,10 @@ async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, set
     """Writes the topic. The ready mark, which makes it visible, is in the last transaction."""
     from ottla.metadata import keys
     from ottla.metadata.identities import ConfigResource
-    from ottla.metadata.model import NO_EPOCH, NO_LEADER, Config, Partition, Ready, TopicIntent
+    from ottla.metadata.model.brokers import NO_EPOCH
+    from ottla.metadata.model.partitions import NO_LEADER, Partition
+    from ottla.metadata.model.settings import Config
+    from ottla.metadata.model.topics import Ready, TopicIntent
     from ottla.metadata.store import TRANSACTION_OPERATIONS_MAX, Guard, Put, Rejected
 
     key = keys.topic(topic.name)

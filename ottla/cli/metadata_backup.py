@@ -38,7 +38,7 @@ def backup(
 
     async def write() -> None:
         from ottla.metadata.backup import NotABackup, lines_of
-        from ottla.metadata.model import UnsupportedFormat
+        from ottla.metadata.model.value import UnsupportedFormat
 
         if file.exists() and not overwrite:
             raise CommandError(f"{file} exists", "Take another name, or say --overwrite.")
@@ -118,7 +118,7 @@ def go_without(
         from dataclasses import replace
 
         from ottla.metadata import keys
-        from ottla.metadata.model import Cluster
+        from ottla.metadata.model.cluster import Cluster
         from ottla.metadata.store import Committed, Guard, Put
 
         async with opened(store, config, settings) as target:
@@ -142,7 +142,7 @@ def go_without(
 
 def _read(file: Path) -> Backup:
     from ottla.metadata.backup import NotABackup, read_backup
-    from ottla.metadata.model import UnsupportedFormat
+    from ottla.metadata.model.value import UnsupportedFormat
 
     try:
         text = file.read_text(encoding="utf-8")

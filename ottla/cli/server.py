@@ -33,7 +33,7 @@ from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import BALANCE, BALANCE_INTERVAL_S, Controller
 from ottla.metadata import keys
 from ottla.metadata.eligibility import MIN_ISR
-from ottla.metadata.model import UnsupportedFormat
+from ottla.metadata.model.value import UnsupportedFormat
 from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome

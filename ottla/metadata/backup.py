@@ -32,7 +32,9 @@ from dataclasses import dataclass, replace
 from . import keys
 from .keys import Kept, kind_of
 from .lineage import ids_of
-from .model import NO_EPOCH, NO_LEADER, Cluster, Partition, ProducerIds, new_restore_id
+from .model.brokers import NO_EPOCH
+from .model.cluster import Cluster, ProducerIds, new_restore_id
+from .model.partitions import NO_LEADER, Partition
 from .store import (
     NO_LEASE,
     TRANSACTION_OPERATIONS_MAX,

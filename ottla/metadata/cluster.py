@@ -16,7 +16,8 @@ from ottla.protocol.uuids import uuid_text
 
 from . import keys
 from .eligibility import FEATURE
-from .model import Cluster, Feature
+from .model.cluster import Cluster
+from .model.settings import Feature
 from .store import Committed, ForeignStore, Guard, Put, Store, UnknownOutcome
 
 

@@ -26,7 +26,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from .eligibility import NO_ELR
-from .model import NO_EPOCH, NO_LEADER, UNREADABLE, Broker, LogEnd, Partition
+from .model.brokers import NO_EPOCH, Broker
+from .model.partitions import NO_LEADER, Partition
+from .model.reports import UNREADABLE, LogEnd
 
 _NOBODY: Collection[int] = frozenset()
 

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .image import Image
-from .model import Broker, Partition
+from .model.brokers import Broker
+from .model.partitions import Partition
 
 FEATURE = "eligible.leader.replicas.version"
 MIN_ISR = "min.insync.replicas"

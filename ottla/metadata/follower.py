@@ -21,7 +21,7 @@ from uuid import UUID
 
 from .image import Changed, Image, difference
 from .lineage import check_successor
-from .model import NO_BROKER
+from .model.brokers import NO_BROKER
 from .store import Change, Compacted, ForeignStore, Revision, Snapshot, Store, StoreUnavailable
 
 logger = logging.getLogger(__name__)

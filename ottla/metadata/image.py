@@ -25,23 +25,12 @@ from uuid import UUID
 from . import keys
 from .identities import ConfigResource, QuotaEntity
 from .keys import KINDS, Kind, MappedKind, SingleKind, kind_of
-from .model import (
-    Broker,
-    Cluster,
-    Config,
-    ControllerHolder,
-    Election,
-    Feature,
-    LineageRow,
-    Partition,
-    ProducerIds,
-    Quota,
-    Ready,
-    Reassignment,
-    Report,
-    Tombstone,
-    TopicIntent,
-)
+from .model.brokers import Broker, ControllerHolder
+from .model.cluster import Cluster, LineageRow, ProducerIds
+from .model.partitions import Election, Partition, Reassignment
+from .model.reports import Report
+from .model.settings import Config, Feature, Quota
+from .model.topics import Ready, Tombstone, TopicIntent
 from .naming import metric_name
 from .persistent import PersistentMap
 from .store import Change, Revision, Snapshot

@@ -1,7 +1,7 @@
 """The kinds of metadata, one row each: the layout of keys in the store, written down only here. Pure.
 
 A row says all that differs between kinds: the name at the beginning of the keys, how a thing of the kind is named
-behind it (`identities.py`), the class of the values (`model.py`), the field of the image, and what a backup does with
+behind it (`identities.py`), the class of the values (`model/`), the field of the image, and what a backup does with
 the keys (`Kept`). The image and its successors, the difference of two images, the comparison of an image with a new
 snapshot, and backups follow from the rows.
 
@@ -26,25 +26,13 @@ from .identities import (
     BY_TOPIC_ID,
     Identity,
 )
-from .model import (
-    Broker,
-    Cluster,
-    Config,
-    ControllerHolder,
-    Election,
-    Feature,
-    LineageRow,
-    LineageWord,
-    Partition,
-    ProducerIds,
-    Quota,
-    Ready,
-    Reassignment,
-    Report,
-    Tombstone,
-    TopicIntent,
-    Value,
-)
+from .model.brokers import Broker, ControllerHolder
+from .model.cluster import Cluster, LineageRow, LineageWord, ProducerIds
+from .model.partitions import Election, Partition, Reassignment
+from .model.reports import Report
+from .model.settings import Config, Feature, Quota
+from .model.topics import Ready, Tombstone, TopicIntent
+from .model.value import Value
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -39,7 +39,7 @@ from uuid import UUID
 from . import keys
 from .image import Image
 from .keys import KINDS, MappedKind
-from .model import Cluster, LineageRow, LineageWord, restore_id
+from .model.cluster import Cluster, LineageRow, LineageWord, restore_id
 from .store import Delete, ForeignStore, Guard, Put, Write
 
 INTERVAL_S = 5.0

@@ -27,7 +27,7 @@ from contextlib import aclosing
 
 from . import keys
 from .lineage import Known, guards_of, judge, row_of
-from .model import Cluster, LineageRow
+from .model.cluster import Cluster, LineageRow
 from .store import (
     Attached,
     Committed,

@@ -7,7 +7,7 @@ write has an unknown outcome, and the counter only grows.
 from __future__ import annotations
 
 from . import keys
-from .model import ProducerIds
+from .model.cluster import ProducerIds
 from .store import Committed, Guard, Put, Store, UnknownOutcome
 
 BLOCK_SIZE = 1000

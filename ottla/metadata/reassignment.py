@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-from .model import NO_LEADER, Broker, Partition
+from .model.brokers import Broker
+from .model.partitions import NO_LEADER, Partition
 from .naming import check_replicas
 
 

@@ -28,7 +28,7 @@ from functools import partial
 
 from . import keys
 from .image import Changed, Image
-from .model import NO_EPOCH, Broker, BrokerState, Endpoint
+from .model.brokers import NO_EPOCH, Broker, BrokerState, Endpoint
 from .predecessor import Predecessor
 from .renewal import Renewal
 from .store import (

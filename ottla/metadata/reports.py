@@ -6,8 +6,8 @@ which brokers haven't reported yet. Two kinds of partitions wait:
 A partition without a leader waits if all its replicas that were in sync or eligible, its *contenders*, came back from a
 stop that may have cost them the ends of their logs. All contenders must have reported.
 
-A restored partition (`model.Partition.restored`) has no leader until two groups of brokers have reported: the brokers
-that the cluster awaits (`model.Cluster.awaited`: all that the backup knew of, except those that a person declared
+A restored partition (`Partition.restored`) has no leader until two groups of brokers have reported: the brokers
+that the cluster awaits (`Cluster.awaited`: all that the backup knew of, except those that a person declared
 gone), and all other registered brokers. A report counts once all its parts are there, and only under the registration
 under which it was made.
 """
@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from .image import Image
-from .model import NO_LEADER, LogEnd, Partition
+from .model.partitions import NO_LEADER, Partition
+from .model.reports import LogEnd
 
 PartitionId = tuple[UUID, int]
 

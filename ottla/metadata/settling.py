@@ -36,6 +36,11 @@ class Settling:
         self._store = store
         self._follower = follower
 
+    @property
+    def image(self) -> Image:
+        """The broker's image."""
+        return self._follower.image
+
     async def attempt(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected | None:
         """Sends the transaction once. Returns None, after a pause, if its outcome is unknown.
 

@@ -6,7 +6,7 @@ Every store counts revisions: each transaction that changes something makes the 
 that number. A reader takes a snapshot at one revision and watches from there, so that all readers pass through the same
 sequence of states. All writes go through `transact`, which compares the guards and applies the writes at one instant
 (`revoke`, and the end of a lease, only delete the lease's keys). Keys are relative to the cluster (`keys.py`); values
-are opaque bytes (`model.py`).
+are opaque bytes (`model/`).
 
 Failures are told apart, because each calls for another reaction:
 

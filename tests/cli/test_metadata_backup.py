@@ -10,7 +10,9 @@ import pytest
 
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
-from ottla.metadata.model import Broker, Cluster, Feature
+from ottla.metadata.model.brokers import Broker
+from ottla.metadata.model.cluster import Cluster
+from ottla.metadata.model.settings import Feature
 from ottla.metadata.store import Put
 from tests.cli.conftest import Result, run_forked
 

@@ -23,7 +23,7 @@ from ottla.metadata.etcd_connection import EtcdAddress
 from ottla.metadata.etcd_messages import Assembly
 from ottla.metadata.image import Image
 from ottla.metadata.lineage import next_word
-from ottla.metadata.model import Broker, Endpoint
+from ottla.metadata.model.brokers import Broker, Endpoint
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask, RenewalThread

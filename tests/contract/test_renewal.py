@@ -18,7 +18,7 @@ import pytest
 from ottla.metadata import keys
 from ottla.metadata import renewal as renewals
 from ottla.metadata.embedded import EmbeddedStore
-from ottla.metadata.model import Broker, Endpoint
+from ottla.metadata.model.brokers import Broker, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import Renewal, RenewalTask, RenewalThread
 from ottla.metadata.store import LeaseExpired, LeaseId, StoreUnavailable

@@ -24,8 +24,8 @@ from tests.peers.ottla_cluster import OttlaCluster
 TOPIC = "t"
 LATER = """
 import runpy, sys
-from ottla.metadata import model
-model.FORMAT_MAX = 2
+from ottla.metadata.model import value
+value.FORMAT_MAX = 2
 sys.argv[0] = "later"
 runpy.run_module("ottla.cli.server", run_name="__main__")
 """

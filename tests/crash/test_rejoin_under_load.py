@@ -21,8 +21,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla.metadata import keys, model
+from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.model.brokers import Broker
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Wire
 
@@ -144,7 +145,7 @@ def broker_epoch(folder: Path, number: int) -> int:
         try:
             snapshot = await store.read(keys.broker(number))
             (entry,) = [entry for entry in snapshot.entries if entry.key == keys.broker(number)]
-            return model.Broker.decode(entry).epoch
+            return Broker.decode(entry).epoch
         finally:
             await store.close()
 

@@ -18,7 +18,7 @@ from ottla.broker.node import Broker
 from ottla.broker.request import Request
 from ottla.metadata import keys
 from ottla.metadata.image import Image
-from ottla.metadata.model import TopicIntent
+from ottla.metadata.model.topics import TopicIntent
 
 from .cluster import World
 

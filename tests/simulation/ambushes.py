@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.metadata import keys
-from ottla.metadata.model import NO_LEADER, ControllerHolder
+from ottla.metadata.model.brokers import ControllerHolder
+from ottla.metadata.model.partitions import NO_LEADER
 
 from .topics import KEYED, TOPIC, UNCLEAN
 

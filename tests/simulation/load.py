@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.metadata.model import NO_LEADER
+from ottla.metadata.model.partitions import NO_LEADER
 
 from .producer import Producer
 from .topics import LOADED
 
 if TYPE_CHECKING:
-    from ottla.metadata import model
+    from ottla.metadata.model.partitions import Partition
 
     from .cluster import Node
     from .faults import Faults
@@ -82,7 +82,7 @@ async def joins_under_load(faults: Faults) -> str:
     return f"{LOADED}: {node.host} doesn't join the ISR under load: {faults.observer.state((state.topic_id, 0))}"
 
 
-def _choose(faults: Faults) -> tuple[model.Partition, Node] | None:
+def _choose(faults: Faults) -> tuple[Partition, Node] | None:
     """(the partition's state, a follower that can be killed); None if there is none."""
     for state in faults.observer.states((LOADED,)):
         nodes = [faults.world.nodes[replica] for replica in state.replicas if replica != state.leader]
@@ -92,7 +92,7 @@ def _choose(faults: Faults) -> tuple[model.Partition, Node] | None:
     return None
 
 
-async def _play(faults: Faults, state: model.Partition, node: Node, over: Callable[[], bool]) -> bool:
+async def _play(faults: Faults, state: Partition, node: Node, over: Callable[[], bool]) -> bool:
     """Kills the follower, starts it under load, and returns whether it joined the ISR."""
     load = faults.load
     assert load is not None

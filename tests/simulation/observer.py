@@ -23,9 +23,12 @@ from uuid import UUID
 from ottla.broker.log.compaction_child import Job
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
-from ottla.metadata import keys, model
+from ottla.metadata import keys
 from ottla.metadata.keys import kind_of
-from ottla.metadata.model import BrokerState
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import NO_LEADER
+from ottla.metadata.model.partitions import Partition as PartitionState
+from ottla.metadata.model.topics import Tombstone, TopicIntent
 from ottla.metadata.store import Revision
 from ottla.protocol.batches import iterate_headers, records
 
@@ -48,8 +51,8 @@ class Observer:
         self.wrong: list[str] = []
         self.counts: Counter[str] = world.counts
         self._world = world
-        self._states: dict[Key, model.Partition] = {}
-        self._brokers: dict[int, model.Broker] = {}
+        self._states: dict[Key, PartitionState] = {}
+        self._brokers: dict[int, Broker] = {}
         self._latest_epochs: dict[int, int] = {}  # broker → epoch of its latest registration, ended or not
         self._first_epochs: dict[str, int] = {}  # incarnation → epoch of its first registration
         self._topics: dict[UUID, str] = {}
@@ -69,11 +72,11 @@ class Observer:
         """The name of a partition in messages."""
         return f"{self._topics.get(key[0], key[0])}-{key[1]}"
 
-    def state(self, key: Key) -> model.Partition | None:
+    def state(self, key: Key) -> PartitionState | None:
         """The state of a partition that was last written to the store."""
         return self._states.get(key)
 
-    def states(self, topics: Collection[str]) -> list[model.Partition]:
+    def states(self, topics: Collection[str]) -> list[PartitionState]:
         """The states of all partitions of these topics."""
         return [state for (topic_id, _), state in self._states.items() if self._topics.get(topic_id) in topics]
 
@@ -93,22 +96,22 @@ class Observer:
         for key, entry in revision.changes:
             kind = kind_of(key)
             if kind is keys.partition and entry is not None:
-                self._state_written(model.Partition.decode(entry))
+                self._state_written(PartitionState.decode(entry))
             elif kind is keys.topic and entry is not None:
-                self._topics[model.TopicIntent.decode(entry).id] = keys.topic.of(key)
+                self._topics[TopicIntent.decode(entry).id] = keys.topic.of(key)
             elif kind is keys.broker:
                 if entry is None:
                     self._brokers.pop(keys.broker.of(key), None)
                     self.counts["registrations ended"] += 1
                 else:
-                    broker = model.Broker.decode(entry)
+                    broker = Broker.decode(entry)
                     self._brokers[broker.id] = broker
                     self._latest_epochs[broker.id] = broker.epoch
                     self._first_epochs.setdefault(broker.incarnation, broker.epoch)
             elif kind is keys.controller and entry is not None:
                 self.counts["controllers"] += 1
 
-    def _state_written(self, state: model.Partition) -> None:
+    def _state_written(self, state: PartitionState) -> None:
         key = (state.topic_id, state.index)
         before = self._states.get(key)
         self._states[key] = state
@@ -123,7 +126,7 @@ class Observer:
             self.wrong.append(f"{name}: the ISR is empty: {state}")
         if len(set(state.isr)) != len(state.isr) or not set(state.isr) <= set(state.replicas):
             self.wrong.append(f"{name}: the ISR isn't a subset of the replicas: {state}")
-        if state.leader != model.NO_LEADER and state.leader not in state.isr:
+        if state.leader != NO_LEADER and state.leader not in state.isr:
             self.wrong.append(f"{name}: the leader isn't in the ISR: {state}")
         if before is None or (state.leader, state.leader_epoch) != (before.leader, before.leader_epoch):
             self._world.history.add(
@@ -137,7 +140,7 @@ class Observer:
             self.wrong.append(f"{name}: another leader in the same epoch: {before} → {state}")
         if state.leader_epoch != before.leader_epoch:
             self.counts["elections"] += 1
-            outside = state.leader != model.NO_LEADER and state.leader not in (*before.isr, *before.elr)
+            outside = state.leader != NO_LEADER and state.leader not in (*before.isr, *before.elr)
             if self._topics.get(key[0]) == UNCLEAN and (outside or (state.recovering and not before.recovering)):
                 self._unclean(key, state)
             elif outside:
@@ -245,7 +248,7 @@ class Observer:
                 lost[node.id] = min(lost.get(node.id, 1 << 62), self._durable.get((key, node.id), 0))
                 self._permit(key, state)
 
-    def _permit(self, key: Key, state: model.Partition) -> None:
+    def _permit(self, key: Key, state: PartitionState) -> None:
         """If all eligible replicas have lost data, notes that records may be lost beyond the best replica's end."""
         lost = self._lost_by.get(key, {})
         eligible = {*state.isr, *state.elr}
@@ -255,7 +258,7 @@ class Observer:
                 offset=max(lost[member] for member in eligible), isr=list(state.isr),
             )  # fmt: skip
 
-    def _unclean(self, key: Key, state: model.Partition) -> None:
+    def _unclean(self, key: Key, state: PartitionState) -> None:
         """Notes an unclean election, with the elected replica's records, which must not be lost."""
         self.counts["unclean elections"] += 1
         replica = self._replica(state.leader, key)
@@ -290,7 +293,7 @@ class Observer:
             name = self.name(key)
             if state.leader in drained and not drained.issuperset(state.isr):
                 return f"{name}: a drained broker leads: {state}"
-            if state.leader == model.NO_LEADER:
+            if state.leader == NO_LEADER:
                 return f"{name} has no leader: {state}"
             if state.adding or state.removing:
                 return f"{name} is still being reassigned: {state}"
@@ -309,7 +312,7 @@ class Observer:
                 return f"{name}: broker {state.leader} doesn't lead"
         for key, entry in world.store.entries.items():
             if key.startswith(keys.tombstone.prefix):
-                return f"a deletion isn't confirmed by all who held the topic: {model.Tombstone.decode(entry)}"
+                return f"a deletion isn't confirmed by all who held the topic: {Tombstone.decode(entry)}"
         return ""
 
     def compare_replicas(self) -> None:

@@ -31,11 +31,13 @@ from ottla.broker.replica.leader import LeaderState
 from ottla.controller import decide as decisions
 from ottla.controller.runner import Controller
 from ottla.metadata import follower as follower_of_metadata
-from ottla.metadata import keys, model, own_store
+from ottla.metadata import keys, own_store
 from ottla.metadata.elections import Electorate
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
 from ottla.metadata.lineage import Known
+from ottla.metadata.model.brokers import Broker
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import ForeignStore, Guard
@@ -169,7 +171,7 @@ def a_follower_takes_the_leaders_high_watermark_beyond_its_own_end() -> None:
 @bug
 def followers_truncate_to_their_high_watermark() -> None:
     def become_follower(original: Any) -> Any:
-        def both(self: Partition, state: model.Partition) -> None:
+        def both(self: Partition, state: PartitionState) -> None:
             news = state.leader_epoch != self.epoch
             original(self, state)
             if news and self.log.log_end_offset > self.high_watermark:
@@ -255,7 +257,7 @@ def a_leader_writes_its_isr_without_comparing() -> None:
 @bug
 def a_restart_within_the_session_keeps_its_place_in_the_isr() -> None:
     Electorate.alive = lambda self, replica, epoch: replica in self.brokers  # type: ignore[method-assign]
-    model.Partition.leads = lambda self, broker_id, epoch: self.leader == broker_id  # type: ignore[method-assign]
+    PartitionState.leads = lambda self, broker_id, epoch: self.leader == broker_id  # type: ignore[method-assign]
 
 
 @bug
@@ -299,7 +301,7 @@ def any_replica_may_be_elected() -> None:
 @bug
 def who_is_elected_uncleanly_keeps_only_what_it_knows_to_be_committed() -> None:
     def become_leader(original: Any) -> Any:
-        def both(self: Partition, state: model.Partition) -> None:
+        def both(self: Partition, state: PartitionState) -> None:
             if state.recovering and self.log.log_end_offset > self.high_watermark:
                 self.truncate_to(self.high_watermark)
             original(self, state)
@@ -319,7 +321,7 @@ def a_drained_broker_is_elected() -> None:
 
 @bug
 def an_unclean_stop_doesnt_end_eligibility() -> None:
-    model.Broker.holds_all_since = lambda self, epoch: True  # type: ignore[method-assign]
+    Broker.holds_all_since = lambda self, epoch: True  # type: ignore[method-assign]
 
 
 @bug

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from ottla.broker.lineage_file import read_known_of
 from ottla.metadata import keys
 from ottla.metadata.lineage import WORDS_PER_ROW
-from ottla.metadata.model import Cluster, LineageRow, Partition, TopicIntent
+from ottla.metadata.model.cluster import Cluster, LineageRow
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.topics import TopicIntent
 from ottla.metadata.store import Entry
 from ottla.storage.names import parse_partition_name
 

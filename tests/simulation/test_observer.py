@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from ottla.metadata import keys, model
-from ottla.metadata.model import BrokerState
+from ottla.metadata import keys
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import Partition
 from ottla.metadata.store import Change, Entry, Revision
 from tests.simulation.history import History, of
 from tests.simulation.loop import SimulationLoop
@@ -54,12 +55,12 @@ class World:
 
     def registers(self, broker: int, incarnation: str) -> int:
         """Registers a broker. Returns the registration's epoch."""
-        value = model.Broker(broker, 0, {}, state=BrokerState.RUNNING, incarnation=incarnation)
+        value = Broker(broker, 0, {}, state=BrokerState.RUNNING, incarnation=incarnation)
         return self._write(keys.broker(broker), value.encode())
 
     def has_state(self, **fields: Any) -> None:
         """Writes the partition's state."""
-        state = model.Partition(TOPIC_ID, 0, (1, 2), **fields)
+        state = Partition(TOPIC_ID, 0, (1, 2), **fields)
         self._write(keys.partition(TOPIC_ID, 0), state.encode())
 
     def _write(self, key: str, value: bytes) -> int:

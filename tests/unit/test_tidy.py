@@ -22,10 +22,11 @@ SOURCE_ROOTS = (ROOT, ROOT / "broker", ROOT / "controller", ROOT / "operator")
 MUST_BE_PURE = (
     "ottla.protocol.",
     "ottla.storage.",
-    "ottla.metadata.model",
+    "ottla.metadata.model.",
     "ottla.metadata.image",
     "ottla.metadata.keys",
     "ottla.metadata.identities",
+    "ottla.metadata.intents.replicas",
     "ottla.metadata.store",
     "ottla.metadata.elections",
     "ottla.metadata.eligibility",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.metadata.model import Endpoint
+from ottla.metadata.model.brokers import Endpoint
 from ottla.settings.config import BrokerConfig
 
 ADDRESSES = "ottla.listener.addresses"

@@ -34,7 +34,7 @@ from typing import Any
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.broker_link import BrokerLink
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import Broker
+from ottla.metadata.model.brokers import Broker
 from ottla.net.peer import Peer
 from ottla.net.streams import Connect
 

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import Broker, Partition
+from ottla.metadata.model.brokers import Broker
+from ottla.metadata.model.partitions import Partition
 from ottla.net.pending import Pending
 
 WAIT_S = 0.3

@@ -7,7 +7,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from ottla.metadata.image import Image
-from ottla.metadata.model import NO_LEADER
+from ottla.metadata.model.partitions import NO_LEADER
 from ottla.protocol import fetch, produce
 from ottla.protocol.current_leader import Node, node_tags
 from ottla.protocol.errors import ErrorCode

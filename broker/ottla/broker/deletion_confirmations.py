@@ -10,7 +10,7 @@ import asyncio
 from uuid import UUID
 
 from ottla.broker.tasks import Tasks
-from ottla.metadata.intents import Intents
+from ottla.metadata.intents.facade import Intents
 
 
 class DeletionConfirmations:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image
-from ottla.metadata.model import Partition
+from ottla.metadata.model.partitions import Partition
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ import asyncio
 import logging
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
-from ottla.metadata.intents import Intents, NewTopic
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.topics import NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
 

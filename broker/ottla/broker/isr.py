@@ -26,8 +26,11 @@ from uuid import UUID
 from ottla.broker.candidates import Candidates
 from ottla.broker.partition import Partition
 from ottla.broker.replica.leader import LeaderState
-from ottla.metadata import eligibility, keys, model
+from ottla.metadata import eligibility, keys
 from ottla.metadata.image import Changed, Image
+from ottla.metadata.model.brokers import Broker
+from ottla.metadata.model.partitions import NO_LEADER, with_isr
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.metadata.store import (
     TRANSACTION_OPERATIONS_MAX,
     Guard,
@@ -54,8 +57,8 @@ class _Proposal:
 
     partition: Partition
     leading: LeaderState | None  # None where this broker doesn't lead
-    before: model.Partition
-    after: model.Partition
+    before: PartitionState
+    after: PartitionState
     guards: tuple[Guard, ...]
 
     @property
@@ -197,10 +200,10 @@ class IsrChanges:
         if isr == before.isr and not before.recovering and not unknown:
             return None
         epochs = tuple(epoch for _, epoch in members)
-        after = self._with_eligible(partition, before, replace(model.with_isr(before, isr, epochs), recovering=False))
+        after = self._with_eligible(partition, before, replace(with_isr(before, isr, epochs), recovering=False))
         return _Proposal(partition, leading, before, after, _guards(before, key, (own, *joining)))
 
-    def _resignation(self, partition: Partition, before: model.Partition, own: model.Broker) -> _Proposal | None:
+    def _resignation(self, partition: Partition, before: PartitionState, own: Broker) -> _Proposal | None:
         """The partition's state with this broker removed from the ISR and from leadership; None if no other member may
         lead."""
         members = [(member, before.epoch_in_isr(member)) for member in before.isr if member != self._broker_id]
@@ -211,9 +214,9 @@ class IsrChanges:
         ):
             return None
         isr, epochs = tuple(member for member, _ in members), tuple(epoch for _, epoch in members)
-        changed = model.with_isr(before, isr, epochs)
+        changed = with_isr(before, isr, epochs)
         if before.leader == self._broker_id:
-            changed = replace(changed, leader=model.NO_LEADER, leader_epoch=before.leader_epoch + 1)
+            changed = replace(changed, leader=NO_LEADER, leader_epoch=before.leader_epoch + 1)
         after = self._with_eligible(partition, before, changed)
         if partition.offline:  # this broker has no log, so it isn't eligible to lead either
             kept = [pair for pair in zip(after.elr, after.elr_epochs, strict=True) if pair[0] != self._broker_id]
@@ -221,7 +224,7 @@ class IsrChanges:
         key = (partition.topic_id, partition.index)
         return _Proposal(partition, partition.leading, before, after, _guards(before, key, (own,)))
 
-    def _with_eligible(self, partition: Partition, before: model.Partition, after: model.Partition) -> model.Partition:
+    def _with_eligible(self, partition: Partition, before: PartitionState, after: PartitionState) -> PartitionState:
         image = self._image()
         min_isr = partition.in_sync_min if eligibility.is_enabled(image) else eligibility.NO_ELR
         return eligibility.with_eligible(before, after, image.brokers, min_isr)
@@ -287,7 +290,7 @@ def _who_lags(proposal: _Proposal) -> str:
     return "".join(f"; {leading.lag_of(member, end, now)}" for member in left)
 
 
-def _guards(before: model.Partition, key: Key, brokers: Iterable[model.Broker]) -> tuple[Guard, ...]:
+def _guards(before: PartitionState, key: Key, brokers: Iterable[Broker]) -> tuple[Guard, ...]:
     """The guards that the partition's state and these brokers' registrations haven't changed since they were read."""
     return (
         Guard(keys.partition(*key), before.revision),

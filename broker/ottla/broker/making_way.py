@@ -23,7 +23,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ottla.metadata.image import Image
-from ottla.metadata.model import NO_LEADER, Endpoint
+from ottla.metadata.model.brokers import Endpoint
+from ottla.metadata.model.partitions import NO_LEADER
 from ottla.net.peer import Peer
 from ottla.net.streams import Connect
 from ottla.protocol.messages import read_response, write_request

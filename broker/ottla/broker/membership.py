@@ -16,8 +16,8 @@ from typing import Any
 from ottla.broker.advertised import advertised
 from ottla.broker.tasks import Tasks
 from ottla.metadata.follower import Follower
-from ottla.metadata.model import Broker as Registered
-from ottla.metadata.model import BrokerState, Endpoint
+from ottla.metadata.model.brokers import Broker as Registered
+from ottla.metadata.model.brokers import BrokerState, Endpoint
 from ottla.metadata.patience import Patience
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import Renewal

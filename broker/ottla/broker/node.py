@@ -60,7 +60,7 @@ from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image, difference
-from ottla.metadata.intents import Intents
+from ottla.metadata.intents.facade import Intents
 from ottla.metadata.lineage import check_logs
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.patience import Patience

@@ -27,8 +27,8 @@ from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.readable import Readable
 from ottla.broker.replica.leader import LeaderState
 from ottla.broker.turns import Turn, needs_turn
-from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.net.pending import READ_AHEAD_BYTES
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
@@ -157,7 +157,7 @@ class Partition:
         """Whether this broker leads the partition and can serve it."""
         return self.leader_epoch != NO_EPOCH and not self.offline
 
-    def become_leader(self, state: model.Partition) -> None:
+    def become_leader(self, state: PartitionState) -> None:
         """Leads from now on, by `state`. If the replica already leads in that epoch, only its replicas and ISR are
         taken over."""
         now = self._clock()
@@ -172,7 +172,7 @@ class Partition:
         self.isr_moved()
         self._wake_all()
 
-    def become_follower(self, state: model.Partition) -> None:
+    def become_follower(self, state: PartitionState) -> None:
         """Follows the leader that `state` names, or no leader where it names none."""
         self.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
         moved = state.leader_epoch != self.epoch
@@ -192,7 +192,7 @@ class Partition:
         self.leader = NOBODY
         self._wake_all()
 
-    def _note(self, state: model.Partition) -> None:
+    def _note(self, state: PartitionState) -> None:
         self.leader = state.leader
         self.epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch

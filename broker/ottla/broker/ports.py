@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ottla.broker.topic_descriptions import EncodedTopics
     from ottla.metadata.follower import Follower
     from ottla.metadata.image import Image
-    from ottla.metadata.intents import Intents
+    from ottla.metadata.intents.facade import Intents
     from ottla.metadata.store import Store
     from ottla.net.server import Server
     from ottla.settings.config import BrokerConfig

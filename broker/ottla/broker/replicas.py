@@ -3,7 +3,7 @@
 A listener of the image: it runs on the event loop for every change, before the tasks that waited for the change go on.
 
 Rules: state is looked up by topic id, never by name. A broker leads only by state written for its present registration
-(`model.Partition.leads`). A replica's directory is deleted only in two cases: on a tombstone for its topic id; or when,
+(`PartitionState.leads`). A replica's directory is deleted only in two cases: on a tombstone for its topic id; or when,
 while this broker runs, a state of the partition names other brokers as replicas, is newer than the state that the
 replica last followed, and isn't from a backup. A directory that the metadata doesn't know, or that other brokers were
 given while this broker was stopped, is left for `LogDirectories` to set aside.
@@ -30,8 +30,9 @@ from ottla.broker.log.without_room import BeingOpened
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.topic_rules import admission_rules, log_config, target_codec
-from ottla.metadata import model
 from ottla.metadata.image import Changed, Image
+from ottla.metadata.model.partitions import NO_LEADER
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.settings.config import BrokerConfig
 from ottla.settings.topic_config import TopicConfig
 
@@ -265,7 +266,7 @@ class Replicas:
             if state is not None:
                 self._follow(topic_id, index, state)
 
-    def _follow(self, topic_id: UUID, index: int, state: model.Partition) -> None:
+    def _follow(self, topic_id: UUID, index: int, state: PartitionState) -> None:
         partition = self._table.get_by_id(topic_id, index)
         if self._broker_id not in state.replicas:
             if partition is not None:
@@ -279,7 +280,7 @@ class Replicas:
                 return
         self._take_part(partition, state)
 
-    def _give_up(self, partition: Partition, state: model.Partition) -> None:
+    def _give_up(self, partition: Partition, state: PartitionState) -> None:
         """The partition was moved to other brokers, which are all in sync. An old state is no reason to delete the
         replica: the brokers that it names may lack records that were written since."""
         self._retire(partition, "it was moved to other brokers")
@@ -324,7 +325,7 @@ class Replicas:
         partition.log.config = rules.log
         partition.isr_moved()
 
-    def _take_part(self, partition: Partition, state: model.Partition) -> None:
+    def _take_part(self, partition: Partition, state: PartitionState) -> None:
         led = partition.leads
         epoch = partition.leader_epoch
         if partition.offline:
@@ -344,8 +345,8 @@ class Replicas:
         partition.become_follower(state)
         if led:
             self._listeners.leadership_changed(partition, False)
-        if state.leader in (model.NO_LEADER, self._broker_id):
-            partition.leader = model.NO_LEADER  # a state for a former registration makes this broker no leader
+        if state.leader in (NO_LEADER, self._broker_id):
+            partition.leader = NO_LEADER  # a state for a former registration makes this broker no leader
             self._following.unfollow(partition)
         elif followed != (state.leader, state.leader_epoch):
             self._following.follow(partition)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ottla.metadata.elections import Electorate, election, surviving
 from ottla.metadata.eligibility import NO_ELR, is_enabled
 from ottla.metadata.image import Image
-from ottla.metadata.model import NO_LEADER, Partition, with_isr
+from ottla.metadata.model.partitions import NO_LEADER, Partition, with_isr
 
 
 class Risk(enum.Enum):

@@ -22,7 +22,9 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.partitions import PartitionTable
 from ottla.metadata import keys
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import MISSING, NO_EPOCH, UNREADABLE, LogEnd, Partition, Report
+from ottla.metadata.model.brokers import NO_EPOCH
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.reports import MISSING, UNREADABLE, LogEnd, Report
 from ottla.metadata.reports import PartitionId, contenders, silent, waits_for_reports
 from ottla.metadata.store import Delete, LeaseExpired, LeaseId, Put, Store, StoreUnavailable, UnknownOutcome
 

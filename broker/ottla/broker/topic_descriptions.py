@@ -15,7 +15,8 @@ from typing import Any
 from uuid import UUID
 
 from ottla.metadata.image import Image, Topic
-from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Partition
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import NO_LEADER, Partition
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import Encoded, encode_element
 

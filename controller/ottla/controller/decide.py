@@ -18,7 +18,7 @@ from ottla.metadata import keys
 from ottla.metadata.elections import Electorate, led, stamped
 from ottla.metadata.eligibility import MIN_ISR, elr_min_isr, with_eligible
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import NO_LEADER, Election, Partition, Reassignment
+from ottla.metadata.model.partitions import NO_LEADER, Election, Partition, Reassignment
 from ottla.metadata.reports import contenders_ends, waiting_partitions
 from ottla.metadata.store import Delete, Guard, Put, Write
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ottla.metadata import keys
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import NO_BROKER, Broker, BrokerState, ControllerHolder
+from ottla.metadata.model.brokers import NO_BROKER, Broker, BrokerState, ControllerHolder
 from ottla.metadata.store import Committed, Delete, Guard, Store, StoreUnavailable, UnknownOutcome, Write
 from ottla.net.streams import Connect, connect_tcp
 

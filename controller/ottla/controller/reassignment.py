@@ -21,7 +21,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ottla.metadata.elections import Electorate, led, surviving
-from ottla.metadata.model import Partition
+from ottla.metadata.model.partitions import Partition
 from ottla.metadata.reassignment import can_cancel
 
 

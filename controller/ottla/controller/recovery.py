@@ -19,7 +19,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ottla.metadata.image import Image
-from ottla.metadata.model import NO_EPOCH, LogEnd, Partition
+from ottla.metadata.model.brokers import NO_EPOCH
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.reports import LogEnd
 from ottla.metadata.reports import reported, reporters, silent
 
 EPOCHS_SKIPPED = 1000

@@ -28,7 +28,7 @@ from typing import TypeVar
 from ottla.metadata import keys, lineage
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import NO_BROKER, ControllerHolder
+from ottla.metadata.model.brokers import NO_BROKER, ControllerHolder
 from ottla.metadata.store import (
     NO_LEASE,
     TRANSACTION_OPERATIONS_MAX,

@@ -15,7 +15,8 @@ from uuid import UUID
 from ottla.metadata import keys
 from ottla.metadata.elections import Electorate, first_state
 from ottla.metadata.image import Image
-from ottla.metadata.model import NO_LEADER, Partition, Ready, TopicIntent
+from ottla.metadata.model.partitions import NO_LEADER, Partition
+from ottla.metadata.model.topics import Ready, TopicIntent
 from ottla.metadata.store import Delete, Guard, Put
 
 from .proposal import Proposal

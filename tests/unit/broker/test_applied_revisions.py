@@ -11,7 +11,7 @@ import pytest
 from ottla.broker.applied_revisions import TRUST_S, WAIT_S, AppliedRevisions
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import Broker, BrokerState, Endpoint
+from ottla.metadata.model.brokers import Broker, BrokerState, Endpoint
 from ottla.protocol.applied_revision import AWAIT_REVISION, read_question, write_answer
 from ottla.protocol.frames import read_request_header, response_frame
 from tests.unit.waiting import until

@@ -13,7 +13,8 @@ import pytest
 
 from ottla.broker.awaited_elections import LISTED_S, RECENT_S, WAIT_S, AwaitedElections
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import Broker, BrokerState, Partition
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import Partition
 from ottla.metadata.persistent import PersistentMap
 from ottla.net.pending import Pending
 

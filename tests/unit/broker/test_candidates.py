@@ -17,9 +17,9 @@ from ottla.broker.counters import TopicCounters
 from ottla.broker.isr import IsrChanges
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition
-from ottla.metadata import model
 from ottla.metadata.image import Changed
-from ottla.metadata.model import Broker, BrokerState
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.metadata.store import Committed, Put
 from tests.unit.broker.log.workbench import Workbench, batch_of
 
@@ -41,7 +41,7 @@ class Leader:
         self.image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic_id, index: self.state)
         self.changes = IsrChanges(0, self, lambda: self.image, lambda: 10, lambda: lag_s, lambda: [self.partition])  # type: ignore[arg-type]
         self.written: list[tuple[int, ...]] = []
-        self.state = model.Partition(TOPIC_ID, 0, REPLICAS, isr, tuple(10 + id for id in isr), leader=0, leader_epoch=4)
+        self.state = PartitionState(TOPIC_ID, 0, REPLICAS, isr, tuple(10 + id for id in isr), leader=0, leader_epoch=4)
         self.partition.become_leader(self.state)
 
     async def transact(self, guards: Any, writes: Any) -> Committed:
@@ -49,7 +49,7 @@ class Leader:
         (put,) = writes
         assert isinstance(put, Put)
         entry: Any = SimpleNamespace(key=put.key, value=put.value, create_revision=1, mod_revision=9, lease=0)
-        self.state = model.Partition.decode(entry)
+        self.state = PartitionState.decode(entry)
         self.written.append(self.state.isr)
         self.partition.become_leader(self.state)
         return Committed(9)

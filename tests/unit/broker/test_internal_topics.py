@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.internal_topics import InternalTopics
-from ottla.metadata.intents import NewTopic
+from ottla.metadata.intents.topics import NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
 

@@ -14,7 +14,8 @@ import pytest
 from ottla.broker.isr import IsrChanges, _Proposal
 from ottla.broker.replica.leader import LeaderState
 from ottla.metadata import keys
-from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Partition
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import NO_LEADER, Partition
 from ottla.metadata.store import Committed, Guard, Put, Write, check_transaction
 
 TOPIC = UUID(int=7)

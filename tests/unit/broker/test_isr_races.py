@@ -15,7 +15,8 @@ from ottla.broker import isr
 from ottla.broker.isr import IsrChanges
 from ottla.broker.replica.leader import LeaderState
 from ottla.metadata import keys
-from ottla.metadata.model import Broker, BrokerState, Partition
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import Partition
 from ottla.metadata.store import Committed, Guard, Put, Rejected, UnknownOutcome, Write, check_transaction
 
 TOPIC = UUID(int=7)

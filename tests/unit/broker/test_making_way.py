@@ -11,7 +11,9 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.making_way import MakingWay, is_led_elsewhere
-from ottla.metadata.model import Broker, BrokerState, Cluster, Endpoint, Partition
+from ottla.metadata.model.brokers import Broker, BrokerState, Endpoint
+from ottla.metadata.model.cluster import Cluster
+from ottla.metadata.model.partitions import Partition
 from ottla.protocol.frames import read_request_header, response_frame
 from ottla.protocol.messages import write_response
 

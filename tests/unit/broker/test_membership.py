@@ -14,7 +14,7 @@ from ottla.broker.tasks import Tasks
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
-from ottla.metadata.model import Broker, BrokerState
+from ottla.metadata.model.brokers import Broker, BrokerState
 from ottla.metadata.patience import Patience
 from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import LeaseId

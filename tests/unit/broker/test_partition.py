@@ -19,7 +19,7 @@ from ottla.broker.log.log import Log
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition
 from ottla.broker.turns import Received, admit_in_turn
-from ottla.metadata import model
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.log.workbench import Workbench, batch_of
@@ -31,8 +31,8 @@ def partition_of(folder: Path) -> Partition:
     return Partition("t", TOPIC_ID, 0, Workbench(folder).log(), TopicCounters(), lambda: 1_000_000, Mock())
 
 
-def state(epoch: int, leader: int = 0, *isr: int) -> model.Partition:
-    return model.Partition(TOPIC_ID, 0, (0, 1), isr, tuple(1 for _ in isr), leader, epoch)
+def state(epoch: int, leader: int = 0, *isr: int) -> PartitionState:
+    return PartitionState(TOPIC_ID, 0, (0, 1), isr, tuple(1 for _ in isr), leader, epoch)
 
 
 def produce(partition: Partition, sequence: int) -> int:

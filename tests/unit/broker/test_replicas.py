@@ -26,7 +26,8 @@ from ottla.broker.log.without_room import BeingOpened
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replicas import LOOKED_AT_AT_ONCE, Listeners, Replicas
 from ottla.metadata.identities import ConfigResource
-from ottla.metadata.model import Partition, Tombstone
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.topics import Tombstone
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
 

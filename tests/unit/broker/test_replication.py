@@ -17,7 +17,7 @@ from ottla.broker.counters import TopicCounters
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.broker.replication import Replication
-from ottla.metadata.model import Endpoint
+from ottla.metadata.model.brokers import Endpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.fetch import PartitionAnswer, diverging_epoch_tags
 from ottla.settings.config import BrokerConfig

@@ -12,7 +12,9 @@ import pytest
 from ottla.broker.restart_risk import Held, Risk, in_sync, replicas_of, risk, without_leader
 from ottla.metadata import keys
 from ottla.metadata.identities import ConfigResource
-from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Config, Partition, with_isr
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.partitions import NO_LEADER, Partition, with_isr
+from ottla.metadata.model.settings import Config
 from tests.unit.controller.world import World
 from tests.unit.examples import examples
 

@@ -18,7 +18,9 @@ from ottla.broker.restore_reports import RestoreReports
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
-from ottla.metadata.model import MISSING, UNREADABLE, Broker, LogEnd, Partition
+from ottla.metadata.model.brokers import Broker
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.reports import MISSING, UNREADABLE, LogEnd
 from ottla.metadata.reports import reported, reporters
 from ottla.metadata.store import Put
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, REFUSED, FaultyStore

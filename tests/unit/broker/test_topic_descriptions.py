@@ -17,7 +17,9 @@ from ottla.broker.topic_descriptions import (
 )
 from ottla.metadata import keys
 from ottla.metadata.image import Image, Topic
-from ottla.metadata.model import Broker, BrokerState, Endpoint, Partition, Ready, TopicIntent
+from ottla.metadata.model.brokers import Broker, BrokerState, Endpoint
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.topics import Ready, TopicIntent
 from ottla.metadata.store import Change, Entry, Revision, Snapshot
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import EncodedArray, read_response, write_response

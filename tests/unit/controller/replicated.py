@@ -14,17 +14,10 @@ from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
 from ottla.metadata.eligibility import MIN_ISR, elr_min_isr, with_eligible
 from ottla.metadata.identities import ConfigResource
-from ottla.metadata.model import (
-    NO_EPOCH,
-    NO_LEADER,
-    Broker,
-    BrokerState,
-    Config,
-    Election,
-    LogEnd,
-    Partition,
-    Report,
-)
+from ottla.metadata.model.brokers import NO_EPOCH, Broker, BrokerState
+from ottla.metadata.model.partitions import NO_LEADER, Election, Partition
+from ottla.metadata.model.reports import LogEnd, Report
+from ottla.metadata.model.settings import Config
 from ottla.metadata.reports import contenders
 from tests.unit.controller.world import T, World
 

@@ -18,8 +18,10 @@ from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.identities import ConfigResource
-from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.model import NO_LEADER, Broker, BrokerState, Endpoint
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.topics import NewTopic
+from ottla.metadata.model.brokers import Broker, BrokerState, Endpoint
+from ottla.metadata.model.partitions import NO_LEADER
 from ottla.metadata.registration import NodeIdTaken, Registration
 from ottla.metadata.renewal import RenewalTask
 from ottla.metadata.store import Delete, Guard

@@ -20,12 +20,9 @@ from ottla.metadata import keys
 from ottla.metadata.elections import Electorate, led
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import DRAINED, Changed
-from ottla.metadata.model import (
-    NO_LEADER,
-    BrokerState,
-    Config,
-    Election,
-)
+from ottla.metadata.model.brokers import BrokerState
+from ottla.metadata.model.partitions import NO_LEADER, Election
+from ottla.metadata.model.settings import Config
 from tests.unit.controller.world import T, World
 from tests.unit.examples import examples
 

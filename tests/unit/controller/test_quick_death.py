@@ -16,7 +16,7 @@ from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image
-from ottla.metadata.model import Broker, BrokerState, ControllerHolder, Endpoint
+from ottla.metadata.model.brokers import Broker, BrokerState, ControllerHolder, Endpoint
 from ottla.metadata.store import Delete, Put
 
 LISTENER = "INTERNAL"

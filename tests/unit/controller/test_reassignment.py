@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.controller.decide import decide, imbalanced
-from ottla.metadata.model import NO_LEADER, Partition
+from ottla.metadata.model.partitions import NO_LEADER, Partition
 from tests.unit.controller.world import T, World
 
 

@@ -12,7 +12,10 @@ import pytest
 from ottla.controller.recovery import EPOCHS_SKIPPED
 from ottla.metadata import keys
 from ottla.metadata.backup import lines_of, read_backup, restored
-from ottla.metadata.model import NO_EPOCH, NO_LEADER, BrokerState, Cluster, Election, LogEnd, Partition, Report
+from ottla.metadata.model.brokers import NO_EPOCH, BrokerState
+from ottla.metadata.model.cluster import Cluster
+from ottla.metadata.model.partitions import NO_LEADER, Election, Partition
+from ottla.metadata.model.reports import LogEnd, Report
 from ottla.metadata.store import Put, Snapshot
 from tests.unit.controller.replicated import BROKERS, Log, Replicated
 from tests.unit.controller.world import T, World

@@ -24,8 +24,11 @@ from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.model import Broker, BrokerState, ControllerHolder, Partition, Ready, TopicIntent
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.topics import NewTopic
+from ottla.metadata.model.brokers import Broker, BrokerState, ControllerHolder
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.topics import Ready, TopicIntent
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask

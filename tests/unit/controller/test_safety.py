@@ -18,7 +18,8 @@ from hypothesis import given, settings
 
 from ottla.controller import decide, reassignment
 from ottla.metadata import elections, eligibility
-from ottla.metadata.model import NO_LEADER, Broker
+from ottla.metadata.model.brokers import Broker
+from ottla.metadata.model.partitions import NO_LEADER
 from tests.unit.controller import replicated
 from tests.unit.controller.replicated import Replicated
 from tests.unit.examples import examples

@@ -13,18 +13,10 @@ from ottla.metadata import keys
 from ottla.metadata.eligibility import FEATURE
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import DRAINED, Changed, Image
-from ottla.metadata.model import (
-    NO_EPOCH,
-    Broker,
-    BrokerState,
-    Config,
-    Endpoint,
-    Feature,
-    Partition,
-    Reassignment,
-    Tombstone,
-    TopicIntent,
-)
+from ottla.metadata.model.brokers import NO_EPOCH, Broker, BrokerState, Endpoint
+from ottla.metadata.model.partitions import Partition, Reassignment
+from ottla.metadata.model.settings import Config, Feature
+from ottla.metadata.model.topics import Tombstone, TopicIntent
 from ottla.metadata.store import Change, Delete, Entry, Guard, Put, Revision, Write
 
 T = UUID("12345678-1234-4321-8765-123456789abc")

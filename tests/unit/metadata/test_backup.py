@@ -22,18 +22,12 @@ from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Image
 from ottla.metadata.lineage import Known, judge
-from ottla.metadata.model import (
-    NO_LEADER,
-    Broker,
-    Cluster,
-    Config,
-    Election,
-    Partition,
-    ProducerIds,
-    Ready,
-    TopicIntent,
-    UnsupportedFormat,
-)
+from ottla.metadata.model.brokers import Broker
+from ottla.metadata.model.cluster import Cluster, ProducerIds
+from ottla.metadata.model.partitions import NO_LEADER, Election, Partition
+from ottla.metadata.model.settings import Config
+from ottla.metadata.model.topics import Ready, TopicIntent
+from ottla.metadata.model.value import UnsupportedFormat
 from ottla.metadata.store import Committed, ForeignStore, Put, Snapshot, UnknownOutcome
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, OK, FaultyStore
 

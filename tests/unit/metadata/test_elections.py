@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ottla.metadata import keys
-from ottla.metadata.model import MISSING, NO_LEADER, UNREADABLE, BrokerState, Election, LogEnd, Report
+from ottla.metadata.model.brokers import BrokerState
+from ottla.metadata.model.partitions import NO_LEADER, Election
+from ottla.metadata.model.reports import MISSING, UNREADABLE, LogEnd, Report
 from tests.unit.controller.world import T, World
 
 

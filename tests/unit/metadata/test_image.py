@@ -15,25 +15,12 @@ from ottla.metadata import keys
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Changed, Image, difference
 from ottla.metadata.keys import KINDS, kind_of
-from ottla.metadata.model import (
-    Broker,
-    Cluster,
-    Config,
-    ControllerHolder,
-    Election,
-    Endpoint,
-    Feature,
-    LineageRow,
-    LineageWord,
-    Partition,
-    ProducerIds,
-    Quota,
-    Ready,
-    Reassignment,
-    Report,
-    Tombstone,
-    TopicIntent,
-)
+from ottla.metadata.model.brokers import Broker, ControllerHolder, Endpoint
+from ottla.metadata.model.cluster import Cluster, LineageRow, LineageWord, ProducerIds
+from ottla.metadata.model.partitions import Election, Partition, Reassignment
+from ottla.metadata.model.reports import Report
+from ottla.metadata.model.settings import Config, Feature, Quota
+from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
 from ottla.metadata.store import Change, Entry, Revision, Snapshot
 from tests.unit.examples import examples
 

@@ -23,7 +23,10 @@ from ottla.metadata.lineage import (
     judge,
     next_word,
 )
-from ottla.metadata.model import Cluster, Config, LineageRow, Partition, Tombstone, TopicIntent, new_restore_id
+from ottla.metadata.model.cluster import Cluster, LineageRow, new_restore_id
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.settings import Config
+from ottla.metadata.model.topics import Tombstone, TopicIntent
 from ottla.metadata.store import Delete, Entry, ForeignStore, Put, Snapshot
 
 CLUSTER = Cluster("own")

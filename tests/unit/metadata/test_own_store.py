@@ -17,7 +17,7 @@ from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.lineage import WORDS_PER_ROW, Known, next_word
-from ottla.metadata.model import LineageRow
+from ottla.metadata.model.cluster import LineageRow
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.store import (
     TRANSACTION_OPERATIONS_MAX,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.metadata import keys
-from ottla.metadata.model import Broker, Endpoint
+from ottla.metadata.model.brokers import Broker, Endpoint
 from ottla.metadata.predecessor import SignOfLife
 from ottla.metadata.registration import NodeIdTaken, Registration
 from ottla.metadata.renewal import RenewalTask

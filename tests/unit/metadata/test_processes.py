@@ -17,19 +17,12 @@ from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.model import (
-    Broker,
-    BrokerState,
-    Config,
-    Endpoint,
-    Feature,
-    Partition,
-    Quota,
-    Ready,
-    Tombstone,
-    TopicIntent,
-)
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.topics import NewTopic
+from ottla.metadata.model.brokers import Broker, BrokerState, Endpoint
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.settings import Config, Feature, Quota
+from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
 from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask

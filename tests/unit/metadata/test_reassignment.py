@@ -18,8 +18,10 @@ from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import DRAINED
-from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.model import NO_EPOCH, NO_LEADER, Broker, BrokerState, Partition, Reassignment
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.topics import NewTopic
+from ottla.metadata.model.brokers import NO_EPOCH, Broker, BrokerState
+from ottla.metadata.model.partitions import NO_LEADER, Partition, Reassignment
 from ottla.metadata.reassignment import check_cancellable
 from ottla.metadata.store import Delete, Put
 from ottla.protocol.errors import ErrorCode, KafkaError

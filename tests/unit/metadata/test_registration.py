@@ -9,7 +9,7 @@ from pathlib import Path
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.image import Changed, Image
-from ottla.metadata.model import Broker, Endpoint
+from ottla.metadata.model.brokers import Broker, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.metadata.store import Delete, LeaseId, Store
 from tests.unit.waiting import until

@@ -25,9 +25,12 @@ from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.identities import ConfigResource
-from ottla.metadata.intents import Intents
-from ottla.metadata.model import Broker as Registered
-from ottla.metadata.model import BrokerState, Config, Partition, Ready, TopicIntent
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.model.brokers import Broker as Registered
+from ottla.metadata.model.brokers import BrokerState
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.settings import Config
+from ottla.metadata.model.topics import Ready, TopicIntent
 from ottla.metadata.store import Guard, Put
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from ottla.settings.config import BrokerConfig

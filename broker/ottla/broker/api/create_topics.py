@@ -15,7 +15,8 @@ from ottla.broker.api.declaration import Api
 from ottla.broker.bounded import gather_bounded
 from ottla.broker.ports import WithConfig, WithIntents
 from ottla.broker.request import Request
-from ottla.metadata.intents import DEFAULT, PARTITIONS_PER_REQUEST_MAX, NewTopic
+from ottla.metadata.intents.replicas import PARTITIONS_PER_REQUEST_MAX
+from ottla.metadata.intents.topics import DEFAULT, NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right

@@ -25,7 +25,7 @@ from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import NAMELESS, controller_for_clients, reachable_brokers
 from ottla.metadata.image import INTERNAL_TOPICS, Topic
-from ottla.metadata.intents import NewTopic
+from ottla.metadata.intents.topics import NewTopic
 from ottla.metadata.naming import METADATA_TOPIC, check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from ottla.broker.exposition import Sample
 from ottla.broker.metrics.metric import COUNTER, GAUGE, NO_LABELS, Metric, single
 from ottla.broker.ports import WithControls, WithElections, WithImage
-from ottla.metadata.model import BrokerState
+from ottla.metadata.model.brokers import BrokerState
 
 if TYPE_CHECKING:
-    from ottla.metadata import model
+    from ottla.metadata.model.partitions import Partition
 
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
 
@@ -21,7 +21,7 @@ class Source(WithControls, WithElections, WithImage, Protocol):
     """A process that may be the controller."""
 
 
-def _by_state(holds: Callable[[model.Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
+def _by_state(holds: Callable[[Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
     """On the active controller, how many of the cluster's partitions a condition holds for; elsewhere 0."""
 
     def collect(broker: Source) -> Iterator[Sample]:

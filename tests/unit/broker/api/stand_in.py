@@ -31,9 +31,9 @@ from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.identities import ConfigResource
-from ottla.metadata.intents import Intents
-from ottla.metadata.model import Broker as Registered
-from ottla.metadata.model import BrokerState, Endpoint
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.model.brokers import Broker as Registered
+from ottla.metadata.model.brokers import BrokerState, Endpoint
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import RenewalTask
 from ottla.protocol.messages import read_request, read_response, write_request, write_response

@@ -24,7 +24,7 @@ from ottla.broker.log.index import OffsetIndex
 from ottla.broker.log.log import Log
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.request import Request
-from ottla.metadata.model import Partition as Replicas
+from ottla.metadata.model.partitions import Partition as Replicas
 from ottla.net.disk_threads import THREADS_PER_VOLUME, VolumeThreads
 from ottla.net.pending import READ_AHEAD_BYTES, Pending
 from ottla.protocol.batches import Record, build_batch

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.replica.fetch_session import FollowerSession, Key, Position
-from ottla.metadata import model
 from ottla.metadata.image import Image
+from ottla.metadata.model.partitions import Partition
 from ottla.protocol.batches import iterate_headers
 from tests.unit.broker.api.test_produce_and_fetch import TOPIC_ID, Stage, answer_of, batch_of
 from tests.unit.broker.log.workbench import append
@@ -101,8 +101,8 @@ def _asked(index: int, position: Position) -> dict[str, Any]:
     }
 
 
-def state(index: int, leader: int, epoch: int) -> model.Partition:
-    return model.Partition(TOPIC_ID, index, (0, 1), (0, 1), (1, 1), leader, epoch)
+def state(index: int, leader: int, epoch: int) -> Partition:
+    return Partition(TOPIC_ID, index, (0, 1), (0, 1), (1, 1), leader, epoch)
 
 
 def check(stage: Stage) -> None:

@@ -26,7 +26,7 @@ from ottla.broker.cold_reads import ColdReads
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group.states import HEARTBEAT, State
 from ottla.broker.group_service import GroupService
-from ottla.metadata.model import Endpoint
+from ottla.metadata.model.brokers import Endpoint
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.peers.group_scenes import RECORDED, TOPIC, play

@@ -28,9 +28,9 @@ from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.replica.selector import RACK_AWARE
 from ottla.broker.request import Request
-from ottla.metadata import model
 from ottla.metadata.image import INTERNAL_TOPICS, Image
-from ottla.metadata.model import BrokerState
+from ottla.metadata.model.brokers import Broker, BrokerState, Endpoint
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.net.disk_threads import VolumeThreads
 from ottla.net.memory import BufferedMemory, Work
 from ottla.net.pending import Pending
@@ -83,7 +83,7 @@ class Stage:
         for index in (0, 1):
             log = Workbench(folder / str(index)).log()
             partition = Partition("t", TOPIC_ID, index, log, self.counters, lambda: 1_000_000, Mock())
-            partition.become_leader(model.Partition(TOPIC_ID, index, (0,), (0,), (1,), 0))
+            partition.become_leader(PartitionState(TOPIC_ID, index, (0,), (0,), (1,), 0))
             self.partitions.add(partition)
             self.logs.append(log)
         self.sessions = FetchSessionCache(10, 120.0, Random(1))
@@ -363,7 +363,7 @@ class Follower:
         self.outside: list[int] = []
         stage.broker.isr_changes = SimpleNamespace(outsider_fetched=self._outsider_fetched)
         for partition in stage.partitions:
-            partition.become_leader(model.Partition(TOPIC_ID, partition.index, (0, 1), (0, 1), (1, 1), 0, 1))
+            partition.become_leader(PartitionState(TOPIC_ID, partition.index, (0, 1), (0, 1), (1, 1), 0, 1))
 
     def _outsider_fetched(self, partition: Partition, replica: int) -> None:
         assert replica == 1
@@ -410,7 +410,7 @@ def test_acks_all_needs_the_minimum_of_replicas_in_sync_and_acks_1_does_not(play
 
     async def body(stage: Stage) -> None:
         def lead(partition_epoch: int, *isr: int, replicas: tuple[int, ...] = (0, 1)) -> None:
-            state = model.Partition(TOPIC_ID, 0, replicas, isr, (1,) * len(isr), 0, 1, partition_epoch)
+            state = PartitionState(TOPIC_ID, 0, replicas, isr, (1,) * len(isr), 0, 1, partition_epoch)
             stage.partitions.find("t", 0).become_leader(state)
 
         def send(value: bytes, acks: int) -> Any:
@@ -479,7 +479,7 @@ def test_a_follower_that_registered_anew_is_looked_at_again(play: Any) -> None:
     async def body(stage: Stage) -> None:
         follower = Follower(stage)
         for partition in stage.partitions:
-            partition.become_leader(model.Partition(TOPIC_ID, partition.index, (0, 1), (0,), (1,), 0, 2))
+            partition.become_leader(PartitionState(TOPIC_ID, partition.index, (0, 1), (0,), (1,), 0, 2))
         topics = [{"topic_id": TOPIC_ID, "partitions": [asked(0) | {"current_leader_epoch": 2}]}]
         state = {"replica_id": 1, "replica_epoch": 1}
         session = answer_of(
@@ -509,7 +509,7 @@ def test_a_throttled_follower_gets_nothing_while_it_is_behind(play: Any) -> None
             return 1.0 if behind else 0.0
 
         stage.broker.leader_throttle.pause_seconds = pause_seconds
-        stage.partitions.find("t", 0).become_leader(model.Partition(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1))
+        stage.partitions.find("t", 0).become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1))
         first = follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0)
         [topic] = answer_of(first, FOLLOWERS_VERSION).responses
         assert [bool(partition.records) for partition in topic.partitions] == [False, True]
@@ -525,7 +525,7 @@ def test_a_throttled_follower_gets_nothing_while_it_is_behind(play: Any) -> None
 def test_a_follower_does_not_send_a_consumer_back_to_the_beginning(play: Any) -> None:
     async def body(stage: Stage) -> None:
         partition = stage.partitions.find("t", 0)
-        partition.become_follower(model.Partition(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 1, 3))
+        partition.become_follower(PartitionState(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 1, 3))
         for offset, error in ((0, 0), (5, 78)):
             topics = [{"topic": "t", "partitions": [asked(0, offset)]}]
             [answer] = answer_of(stage.fetch(session_epoch=-1, topics=topics)).responses[0].partitions
@@ -542,7 +542,7 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack(play: Any, selector: str 
         follower = Follower(stage)
         stage.broker.id = 0
         stage.broker.config.get_str = {"replica.selector.class": selector}.get
-        racks = {id: model.Broker(id, 1, {}, rack=rack, state=BrokerState.RUNNING) for id, rack in ((0, "a"), (1, "b"))}
+        racks = {id: Broker(id, 1, {}, rack=rack, state=BrokerState.RUNNING) for id, rack in ((0, "a"), (1, "b"))}
         stage.broker.image = SimpleNamespace(brokers=racks)
         stage.produce({0: batch_of([b"0"])})
         follower.fetch((0, 1, 1), session_epoch=-1)
@@ -559,8 +559,8 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack(play: Any, selector: str 
 
 def test_who_asks_the_wrong_broker_is_told_the_right_one(play: Any) -> None:
     async def body(stage: Stage) -> None:
-        state = model.Partition(TOPIC_ID, 0, (0, 7), (0, 7), (1, 1), 7, 3)
-        elsewhere = model.Broker(7, 1, {"CLIENTS": model.Endpoint("CLIENTS", "there", 9092)}, rack="r")
+        state = PartitionState(TOPIC_ID, 0, (0, 7), (0, 7), (1, 1), 7, 3)
+        elsewhere = Broker(7, 1, {"CLIENTS": Endpoint("CLIENTS", "there", 9092)}, rack="r")
         topic = SimpleNamespace(id=TOPIC_ID)
         stage.broker.image = SimpleNamespace(
             topics={"t": topic}, topics_by_id={TOPIC_ID: topic}, brokers={7: elsewhere},
@@ -629,7 +629,7 @@ def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> No
         partition = stage.partitions.find("t", 0)
         stage.broker.image = SimpleNamespace(topics={topic: SimpleNamespace(partitions=[0, 1])})
         led = Partition(topic, UUID(int=9), 0, partition.log, TopicCounters(), lambda: 0, Mock())
-        led.become_leader(model.Partition(UUID(int=9), 0, (0,), (0,), (1,), 0))
+        led.become_leader(PartitionState(UUID(int=9), 0, (0,), (0,), (1,), 0))
         stage.partitions.add(led)
         stage.produce({0: batch_of([b"x"])})
         assert await _deleted(stage, topic, 0, -1) == (ErrorCode.invalid_topic_exception, -1)
@@ -655,7 +655,7 @@ def test_records_deleted_where_this_broker_leads_no_longer_when_the_others_are(p
     async def body(stage: Stage) -> None:
         stage.produce({0: batch_of([b"x"]), 1: batch_of([b"x"])})
         moved, kept = stage.partitions.find("t", 0), stage.partitions.find("t", 1)
-        kept.become_leader(model.Partition(TOPIC_ID, 1, (0, 1), (0, 1), (1, 1), 0))
+        kept.become_leader(PartitionState(TOPIC_ID, 1, (0, 1), (0, 1), (1, 1), 0))
         partitions = [SimpleNamespace(partition_index=index, offset=1) for index in (0, 1)]
         deletion = SimpleNamespace(
             topics=[SimpleNamespace(name="t", partitions=partitions)], timeout=timedelta(seconds=5)

@@ -17,7 +17,7 @@ from ottla.broker.admission import AdmissionRules
 from ottla.broker.api import produce
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.loop_quota import LOOP_MICROSECONDS, PLAIN_BATCH_BYTES, bytes_in
-from ottla.metadata import model
+from ottla.metadata.model.partitions import Partition
 from ottla.net.connection import POSTPONED
 from ottla.net.memory import BufferedMemory
 from ottla.protocol.codecs import Codec, compress
@@ -133,7 +133,7 @@ def test_who_leads_no_longer_when_the_thread_is_done_appends_nothing(play: Any) 
         waiting = stage.produce({0: large(b"a"), 1: large(b"b")}, 1, VERSION)
         await some_turns()
         partition = stage.partitions.find("t", 0)
-        partition.become_follower(model.Partition(TOPIC_ID, 0, (0, 1), (1,), (1,), 1, 5))
+        partition.become_follower(Partition(TOPIC_ID, 0, (0, 1), (1,), (1,), 1, 5))
         await look_through(threads)
         await stage.settle()
         assert codes(waiting) == [ErrorCode.not_leader_or_follower, ErrorCode.none]
@@ -146,10 +146,10 @@ def test_an_isr_that_shrinks_meanwhile_is_noticed_before_the_append(play: Any) -
     async def body(stage: Stage, threads: HeldThreads) -> None:
         partition = stage.partitions.find("t", 0)
         partition.min_isr = 2
-        partition.become_leader(model.Partition(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 0, 1))
+        partition.become_leader(Partition(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 0, 1))
         waiting = stage.produce({0: large(b"a")}, -1, VERSION)
         await some_turns()
-        partition.become_leader(model.Partition(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1, 1))
+        partition.become_leader(Partition(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1, 1))
         await look_through(threads)
         await stage.settle()
         assert codes(waiting) == [ErrorCode.not_enough_replicas]

@@ -16,8 +16,10 @@ from ottla.metadata import identities, keys, settling
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
 from ottla.metadata.identities import ConfigResource
-from ottla.metadata.intents import Intents, NewTopic
-from ottla.metadata.model import Broker, BrokerState, TopicIntent
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.topics import NewTopic
+from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.topics import TopicIntent
 from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, FaultyStore

@@ -11,29 +11,13 @@ import pytest
 from ottla.metadata import keys
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.keys import KINDS, kind_of
-from ottla.metadata.model import (
-    Broker,
-    BrokerState,
-    Cluster,
-    Config,
-    ControllerHolder,
-    Election,
-    Endpoint,
-    Feature,
-    LineageRow,
-    LineageWord,
-    LogEnd,
-    Partition,
-    ProducerIds,
-    Quota,
-    Ready,
-    Reassignment,
-    Report,
-    Tombstone,
-    TopicIntent,
-    UnsupportedFormat,
-    with_isr,
-)
+from ottla.metadata.model.brokers import Broker, BrokerState, ControllerHolder, Endpoint
+from ottla.metadata.model.cluster import Cluster, LineageRow, LineageWord, ProducerIds
+from ottla.metadata.model.partitions import Election, Partition, Reassignment, with_isr
+from ottla.metadata.model.reports import LogEnd, Report
+from ottla.metadata.model.settings import Config, Feature, Quota
+from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
+from ottla.metadata.model.value import UnsupportedFormat
 from ottla.metadata.store import Entry
 
 TOPIC_ID = UUID("12345678-1234-4321-8765-123456789abc")

@@ -1,0 +1,53 @@
+"""Intents: the changes that administrators ask for, written to the store by the broker that got the request.
+
+The controller then carries the intents out. Each intent is one guarded transaction. The controller answers by partition
+states and, last, by a ready mark. The broker goes on once its *own* image shows the result, and answers its client when
+the other brokers know the result, too (`broker/applied_revisions.py`). So the client finds the change at every broker
+that it asks next. If the broker's image doesn't show the result within the request's time-out, the answer is
+REQUEST_TIMED_OUT, and the intent stays in the store.
+
+If a guard fails, another process was faster. The present value of the guarded key decides between another attempt and
+an error. A request that would change nothing is a transaction too, with guards alone: another broker may have changed
+the key since the revision of this broker's image, and then the request isn't fulfilled yet.
+
+A decision that depends on the registered brokers is made only when the image has every broker that was registered at
+the time of the request. So a broker counts for all requests, at all brokers, as soon as its registration says that it
+is running. Kafka's controller decides so too, by the same log that made the broker ready.
+
+A write of unknown outcome is settled (`settling.py`), so that no request waits for a write that never happened.
+"""
+
+from __future__ import annotations
+
+from random import Random, SystemRandom
+
+from ottla.metadata.follower import Follower
+from ottla.metadata.settling import Settling
+from ottla.metadata.store import Store
+
+from .brokers import BrokerIntents
+from .partitions import PartitionIntents
+from .settings import SettingIntents
+from .topics import TopicIntents
+
+
+class Intents:
+    """All that the administrators of one broker can ask for. The modules beside this one have a class for each part."""
+
+    def __init__(self, store: Store, follower: Follower, random: Random | None = None) -> None:
+        """`random` makes topic ids and the positions where placement starts; by default it is the system's."""
+        settling = Settling(store, follower)
+        topics = TopicIntents(store, settling, SystemRandom() if random is None else random)
+        partitions = PartitionIntents(settling)
+        settings = SettingIntents(settling)
+        brokers = BrokerIntents(settling)
+        self.check_new_topic_name = topics.check_new_topic_name
+        self.create_topic = topics.create_topic
+        self.delete_topic = topics.delete_topic
+        self.create_partitions = topics.create_partitions
+        self.confirm_deletion = topics.confirm_deletion
+        self.elect_leader = partitions.elect_leader
+        self.reassign = partitions.reassign
+        self.alter_config = settings.alter_config
+        self.alter_quota = settings.alter_quota
+        self.unregister_broker = brokers.unregister_broker

@@ -1,0 +1,125 @@
+"""The processes that are alive: the brokers' registrations, and the controller. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from ottla.metadata.identities import BY_NUMBER
+from ottla.metadata.store import Entry
+
+from . import value
+from .value import FORMAT_FIRST, Value
+
+NO_BROKER = -1
+NO_EPOCH = -1
+
+
+class BrokerState(enum.Enum):
+    """The stage of a registered broker's life."""
+
+    STARTING = "starting"  # recovering its logs: neither elected nor admitted to an ISR
+    RUNNING = "running"
+    DRAINING = "draining"  # handing over before it stops: neither elected nor admitted to an ISR
+
+
+class Endpoint(NamedTuple):
+    """The address that a broker advertises for one of its listeners."""
+
+    listener: str
+    host: str
+    port: int
+    protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker(Value):
+    """A broker's registration, which exists as long as its lease does.
+
+    `epoch` is the revision that created the registration, so that each registration has an epoch of its own, greater
+    than those of earlier ones. `revision` is that of the last change of the broker's state or addresses.
+    `previous_epoch` is the epoch of the registration before, if the broker's logs have lost nothing since: because it
+    ended with a clean stop, or because the same process lost it. It is NO_EPOCH otherwise.
+    """
+
+    id: int
+    epoch: int
+    endpoints: Mapping[str, Endpoint]  # by listener name
+    rack: str | None = None
+    state: BrokerState = BrokerState.STARTING
+    incarnation: str = ""  # a random text by which a process tells its own registration from another process's
+    host: str = ""  # where the process runs, for people
+    format_max: int = field(default_factory=lambda: value.FORMAT_MAX)
+    previous_epoch: int = NO_EPOCH
+    revision: int = 0
+
+    @property
+    def electable(self) -> bool:
+        """Whether the broker may lead partitions and may join an ISR."""
+        return self.state is BrokerState.RUNNING
+
+    def holds_all_since(self, epoch: int) -> bool:
+        """Whether the broker's logs have every record that they had under registration `epoch`.
+
+        They have if the broker hasn't stopped uncleanly since.
+        """
+        return epoch != NO_EPOCH and epoch in (self.epoch, self.previous_epoch)
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "endpoints": [list(endpoint) for endpoint in self.endpoints.values()],
+            "rack": self.rack,
+            "state": self.state.value,
+            "incarnation": self.incarnation,
+            "host": self.host,
+            "format_max": self.format_max,
+            "previous_epoch": self.previous_epoch,
+        }
+
+    @classmethod
+    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
+        pop = document.pop
+        endpoints = [Endpoint(*parts) for parts in pop("endpoints")]
+        return cls(
+            id=BY_NUMBER.of(entry.key),
+            epoch=entry.create_revision,
+            endpoints={endpoint.listener: endpoint for endpoint in endpoints},
+            rack=pop("rack", None),
+            state=BrokerState(pop("state")),
+            incarnation=pop("incarnation", ""),
+            host=pop("host", ""),
+            format_max=pop("format_max", FORMAT_FIRST),
+            previous_epoch=pop("previous_epoch", NO_EPOCH),
+            revision=entry.mod_revision,
+            format=version,
+            unknown=document,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerHolder(Value):
+    """The process that is controller: it holds the lease of this key.
+
+    `broker_id` is the broker in the same process. For a controller without a broker it is an id of the process's own
+    below NO_BROKER, and `host` and `port` are the address at which the process listens.
+    """
+
+    name: str
+    broker_id: int = NO_BROKER
+    revision: int = 0
+    host: str = ""
+    port: int = 0
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"name": self.name, "broker_id": self.broker_id}
+        if self.host:
+            fields |= {"host": self.host, "port": self.port}
+        return fields
+
+    @classmethod
+    def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
+        pop = document.pop
+        name, broker_id, revision = pop("name", ""), pop("broker_id", NO_BROKER), entry.mod_revision
+        return cls(name, broker_id, revision, pop("host", ""), pop("port", 0), format=version, unknown=document)
