@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ottla.broker import isr, replica_fetcher
+from ottla.broker import follower_log, isr, reading, replica_fetcher
 from ottla.broker.api import await_revision, produce
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.candidates import Candidates
@@ -105,11 +105,16 @@ def a_duplicate_is_answered_before_it_is_committed() -> None:
 @bug
 def consumers_read_what_isnt_committed() -> None:
     def read(
-        self: Partition, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, small_bytes: int = WAIT
+        partition: Partition,
+        offset: int,
+        max_bytes: int,
+        minimum_one: bool,
+        read_committed: bool,
+        small_bytes: int = WAIT,
     ) -> Any:
-        return self.read_as_follower(offset, max_bytes, minimum_one, small_bytes)
+        return reading.read_as_follower(partition, offset, max_bytes, minimum_one, small_bytes)
 
-    Partition.read = read  # type: ignore[method-assign]
+    reading.read = read
 
 
 @bug
@@ -156,13 +161,13 @@ def the_high_watermark_goes_by_the_proposed_isr_alone() -> None:
 @bug
 def a_follower_takes_the_leaders_high_watermark_beyond_its_own_end() -> None:
     def append_replicated(original: Any) -> Any:
-        def both(self: Partition, buffer: Any, headers: Any, leader_high_watermark: int, leader_log_start: int) -> None:
-            original(self, buffer, headers, leader_high_watermark, leader_log_start)
-            self.high_watermark = max(self.high_watermark, leader_high_watermark)
+        def both(partition: Partition, buffer: Any, headers: Any, leader_high_watermark: int, *rest: Any) -> None:
+            original(partition, buffer, headers, leader_high_watermark, *rest)
+            partition.high_watermark = max(partition.high_watermark, leader_high_watermark)
 
         return both
 
-    _replace(Partition, "append_replicated", append_replicated)
+    _replace(follower_log, "append_replicated", append_replicated)
 
 
 # ---- followers
@@ -175,7 +180,7 @@ def followers_truncate_to_their_high_watermark() -> None:
             news = state.leader_epoch != self.epoch
             original(self, state)
             if news and self.log.log_end_offset > self.high_watermark:
-                self.truncate_to(self.high_watermark)
+                follower_log.truncate_to(self, self.high_watermark)
 
         return both
 
@@ -194,7 +199,7 @@ def followers_dont_truncate() -> None:
         return without
 
     _replace(replica_fetcher, "decide", decide)
-    Partition.diverges = lambda self, epoch, offset: None  # type: ignore[method-assign]
+    reading.diverges = lambda partition, epoch, offset: None
 
 
 # ---- ISR
@@ -212,7 +217,11 @@ def a_draining_broker_joins_an_isr() -> None:
 @bug
 def a_replica_joins_the_isr_before_it_has_caught_up() -> None:
     LeaderState.has_committed = lambda self, replica, mark: True  # type: ignore[method-assign]
-    Partition.is_caught_up = lambda self, replica, lag_max_s: True  # type: ignore[method-assign]
+
+    def caught_up(original: Any) -> Any:
+        return lambda self, replica, *rest: replica not in self.isr or original(self, replica, *rest)
+
+    _replace(LeaderState, "caught_up", caught_up)
 
 
 @bug
@@ -303,7 +312,7 @@ def who_is_elected_uncleanly_keeps_only_what_it_knows_to_be_committed() -> None:
     def become_leader(original: Any) -> Any:
         def both(self: Partition, state: PartitionState) -> None:
             if state.recovering and self.log.log_end_offset > self.high_watermark:
-                self.truncate_to(self.high_watermark)
+                follower_log.truncate_to(self, self.high_watermark)
             original(self, state)
 
         return both

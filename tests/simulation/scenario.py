@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from ottla.broker import follower_log
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
 from ottla.metadata import keys, lineage
@@ -375,7 +376,7 @@ class _logs_watched:  # used as a context manager
         self._scenario = scenario
 
     def __enter__(self) -> None:
-        self._before = (Log.truncate_to, Log.truncate_fully_and_start_at, Partition.append_replicated)
+        self._before = (Log.truncate_to, Log.truncate_fully_and_start_at, follower_log.append_replicated)
         truncate, restart, replicate = self._before
         counts, wrong = self._scenario.history.counts, self._scenario.wrong
 
@@ -394,10 +395,10 @@ class _logs_watched:  # used as a context manager
 
         Log.truncate_to = truncate_to  # type: ignore[method-assign]
         Log.truncate_fully_and_start_at = start_at  # type: ignore[method-assign]
-        Partition.append_replicated = append_replicated  # type: ignore[method-assign]
+        follower_log.append_replicated = append_replicated
 
     def __exit__(self, *_: object) -> None:
-        Log.truncate_to, Log.truncate_fully_and_start_at, Partition.append_replicated = self._before  # type: ignore[method-assign]
+        Log.truncate_to, Log.truncate_fully_and_start_at, follower_log.append_replicated = self._before  # type: ignore[method-assign]
 
 
 def main() -> None:

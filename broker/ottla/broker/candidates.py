@@ -39,11 +39,10 @@ class Candidates:
         present registration."""
         leading = partition.leading
         assert leading is not None
-        return (
-            leading.has_committed(replica, partition.high_watermark)
-            and self._is_registered(leading, replica)
-            and (not partition.frozen or partition.is_caught_up(replica, self._lag_max_s()))
-        )
+        if not leading.has_committed(replica, partition.high_watermark) or not self._is_registered(leading, replica):
+            return False
+        end, now = partition.log.log_end_offset, partition.clock()
+        return not partition.frozen or leading.caught_up(replica, end, now, self._lag_max_s())
 
     def weigh(self, partition: Partition) -> None:
         """Determines the partition's candidates anew. Called when a follower outside of the ISR has fetched, when
@@ -51,18 +50,18 @@ class Candidates:
         leading = partition.leading
         if leading is None:
             return
-        lag_max_s = self._lag_max_s()
+        end, now, lag_max_s = partition.log.log_end_offset, partition.clock(), self._lag_max_s()
         partition.wait_for(
             frozenset(
                 replica
                 for replica in leading.followers
                 if replica not in leading.isr
                 and self._is_registered(leading, replica)
-                and partition.is_caught_up(replica, lag_max_s)
+                and leading.caught_up(replica, end, now, lag_max_s)
             )
         )
         if leading.candidates:
-            self._look_again(partition, max(partition.candidates_last_for(lag_max_s), _LOOKED_AT_AGAIN_S))
+            self._look_again(partition, max(leading.candidates_last_for(end, now, lag_max_s), _LOOKED_AT_AGAIN_S))
 
     def stop(self) -> None:
         """Cancels all timers."""

@@ -163,8 +163,10 @@ class IsrChanges:
         """Looks for followers that lag, until cancelled."""
         while True:
             await asyncio.sleep(self._lag_max_s() / 2)
+            lag_max_s = self._lag_max_s()
             for partition in self._partitions():
-                if partition.leading is not None and partition.find_lagging(self._lag_max_s()):
+                leading = partition.leading
+                if leading is not None and leading.lagging(partition.log.log_end_offset, partition.clock(), lag_max_s):
                     self.wants(partition)
 
     def _propose(self, partition: Partition) -> _Proposal | None:
@@ -186,13 +188,14 @@ class IsrChanges:
         unknown = key in self._unknown
         if leading.undecided and not unknown:
             return None  # the proposal is written, but the image doesn't show it yet
-        lagging = partition.find_lagging(self._lag_max_s())
+        end, now, lag_max_s = partition.log.log_end_offset, partition.clock(), self._lag_max_s()
+        lagging = leading.lagging(end, now, lag_max_s)
         members = [(member, before.epoch_in_isr(member)) for member in before.isr if member not in lagging]
         joining = [
             image.brokers[replica]
             for replica in leading.followers
             if replica not in before.isr
-            and partition.is_present(replica, self._lag_max_s())
+            and leading.present(replica, end, now, lag_max_s)
             and self._candidates.may_join(partition, replica)
         ]
         members += [(broker.id, broker.epoch) for broker in joining]
@@ -285,7 +288,7 @@ def _who_lags(proposal: _Proposal) -> str:
     leading, after = proposal.leading, proposal.after.isr
     if leading is None or set(proposal.before.isr) <= set(after):
         return ""
-    end, now = proposal.partition.log.log_end_offset, asyncio.get_running_loop().time()
+    end, now = proposal.partition.log.log_end_offset, proposal.partition.clock()
     left = [member for member in proposal.before.isr if member not in after and member in leading.followers]
     return "".join(f"; {leading.lag_of(member, end, now)}" for member in left)
 

@@ -1,10 +1,11 @@
-"""One replica: its log, its role in the partition, and the requests that wait for it to move.
+"""One replica: its log, its role in the partition, its high watermark, and the batches that it appends as the leader.
 
 Owned by the event loop. Clients' batches are admitted, given offsets and written in one go. Records below the high
 watermark are committed; when it moves, the producers, coordinators and fetches that wait for it are told.
 
 A replica leads, follows or does neither. A leader's `LeaderState` tracks its followers' offsets; where no follower has
-to have a record, the high watermark is the log's end. Only `ottla.broker.replication` writes a follower's log.
+to have a record, the high watermark is the log's end. `reading` has what a fetch may read of a replica, `follower_log`
+how a follower changes its log, and `turns` the order of batches that can't be appended at once.
 """
 
 from __future__ import annotations
@@ -13,27 +14,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker import contents
 from ottla.broker.admission import AdmissionRules, admit
 from ottla.broker.commits import Commits
 from ottla.broker.counters import TopicCounters
+from ottla.broker.flushes import Flushes
 from ottla.broker.log.log import Log
-from ottla.broker.log.resident import WAIT, resident
-from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.loop_quota import LoopQuota
-from ottla.broker.readable import Readable
 from ottla.broker.replica.leader import LeaderState
 from ottla.broker.turns import Turn, needs_turn
+from ottla.broker.waiters import Waiter, bytes_between, wake
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.metadata.model.partitions import Partition as PartitionState
-from ottla.net.pending import READ_AHEAD_BYTES
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.received import Buffer, Memory
+from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
 
@@ -51,39 +50,28 @@ class Appended(NamedTuple):
     append_time: int = -1
 
 
-class Waiter(Protocol):
-    """A fetch, or a session's watch, that waits for a partition to have more to read."""
-
-    def moved(self, partition: Partition, new_bytes: int) -> None:
-        """The partition has `new_bytes` more to read, or (0) changed in another way that ends the waiting."""
-
-    def watermark_moved(self, partition: Partition) -> None:
-        """The leader's high watermark has moved; called for followers' waiters only."""
-
-
 class Partition:
     """A replica that this broker holds."""
 
     __slots__ = (
-        "_clock",
         "_commits",
         "_commits_at_once",
         "_deletions",
-        "_flushing",
-        "_last_turn",
-        "_next_flush",
         "bytes_in",
         "bytes_out",
+        "clock",
         "counters",
         "damage_met",
         "elected_uncleanly",
         "elr",
         "epoch",
+        "flushes",
         "follower_waiters",
         "high_watermark",
         "index",
         "internal",
         "isr",
+        "last_turn",
         "leader",
         "leader_epoch",
         "leading",
@@ -121,7 +109,7 @@ class Partition:
         self.bytes_in = 0  # bytes that clients appended here
         self.bytes_out = 0  # bytes that consumers read here
         self.now_ms = now_ms
-        self._clock = clock
+        self.clock = clock  # in seconds, by which the followers' progress is timed
         self.rules = AdmissionRules()
         self.elected_uncleanly = False  # whether the topic allows unclean elections
         self.min_isr = 1  # as the topic sets it; see `in_sync_min`
@@ -143,9 +131,8 @@ class Partition:
         self._commits = Commits()
         self._deletions = Commits()  # of records, by the low watermark
         self._commits_at_once = False
-        self._flushing: asyncio.Future[None] | None = None
-        self._next_flush: asyncio.Future[None] | None = None
-        self._last_turn: Turn | None = None
+        self.flushes = Flushes(log, self.failed)
+        self.last_turn: Turn | None = None  # of the batches that can't be appended at once, the newest one's place
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -160,7 +147,7 @@ class Partition:
     def become_leader(self, state: PartitionState) -> None:
         """Leads from now on, by `state`. If the replica already leads in that epoch, only its replicas and ISR are
         taken over."""
-        now = self._clock()
+        now = self.clock()
         if self.leading is None or state.leader_epoch != self.leader_epoch:
             self.log.epochs.assign(state.leader_epoch, self.log.log_end_offset)
             self.leading = LeaderState(state.leader, state.replicas, state.isr, self.log.log_end_offset, now)
@@ -170,7 +157,7 @@ class Partition:
             self.leading.committed(state.replicas, state.isr, now)
         self._note(state)
         self.isr_moved()
-        self._wake_all()
+        self.wake_all()
 
     def become_follower(self, state: PartitionState) -> None:
         """Follows the leader that `state` names, or no leader where it names none."""
@@ -178,19 +165,19 @@ class Partition:
         moved = state.leader_epoch != self.epoch
         self._note(state)
         if moved:
-            self._wake_all()  # consumers read from followers too
+            self.wake_all()  # consumers read from followers too
 
     def go_offline(self) -> None:
         """The log directory has failed: the replica no longer leads, follows or serves reads."""
         self.offline = True
         self.resign("its log directory has failed")
-        self._wake_all()  # consumers that read from a follower must hear of it, too
+        self.wake_all()  # consumers that read from a follower must hear of it, too
 
     def leave(self, reason: str) -> None:
         """This broker has no part in the partition any more."""
         self.resign(reason)
         self.leader = NOBODY
-        self._wake_all()
+        self.wake_all()
 
     def _note(self, state: PartitionState) -> None:
         self.leader = state.leader
@@ -210,7 +197,7 @@ class Partition:
         self._commits_at_once = False
         self._commits.fail(KafkaError(ErrorCode.not_leader_or_follower))
         self._deletions.fail(KafkaError(ErrorCode.not_leader_or_follower))
-        self._wake_all()
+        self.wake_all()
 
     @property
     def in_sync_min(self) -> int:
@@ -226,20 +213,10 @@ class Partition:
         """Whether that replica may be the next leader, as far as this broker knows."""
         return self.elected_uncleanly or replica in self.isr or replica in self.elr
 
-    def find_lagging(self, lag_max_s: float) -> list[int]:
-        """Members of the ISR that have lagged for longer than `lag_max_s`. Leaders only."""
-        assert self.leading is not None
-        return self.leading.lagging(self.log.log_end_offset, self._clock(), lag_max_s)
-
     @property
     def frozen(self) -> bool:
         """Whether the high watermark must stand still, so that every electable replica has all committed records."""
         return self.under_min_isr or bool(self.elr)
-
-    def is_caught_up(self, replica: int, lag_max_s: float) -> bool:
-        """Whether a follower has all records, or had them within the last `lag_max_s`. Leaders only."""
-        assert self.leading is not None
-        return self.leading.caught_up(replica, self.log.log_end_offset, self._clock(), lag_max_s)
 
     def wait_for(self, candidates: frozenset[int]) -> None:
         """From now on the high watermark waits for these followers outside of the ISR, and no others. Leaders only."""
@@ -247,16 +224,6 @@ class Partition:
         if candidates != self.leading.candidates:
             self.leading.candidates = candidates
             self.isr_moved()
-
-    def candidates_last_for(self, lag_max_s: float) -> float:
-        """In how many seconds the first candidate isn't caught up any more, if no candidate fetches. Leaders only."""
-        assert self.leading is not None
-        return self.leading.candidates_last_for(self.log.log_end_offset, self._clock(), lag_max_s)
-
-    def is_present(self, replica: int, lag_max_s: float) -> bool:
-        """Whether a follower has fetched within the last `lag_max_s`, or has all records. Leaders only."""
-        assert self.leading is not None
-        return self.leading.present(replica, self.log.log_end_offset, self._clock(), lag_max_s)
 
     def isr_moved(self) -> None:
         """The replicas that must have a record for it to be committed have changed: the committed ISR, a proposed ISR,
@@ -270,7 +237,7 @@ class Partition:
         """A follower has all records below `offset`. Returns whether the leader counts this and the follower isn't in
         sync yet. Leaders only."""
         assert self.leading is not None
-        now = self._clock()
+        now = self.clock()
         if not self.leading.fetched(replica, broker_epoch, offset, log_start_offset, self.log.log_end_offset, now):
             return False
         self._advance()
@@ -286,19 +253,11 @@ class Partition:
         if after == before:
             return
         self.high_watermark = after
-        self._commit()
+        self._commits.reached(after)
         for waiter in self.follower_waiters:
             waiter.watermark_moved(self)
         if self.waiters:
-            self._wake(self.waiters, self._bytes_between(before, after))
-
-    def _bytes_between(self, before: int, after: int) -> int:
-        """How many bytes consumers may read more, now that the high watermark has risen. 0 where the files can't be
-        read: then the waiting fetches try to read, and meet the error."""
-        try:
-            return max(self.log.bytes_between(before, after), 1)
-        except OSError:
-            return 0
+            wake(self.waiters, self, bytes_between(self.log, before, after))
 
     def check_leader_epoch(self, epoch: int, *, follower_will_do: bool = False) -> None:
         """Raises KafkaError where a client's leader epoch `epoch` (−1: none stated) doesn't fit. Source: KIP-320, and
@@ -333,7 +292,7 @@ class Partition:
         codec, or it is too large for a check on the event loop. A repeat of one of the producer's last five batches
         yields the original's offsets and writes nothing. Raises KafkaError with the code for the producer.
         """
-        if self._last_turn is not None:
+        if self.last_turn is not None:
             return None
         rules = self.rules
         if self.target_codec is not None or contents.may_leave_loop(frame, start, end, quota):
@@ -352,22 +311,6 @@ class Partition:
                 return None
             batch, header = admitted
         return self.append_admitted(batch, header)
-
-    @property
-    def in_turns(self) -> bool:
-        """Whether batches wait for their turns, so that a new batch has to wait behind them."""
-        return self._last_turn is not None
-
-    def take_turn(self) -> Turn:
-        """A place behind every batch that waits now. The caller must call its `end`, also after an error."""
-        last = self._last_turn
-        self._last_turn = Turn(self, None if last is None else last.ended)
-        return self._last_turn
-
-    def turn_ended(self, turn: Turn) -> None:
-        """Notes that no batch waits any more, if `turn` was the last one."""
-        if self._last_turn is turn:
-            self._last_turn = None
 
     def append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
         """Appends a batch that has been checked. Raises KafkaError."""
@@ -407,11 +350,11 @@ class Partition:
         if self._commits_at_once:
             self.high_watermark = log.log_end_offset
             if self._commits:
-                self._commit()
+                self._commits.reached(self.high_watermark)
             if self.waiters:
-                self._wake(self.waiters, len(batch))
+                wake(self.waiters, self, len(batch))
         if self.follower_waiters:
-            self._wake(self.follower_waiters, len(batch))
+            wake(self.follower_waiters, self, len(batch))
         return base_offset
 
     def failed(self, error: OSError) -> KafkaError:
@@ -419,30 +362,6 @@ class Partition:
         self.log.directory_failed(error)
         self.write_failed(self)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self.log.directory}: {error.strerror or error}")
-
-    def flush(self) -> asyncio.Future[None]:
-        """Forces the records written by now to disk, in a thread. Calls during a flush share the next one."""
-        running = self._flushing
-        if running is None or running.done():
-            self._flushing = asyncio.ensure_future(self._flush())
-            return self._flushing
-        if self._next_flush is None or self._next_flush.done():
-            self._next_flush = asyncio.ensure_future(self._flush_after(running))
-        return self._next_flush
-
-    async def _flush(self) -> None:
-        log = self.log
-        try:
-            pending = log.begin_flush()
-            await asyncio.to_thread(pending.run)
-        except OSError as error:
-            raise self.failed(error) from error
-        log.flushed(pending)
-
-    async def _flush_after(self, running: asyncio.Future[None]) -> None:
-        await asyncio.wait([running])
-        self._flushing, self._next_flush = self._next_flush, None
-        await self._flush()
 
     def delete_records(self, before: int) -> int:
         """Moves the log's start to `before` (−1: the high watermark); returns it. Raises KafkaError, POLICY_VIOLATION
@@ -457,7 +376,7 @@ class Partition:
             self.log.delete_records_before(target)
         except OSError as error:
             raise self.failed(error) from error
-        self._wake_all()  # the followers are to be told
+        self.wake_all()  # the followers are to be told
         return target
 
     def deleted(self, before: int) -> asyncio.Future[None]:
@@ -482,118 +401,11 @@ class Partition:
         """How many requests wait for a commit here."""
         return len(self._commits)
 
-    def _commit(self) -> None:
-        self._commits.reached(self.high_watermark)
-
-    def _wake(self, waiters: Sequence[Waiter], new_bytes: int) -> None:
-        for waiter in tuple(waiters):  # some waiters remove themselves
-            waiter.moved(self, new_bytes)
-
     def watchers(self, replica_id: int) -> list[Waiter]:
         """The list of the waiters of followers, or (`replica_id` −1) of consumers."""
         return self.waiters if replica_id < 0 else self.follower_waiters
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
         """Wakes all waiters, because the records that they wait for may never come."""
-        self._wake(self.waiters, 0)
-        self._wake(self.follower_waiters, 0)
-
-    # ---- following
-
-    def append_replicated(
-        self,
-        buffer: Buffer,
-        headers: Sequence[tuple[int, BatchHeader]],
-        leader_high_watermark: int,
-        leader_log_start: int,
-    ) -> None:
-        """Appends batches from the leader: `headers` are the (position, header) of the whole batches that fill
-        `buffer`. The high watermark and the log's start follow the leader's. Raises KafkaError KAFKA_STORAGE_ERROR."""
-        log = self.log
-        try:
-            log.append_replicated(buffer, headers)
-            if leader_log_start > log.log_start_offset:
-                log.delete_records_before(min(leader_log_start, log.log_end_offset))
-        except OSError as error:
-            raise self.failed(error) from error
-        before = self.high_watermark
-        self.high_watermark = max(before, min(leader_high_watermark, log.log_end_offset))
-        if self.waiters and self.high_watermark > before:  # consumers that read from the replica next to them
-            self._wake(self.waiters, self._bytes_between(before, self.high_watermark))
-
-    def truncate_to(self, offset: int) -> None:
-        """Drops the records from `offset` on, where the leader's differ. Raises KafkaError KAFKA_STORAGE_ERROR."""
-        if offset < self.high_watermark:
-            logger.warning("%r: truncated to %d, below its high watermark %d", self, offset, self.high_watermark)
-        try:
-            self.log.truncate_to(offset)
-        except OSError as error:
-            raise self.failed(error) from error
-        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
-        if self.damage_met is not None and self.damage_met[0] >= self.log.log_end_offset:
-            self.damage_met = None
-        self._wake_all()
-
-    def restart_at(self, offset: int) -> None:
-        """Drops all records and starts the log anew at `offset`. Raises KafkaError KAFKA_STORAGE_ERROR."""
-        try:
-            self.log.truncate_fully_and_start_at(offset)
-        except OSError as error:
-            raise self.failed(error) from error
-        self.high_watermark = offset
-        self.damage_met = None
-        self._wake_all()
-
-    # ---- reading
-
-    def read(
-        self, offset: int, max_bytes: int, minimum_one: bool, read_committed: bool, small_bytes: int = WAIT
-    ) -> Readable:
-        """The batches that a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with
-        `minimum_one` (KIP-74). Up to `small_bytes` come as bytes, more as ranges of files. Raises KafkaError
-        OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where the disk must be read, if
-        `small_bytes` isn't WAIT."""
-        return self._read(offset, max_bytes, minimum_one, self.high_watermark, small_bytes)
-
-    def read_as_follower(self, offset: int, max_bytes: int, minimum_one: bool, small_bytes: int = WAIT) -> Readable:
-        """As `read`, for a follower: up to the log's end."""
-        return self._read(offset, max_bytes, minimum_one, self.log.log_end_offset, small_bytes)
-
-    def _read(self, offset: int, max_bytes: int, minimum_one: bool, limit: int, small_bytes: int) -> Readable:
-        log, high_watermark = self.log, self.high_watermark
-        log_start = log.log_start_offset
-        if offset == limit:
-            return self.nothing_readable()
-        if offset > log.log_end_offset and self.leader_epoch == NO_EPOCH:
-            raise KafkaError(ErrorCode.offset_not_available)  # the leader may have it: the consumer needn't reset
-        if offset > log.log_end_offset or offset < log_start:
-            raise KafkaError(ErrorCode.offset_out_of_range)
-        if offset > limit:  # a consumer's offset that this leader hasn't committed yet
-            return self.nothing_readable()
-        try:
-            found = log.read(offset, max_bytes, limit, minimum_one, small_bytes == WAIT)
-            ranges, size = resident(found, small_bytes)
-        except BlockingIOError:
-            raise
-        except DamagedSegment as error:  # one segment is damaged, not the directory
-            self.damage_met = offset, f"fetches are refused there: {error}"
-            raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
-        except OSError as error:
-            raise self.failed(error) from error
-        cut = size >= READ_AHEAD_BYTES and size < found[0].size
-        return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start, cut))
-
-    def nothing_readable(self) -> Readable:
-        """The answer to a fetch for which there is nothing to read."""
-        return Readable((), 0, self.high_watermark, self.high_watermark, self.log.log_start_offset)
-
-    def diverges(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where a follower's log, which ends at `fetch_offset` in `last_fetched_epoch`, diverges from this one: the
-        last epoch that both may have, and its end here; None where it doesn't. Raises KafkaError OFFSET_OUT_OF_RANGE.
-
-        Source: KIP-595, Kafka's `Partition.readRecords`.
-        """
-        epoch, end = self.log.epochs.end_offset_for(last_fetched_epoch, self.log.log_end_offset)
-        if epoch < 0 or end < 0:
-            raise KafkaError(ErrorCode.offset_out_of_range)
-        return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
+        wake(self.waiters, self, 0)
+        wake(self.follower_waiters, self, 0)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker import follower_log
 from ottla.broker.replica.fetch_session import FollowerSession, Key, Position, Request
 from ottla.broker.replica.follower import (
     Append,
@@ -292,10 +293,10 @@ class ReplicaFetcher:
                     self._append(followed, decision, records)
                 case Truncate(offset):
                     logger.info("%r: truncates to %d, from %d", partition, offset, partition.log.log_end_offset)
-                    partition.truncate_to(offset)
+                    follower_log.truncate_to(partition, offset)
                 case Restart(offset):
                     logger.info("%r: starts anew at %d, the leader's start", partition, offset)
-                    partition.restart_at(offset)
+                    follower_log.restart_at(partition, offset)
                 case Pause(error, awaited):
                     self._pause_after(key, followed, error, awaited)
                     return
@@ -333,8 +334,8 @@ class ReplicaFetcher:
         partition = followed.partition
         headers = decision.headers
         if decision.restart_at is not None:
-            partition.restart_at(decision.restart_at)
-        partition.append_replicated(records, headers, decision.high_watermark, decision.log_start_offset)
+            follower_log.restart_at(partition, decision.restart_at)
+        follower_log.append_replicated(partition, records, headers, decision.high_watermark, decision.log_start_offset)
         followed.lag = max(decision.high_watermark - partition.log.log_end_offset, 0)
         self._owner.bytes_in += len(records)
 

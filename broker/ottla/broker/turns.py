@@ -47,7 +47,8 @@ class Turn:
             self._before.add_done_callback(lambda _: self.end())
         elif not self._ended.done():
             self._ended.set_result(None)
-            self._partition.turn_ended(self)
+            if self._partition.last_turn is self:
+                self._partition.last_turn = None  # no batch waits any more
 
 
 class Received:
@@ -67,9 +68,17 @@ class Received:
         return Received(bytearray(self.view), 0, len(self.view))
 
 
+def take_turn(partition: Partition) -> Turn:
+    """A place behind every batch of the partition that waits now. The caller must call its `end`, also after an
+    error."""
+    last = partition.last_turn
+    turn = partition.last_turn = Turn(partition, None if last is None else last.ended)
+    return turn
+
+
 def needs_turn(partition: Partition, batch: memoryview) -> bool:
     """Whether a batch needs a turn whatever its size: it needs another codec, or other batches wait before it."""
-    if partition.in_turns:
+    if partition.last_turn is not None:
         return True
     return partition.target_codec is not None and contents.codec_of(batch) != partition.target_codec
 

@@ -147,7 +147,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
     async def main() -> None:
         leader = Leader(tmp_path, lag_s=0.2)
         loop = asyncio.get_running_loop()
-        leader.partition._clock = loop.time
+        leader.partition.clock = loop.time
         leader.append()
         began = loop.time()
         leader.catches_up(1)

@@ -14,9 +14,11 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker import reading
 from ottla.broker.api import describe_configs
 from ottla.broker.api.config_resources import ConfigResourceType
 from ottla.broker.counters import TopicCounters
+from ottla.broker.follower_log import restart_at, truncate_to
 from ottla.broker.log.compactor import CompactionLimits, Compactor
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
@@ -120,7 +122,7 @@ def test_a_header_that_a_fetch_meets_until_it_is_deleted(world: World) -> None:
     segment.file.pwrite(struct.pack(">i", -7), 8)
     asked = first.last_offset + 1
     with pytest.raises(KafkaError) as caught:
-        world.partition.read(asked, 100, True, False)
+        reading.read(world.partition, asked, 100, True, False)
     assert caught.value.code == ErrorCode.corrupt_message
     (told,) = world.told()
     assert told["offset"] == asked
@@ -130,7 +132,7 @@ def test_a_header_that_a_fetch_meets_until_it_is_deleted(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "shorten", [lambda partition: partition.truncate_to(5), lambda partition: partition.restart_at(7)]
+    "shorten", [lambda partition: truncate_to(partition, 5), lambda partition: restart_at(partition, 7)]
 )
 def test_what_a_truncation_took_is_told_no_more(world: World, shorten: Callable[[Partition], None]) -> None:
     """Earlier, the replica was copied anew, but the alert stayed until the next start."""

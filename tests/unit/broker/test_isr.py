@@ -46,7 +46,7 @@ def written(
     leading = None if offline else LeaderState(0, state.replicas, isr, 0, 0.0)
     partition: Any = SimpleNamespace(
         topic_id=TOPIC, index=0, leading=leading, offline=offline, epoch=4, in_sync_min=2, high_watermark=0,
-        find_lagging=lambda seconds: [], isr_moved=lambda: None, is_present=lambda replica, seconds: True, frozen=False,
+        log=SimpleNamespace(log_end_offset=0), clock=lambda: 0.0, isr_moved=lambda: None, frozen=False,
     )  # fmt: skip
     store: Any = Store()
 
@@ -94,7 +94,7 @@ def test_who_joins_is_compared_as_it_was_read() -> None:
     image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: state)
     partition: Any = SimpleNamespace(
         topic_id=TOPIC, index=0, leading=leading, offline=False, epoch=4, in_sync_min=1, high_watermark=0,
-        find_lagging=lambda seconds: [], is_present=lambda replica, seconds: True, frozen=False,
+        log=SimpleNamespace(log_end_offset=0), clock=lambda: 0.0, frozen=False,
     )  # fmt: skip
     store: Any = Store()
     changes = IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: [partition], lambda _: True)

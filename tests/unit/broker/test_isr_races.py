@@ -30,8 +30,8 @@ def led(index: int) -> Any:
     leading.fetched(1, 11, END, 0, END, 0.0)
     return SimpleNamespace(
         topic_id=TOPIC, index=index, state=state, leading=leading, offline=False, epoch=4, in_sync_min=1,
-        high_watermark=END, find_lagging=lambda seconds: [], isr_moved=lambda: None,
-        is_present=lambda replica, seconds: True, frozen=False,
+        high_watermark=END, log=SimpleNamespace(log_end_offset=END), clock=lambda: 0.0, isr_moved=lambda: None,
+        frozen=False,
     )  # fmt: skip
 
 

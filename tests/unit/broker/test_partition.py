@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.counters import TopicCounters
+from ottla.broker.follower_log import truncate_to
 from ottla.broker.inspectors import Inspectors
 from ottla.broker.log.log import Log
 from ottla.broker.loop_quota import LoopQuota
@@ -76,7 +77,7 @@ def test_what_a_producer_wrote_is_asked_again_after_a_recompression(
     class WhileOthersLead(ThreadPoolExecutor):
         def submit(self, work: Any, /, *arguments: Any, **more: Any) -> Any:
             partition.become_follower(state(1, 1, 1))
-            partition.truncate_to(kept)
+            truncate_to(partition, kept)
             partition.become_leader(state(2, 0, 0))
             partition.target_codec = None
             if meanwhile is not None:
@@ -108,21 +109,3 @@ def test_a_repeat_is_answered_when_the_first_is_committed(tmp_path: Path) -> Non
         assert (first.done(), last.done()) == (True, False)
 
     asyncio.run(main())
-
-
-def test_a_damaged_batch_is_that_partitions_affair_and_not_its_directorys(tmp_path: Path) -> None:
-    bench = Workbench(tmp_path)
-    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000, Mock())
-    partition.become_leader(state(0, 0, 0))
-    for sequence in range(3):
-        produce(partition, sequence)
-    partition.log.close()
-    partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000, Mock())
-    partition.become_leader(state(1, 0, 0))
-    with Path(partition.log.active.path).open("r+b") as file:
-        file.seek(8)
-        file.write(b"\x80\0\0\0")  # the length of the first batch
-    with pytest.raises(KafkaError) as error:
-        partition.read(1, 1_000, True, False)
-    assert error.value.code is ErrorCode.corrupt_message
-    assert bench.errors == []

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker.follower_log import truncate_to
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import File, RealDisk
@@ -400,7 +401,7 @@ def test_a_replica_whose_log_turns_out_to_be_damaged_is_offline_and_comes_back_b
 
     monkeypatch.setattr(Log, "truncate_to", damaged)
     with pytest.raises(KafkaError) as caught:
-        partition.truncate_to(0)
+        truncate_to(partition, 0)
     assert caught.value.code == ErrorCode.kafka_storage_error
     assert partition.offline
     assert not world.logs.failed

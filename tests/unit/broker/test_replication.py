@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ottla.broker import replica_fetcher
+from ottla.broker import follower_log, replica_fetcher
 from ottla.broker.counters import TopicCounters
 from ottla.broker.log.log import Log
 from ottla.broker.partition import Partition
@@ -212,13 +212,13 @@ def test_a_compacted_log_starts_anew_where_nobody_elects_its_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_sync: bool, uncleanly: bool, anew: bool
 ) -> None:
     restarted: list[int] = []
-    restart_at = Partition.restart_at
+    restart_at = follower_log.restart_at
 
-    def noted(self: Partition, offset: int) -> None:
+    def noted(partition: Partition, offset: int) -> None:
         restarted.append(offset)
-        restart_at(self, offset)
+        restart_at(partition, offset)
 
-    monkeypatch.setattr(Partition, "restart_at", noted)
+    monkeypatch.setattr(follower_log, "restart_at", noted)
 
     async def scene(world: World) -> None:
         partition = world.partitions[0]
@@ -431,14 +431,14 @@ def test_an_error_that_nobody_foresaw_ends_the_copying_of_its_partition_alone(
 ) -> None:
     """The partition isn't copied until another leader epoch. Earlier, the error ended the fetcher's task, and so the
     broker's process."""
-    replicate = Partition.append_replicated
+    replicate = follower_log.append_replicated
 
     def failing(partition: Partition, *arguments: Any) -> None:
         if partition.index == 0 and partition.epoch == 1:
             raise AssertionError("a rule that this log breaks")
         replicate(partition, *arguments)
 
-    monkeypatch.setattr(Partition, "append_replicated", failing)
+    monkeypatch.setattr(follower_log, "append_replicated", failing)
 
     async def scene(world: World) -> None:
         for index in range(2):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker import ports
+from ottla.broker import ports, reading
 from ottla.broker.api.declaration import Api
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
@@ -35,7 +35,7 @@ from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
-    from ottla.broker.readable import Readable
+    from ottla.broker.reading import Readable
     from ottla.net.server import Reply
 
 API = Api(
@@ -194,7 +194,7 @@ class _Fetch:
             partition = self._broker.partitions.find(asked.topic, index)
             partition.check_leader_epoch(asked.current_leader_epoch, follower_will_do=self.follower_will_do)
             if asked.last_fetched_epoch >= 0:
-                diverging = partition.diverges(asked.last_fetched_epoch, asked.fetch_offset)
+                diverging = reading.diverges(partition, asked.last_fetched_epoch, asked.fetch_offset)
                 if diverging is not None:
                     self.failed = True
                     return asked, self._diverging(index, partition, diverging), partition
@@ -210,9 +210,9 @@ class _Fetch:
                 prepared = self._broker.cold_reads.just_read(partition, offset, limit)
                 small = READ_BYTES_MAX - self.size if self.size < READ_BYTES_MAX else 0
                 try:
-                    readable = partition.read(offset, limit, minimum_one, self.read_committed, small)
+                    readable = reading.read(partition, offset, limit, minimum_one, self.read_committed, small)
                 except BlockingIOError:
-                    read = partial(partition.read, offset, limit, minimum_one, self.read_committed)
+                    read = partial(reading.read, partition, offset, limit, minimum_one, self.read_committed)
                     readable = self._read_cold(partition, offset, partition.high_watermark, limit, prepared, read)
         except KafkaError as error:
             self.failed = True
@@ -240,9 +240,9 @@ class _Fetch:
         prepared = self._broker.cold_reads.just_read(partition, offset, limit)
         small = READ_BYTES_MAX - self.size if self.size < READ_BYTES_MAX else 0
         try:
-            readable = partition.read_as_follower(offset, limit, minimum_one, small)
+            readable = reading.read_as_follower(partition, offset, limit, minimum_one, small)
         except BlockingIOError:
-            read = partial(partition.read_as_follower, offset, limit, minimum_one)
+            read = partial(reading.read_as_follower, partition, offset, limit, minimum_one)
             readable = self._read_cold(partition, offset, partition.log.log_end_offset, limit, prepared, read)
         throttle.pause_seconds(partition, readable.size, False, now)
         self._broker.replication_bytes_out += readable.size
@@ -268,7 +268,7 @@ class _Fetch:
             self.cold[self._broker.cold_reads.read_ahead(partition.log, offset, limit_offset, limit)] = None
         except OSError:
             return read()
-        return partition.nothing_readable()
+        return reading.nothing(partition)
 
     def _nearer(self, partition: Partition, offset: int) -> int:
         """The nearer replica that the consumer should read from, or NONE."""

@@ -18,7 +18,7 @@ from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
 from ottla.broker.ports import WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks
 from ottla.broker.request import Request
-from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn
+from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn, take_turn
 from ottla.net.connection import POSTPONED
 from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -153,7 +153,7 @@ class _Produce:
         if self.acks == ALL and last_offset >= partition.high_watermark:
             self.waits.append((partition.committed(last_offset), answers, len(answers)))
         if log.flush_overdue:
-            self.waits.append((partition.flush(), answers, len(answers)))
+            self.waits.append((partition.flushes.flush(), answers, len(answers)))
         return success(partition.index, base_offset, append_time, log.log_start_offset)
 
     def refused(self, topic: str | bytes, index: int, size_bytes: int, error: KafkaError) -> PartitionAnswer:
@@ -207,7 +207,7 @@ class _Produce:
         left = deque[_InTurn]()
         for place, topic, index, batch in sets:
             partition = get(topic, index)
-            turn = None if partition is None else partition.take_turn()
+            turn = None if partition is None else take_turn(partition)
             left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), turn))
         broker.turns += len(left)
         broker.spawn(self._append_in_turn(left, work))

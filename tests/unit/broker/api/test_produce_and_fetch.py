@@ -17,6 +17,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker import reading
 from ottla.broker.api import delete_records, fetch, produce
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.counters import ApiCounters, TopicCounters
@@ -169,7 +170,7 @@ def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
         assert values(stage, 0) == [b"0a", b"0b", b"0c"]
         assert values(stage, 1) == [b"1a", b"1b", b"1c"]
         for partition in stage.partitions:
-            assert not partition.in_turns, "no request waits any more"
+            assert partition.last_turn is None, "no request waits any more"
         assert stage.broker.turns == 0
         assert stage.client.memory.used_bytes == 0
 
@@ -269,13 +270,13 @@ def session_of(parts: Any, version: int = VERSION) -> int:
 def test_a_session_reads_only_what_moved(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(stage: Stage) -> None:
         read: list[int] = []
-        real = Partition.read
+        real = reading.read
 
         def counted(partition: Partition, *arguments: Any) -> Any:
             read.append(partition.index)
             return real(partition, *arguments)
 
-        monkeypatch.setattr(Partition, "read", counted)
+        monkeypatch.setattr(reading, "read", counted)
         topics = [{"topic": "t", "partitions": [asked(0), asked(1)]}]
         session = session_of(stage.fetch(session_epoch=0, topics=topics))
         assert read == [0, 1]

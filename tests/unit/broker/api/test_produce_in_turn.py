@@ -60,7 +60,7 @@ def play(tmp_path: Path) -> Callable[[Callable[[Stage, HeldThreads], Coroutine[A
         await body(stage, threads)
         assert stage.broker.turns == 0
         assert stage.client.memory.used_bytes == 0
-        assert not any(partition.in_turns for partition in stage.partitions)
+        assert all(partition.last_turn is None for partition in stage.partitions)
 
     for index in (0, 1):
         (tmp_path / str(index)).mkdir()

@@ -1,0 +1,96 @@
+"""What a fetch may read of a replica: a consumer up to the high watermark, a follower up to the log's end.
+
+Reading changes nothing of the replica, except that damage that is met is noted.
+
+Source: KIP-74 (the first batch), KIP-595 (diverging logs); Kafka's `Partition.readRecords`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.broker.log.resident import WAIT, resident
+from ottla.broker.log.segment import DamagedSegment
+from ottla.broker.partition import NO_EPOCH, Partition
+from ottla.net.pending import READ_AHEAD_BYTES
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from ottla.net.pending import Part
+
+_new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and takes twice as long
+
+
+class Readable(NamedTuple):
+    """The batches that a fetch may send, as ranges of files or as bytes, their size in bytes, and the partition's
+    offsets."""
+
+    ranges: Sequence[Part]
+    size: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    cut: bool = False  # more can be read, but isn't in memory
+
+
+def read(
+    partition: Partition,
+    offset: int,
+    max_bytes: int,
+    minimum_one: bool,
+    read_committed: bool,
+    small_bytes: int = WAIT,
+) -> Readable:
+    """The batches that a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with
+    `minimum_one`. Up to `small_bytes` come as bytes, more as ranges of files. Raises KafkaError OFFSET_OUT_OF_RANGE,
+    KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where the disk must be read, if `small_bytes` isn't WAIT."""
+    return _read(partition, offset, max_bytes, minimum_one, partition.high_watermark, small_bytes)
+
+
+def read_as_follower(
+    partition: Partition, offset: int, max_bytes: int, minimum_one: bool, small_bytes: int = WAIT
+) -> Readable:
+    """As `read`, for a follower: up to the log's end."""
+    return _read(partition, offset, max_bytes, minimum_one, partition.log.log_end_offset, small_bytes)
+
+
+def _read(
+    partition: Partition, offset: int, max_bytes: int, minimum_one: bool, limit: int, small_bytes: int
+) -> Readable:
+    log, high_watermark = partition.log, partition.high_watermark
+    log_start = log.log_start_offset
+    if offset == limit:
+        return nothing(partition)
+    if offset > log.log_end_offset and partition.leader_epoch == NO_EPOCH:
+        raise KafkaError(ErrorCode.offset_not_available)  # the leader may have it: the consumer needn't reset
+    if offset > log.log_end_offset or offset < log_start:
+        raise KafkaError(ErrorCode.offset_out_of_range)
+    if offset > limit:  # a consumer's offset that this leader hasn't committed yet
+        return nothing(partition)
+    try:
+        found = log.read(offset, max_bytes, limit, minimum_one, small_bytes == WAIT)
+        ranges, size = resident(found, small_bytes)
+    except BlockingIOError:
+        raise
+    except DamagedSegment as error:  # one segment is damaged, not the directory
+        partition.damage_met = offset, f"fetches are refused there: {error}"
+        raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+    except OSError as error:
+        raise partition.failed(error) from error
+    cut = size >= READ_AHEAD_BYTES and size < found[0].size
+    return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start, cut))
+
+
+def nothing(partition: Partition) -> Readable:
+    """The answer to a fetch for which there is nothing to read."""
+    return Readable((), 0, partition.high_watermark, partition.high_watermark, partition.log.log_start_offset)
+
+
+def diverges(partition: Partition, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+    """Where a follower's log, which ends at `fetch_offset` in `last_fetched_epoch`, diverges from this one: the last
+    epoch that both may have, and its end here; None where it doesn't. Raises KafkaError OFFSET_OUT_OF_RANGE."""
+    epoch, end = partition.log.epochs.end_offset_for(last_fetched_epoch, partition.log.log_end_offset)
+    if epoch < 0 or end < 0:
+        raise KafkaError(ErrorCode.offset_out_of_range)
+    return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
