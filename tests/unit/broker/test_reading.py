@@ -12,7 +12,7 @@ from ottla.broker import reading
 from ottla.broker.counters import TopicCounters
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.partition import Partition
-from ottla.metadata import model
+from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.unit.broker.log.workbench import Workbench, batch_of
 
@@ -21,7 +21,7 @@ TOPIC_ID = UUID(int=7)
 
 def led(bench: Workbench, epoch: int, *isr: int) -> Partition:
     partition = Partition("t", TOPIC_ID, 0, bench.log(), TopicCounters(), lambda: 1_000_000, Mock())
-    partition.become_leader(model.Partition(TOPIC_ID, 0, (0, 1), isr, tuple(1 for _ in isr), 0, epoch))
+    partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), isr, tuple(1 for _ in isr), 0, epoch))
     return partition
 
 
@@ -50,7 +50,7 @@ def test_a_consumer_reads_up_to_the_high_watermark_and_a_follower_up_to_the_end(
 
 def test_a_follower_doesnt_know_whether_an_offset_beyond_its_end_exists(tmp_path: Path) -> None:
     partition = led(Workbench(tmp_path), 0, 0, 1)
-    partition.become_follower(model.Partition(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 1, 1))
+    partition.become_follower(PartitionState(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 1, 1))
     with pytest.raises(KafkaError) as error:
         reading.read(partition, 3, 1_000, True, False)
     assert error.value.code is ErrorCode.offset_not_available
