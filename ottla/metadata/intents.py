@@ -28,7 +28,7 @@ from uuid import UUID
 
 from ottla.placement import Candidate, place
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.uuids import uuid_text
+from ottla.uuids import uuid_text
 
 from . import keys
 from .follower import Follower

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from ottla.protocol.uuids import uuid_from_text, uuid_text
+from ottla.uuids import uuid_from_text, uuid_text
 
 from .identities import BY_NAME, BY_NUMBER, BY_PARTITION, BY_TOPIC_ID
 from .store import Entry
