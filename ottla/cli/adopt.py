@@ -293,6 +293,6 @@ def _last_epoch(partition: AdoptablePartition | None) -> int:
 
 
 def _kafka_id(topic: AdoptableTopic) -> str:
-    from ottla.protocol.uuids import uuid_text
+    from ottla.uuids import uuid_text
 
     return uuid_text(topic.topic_id)

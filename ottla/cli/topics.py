@@ -14,7 +14,7 @@ from ottla.cli.help import App
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output
-from ottla.protocol.uuids import uuid_text
+from ottla.uuids import uuid_text
 from ottla.wording import counted
 
 if TYPE_CHECKING:

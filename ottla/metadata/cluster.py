@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from uuid import UUID
 
-from ottla.protocol.uuids import uuid_text
+from ottla.uuids import uuid_text
 
 from . import keys
 from .eligibility import FEATURE

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 
-from ottla.protocol.uuids import uuid_from_text, uuid_text
+from ottla.uuids import uuid_from_text, uuid_text
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.net.names import TopicPartition
-from ottla.protocol.uuids import uuid_from_text, uuid_text
+from ottla.uuids import uuid_from_text, uuid_text
 
 
 class Position(NamedTuple):

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from ottla.net.client import Client
 from ottla.net.names import EARLIEST, TopicPartition
-from ottla.protocol.uuids import uuid_text
+from ottla.uuids import uuid_text
 
 from .offsets import OffsetRange, rate_limited, tasks
 from .options import Offsets, ReadOptions

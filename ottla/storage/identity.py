@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from ottla.protocol.uuids import uuid_from_text, uuid_text
+from ottla.uuids import uuid_from_text, uuid_text
 
 
 def parse_properties(text: bytes) -> dict[str, str]:

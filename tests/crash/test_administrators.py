@@ -16,7 +16,7 @@ import pytest
 
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.uuids import uuid_text
+from ottla.uuids import uuid_text
 from tests.peers.apache_kafka import tool
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Wire

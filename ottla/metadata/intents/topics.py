@@ -29,7 +29,7 @@ from ottla.metadata.store import (
     Write,
 )
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.uuids import uuid_text
+from ottla.uuids import uuid_text
 
 from .replicas import assigned, placed
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from ottla.metadata.store import Entry
-from ottla.protocol.uuids import uuid_from_text, uuid_text
+from ottla.uuids import uuid_from_text, uuid_text
 
 from .value import Value
 

@@ -13,11 +13,11 @@ from ottla.net.client import Client, Unreachable
 from ottla.net.existence import TopicGone, Wanted
 from ottla.net.names import LATEST, TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.uuids import uuid_text
 from ottla.spark import reading
 from ottla.spark.options import OptionError
 from ottla.spark.planning import DataLoss
 from ottla.spark.source import DefaultSource
+from ottla.uuids import uuid_text
 from tests.peers.scripted_cluster import FETCH, LIST_OFFSETS, METADATA, ScriptedCluster, Topic
 
 SCHEMA = StructType([StructField("offset", LongType())])

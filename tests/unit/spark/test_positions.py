@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from ottla.net.names import TopicPartition
-from ottla.protocol.uuids import uuid_text
 from ottla.spark.positions import Position, from_json
+from ottla.uuids import uuid_text
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 OFFSETS = {TopicPartition("b", 10): 3, TopicPartition("b", 2): 1, TopicPartition("a", 0): 0}

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from itertools import chain
 from uuid import UUID
 
-from ottla.protocol.uuids import uuid_text
 from ottla.storage import names
+from ottla.uuids import uuid_text
 
 from .home import Home
 from .log import Log

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from uuid import uuid4
 
-from ottla.protocol.uuids import uuid_text
 from ottla.storage import names
 from ottla.storage.checkpoints import Offsets
+from ottla.uuids import uuid_text
 
 from .directory_services import DirectoryServices
 from .identity import read_properties, take_clean_marker, write_properties

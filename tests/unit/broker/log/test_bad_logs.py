@@ -22,8 +22,8 @@ from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import Entry, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment
-from ottla.protocol.uuids import uuid_text
 from ottla.storage.checkpoints import parse_offsets
+from ottla.uuids import uuid_text
 from tests.unit.broker.log.workbench import ALONE, contents, crash, fill, open_directories
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ottla.protocol.uuids import uuid_from_text, uuid_text
+from ottla.uuids import uuid_from_text, uuid_text
 
 
 @given(st.uuids())
