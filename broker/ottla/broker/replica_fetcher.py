@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker import follower_log
+from ottla.broker.event_rate import EventRate
+from ottla.broker.leader_connection import EARLIEST, LATEST, AskedPartition, LeaderConnection
 from ottla.broker.replica.fetch_session import FollowerSession, Key, Position, Request
 from ottla.broker.replica.follower import (
     Append,
@@ -33,13 +35,11 @@ from ottla.broker.replica.follower import (
     out_of_range,
     whole_batches,
 )
-from ottla.net.peer import Answer, Peer
+from ottla.net.peer import Answer
 from ottla.protocol import follower_fetch
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.protocol.follower_fetch import FetchedPartition, FetchLimits, write_follower_fetch
-from ottla.protocol.messages import read_response, write_request
-from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Log
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LIST_OFFSETS = 2
-_LIST_OFFSETS_VERSION = 7
-_LATEST, _EARLIEST = -1, -2
 _BACK_OFF_SECONDS_MIN = 0.02
 _APPLIED_AT_ONCE_BYTES = 1 << 20  # then the event loop serves other tasks
 _BATCHES_AT_ONCE = 1024  # some milliseconds
@@ -59,7 +56,6 @@ _NAMED_AT_ONCE_MAX = 1000  # partitions, after an interruption: each costs both 
 _ELECTIONS_SECONDS = 1.0  # after a new partition, more of them are expected for that long
 _ELECTIONS_WAIT_MS = 50  # the fetches' wait meanwhile, so that new partitions are named soon
 _IDLE_SECONDS = 60.0
-_RATE_SECONDS = 60.0
 
 
 class Followed:
@@ -87,8 +83,7 @@ class ReplicaFetcher:
         self._owner = owner
         self._leader = leader
         self._session = FollowerSession()
-        self._peer: Peer | None = None
-        self._dialled_epoch = -1  # the leader's registration to whose address the connection goes
+        self._connection = LeaderConnection(owner.broker_id, leader, owner.image, owner.config, owner.connect)
         self._own_epoch = -1  # this broker's registration under which the session was begun
         self._interrupted = False  # the fetch under way was given up
         self._interrupted_at = float("-inf")
@@ -97,7 +92,7 @@ class ReplicaFetcher:
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
         self._failures = 0
-        self._rate = _Rate(self._now())
+        self._rate = EventRate(self._now())
 
     # ---- called by Replication
 
@@ -122,12 +117,10 @@ class ReplicaFetcher:
         last interruption: otherwise a slow leader could never answer while more and more partitions are followed. It is
         always done where the leader has registered anew, since the process that would answer is gone."""
         now = self._now()
-        registered = self._owner.image().brokers.get(self._leader)
-        gone = registered is not None and registered.epoch != self._dialled_epoch
         pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
         few = len(self._session.wanted) <= _NAMED_AT_ONCE_MAX
         due = few and self._answered and now - self._interrupted_at >= pause
-        if self._peer is not None and (gone or due) and self._peer.give_up():
+        if (due or self._connection.registered_anew()) and self._connection.give_up():
             self._interrupted_at = now
             self._interrupted = True
             self._answered = False
@@ -162,14 +155,14 @@ class ReplicaFetcher:
                         logger.info("broker %d answers fetches again", self._leader)
                     self._failures = 0
                 except (OSError, ProtocolError) as error:
-                    self._disconnect()
+                    self._connection.close()
                     self._session.begin_anew()
                     if not self._interrupted:
                         await self._back_off(error)
                 self._interrupted = False
             self._owner.ended(self._leader)
         finally:
-            self._disconnect()
+            self._connection.close()
 
     async def _fetch(self) -> None:
         """Sends one Fetch and applies its answer."""
@@ -189,7 +182,7 @@ class ReplicaFetcher:
         request = self._session.request()
         self._rate.count(self._now())
         body = self._body(request, limits, config.get_int("replica.fetch.max.bytes"))
-        answer = await self._request(follower_fetch.FETCH, follower_fetch.VERSION, body)
+        answer = await self._connection.request(follower_fetch.FETCH, follower_fetch.VERSION, body)
         head = follower_fetch.read_fetch_answer(answer.frame, answer.start, answer.end)
         if not self._session.answered(head.error, head.session_id):
             logger.info("broker %d: the fetch session begins anew: error %d", self._leader, head.error)
@@ -346,8 +339,9 @@ class ReplicaFetcher:
         asking = {key: followed for key in keys if (followed := self._still_valid(key)) is not None}
         if not asking:
             return
-        starts = await self._list_offsets(asking, _EARLIEST)
-        ends = await self._list_offsets(asking, _LATEST)
+        asked = {key: _asked_offsets(followed) for key, followed in asking.items()}
+        starts = await self._connection.list_offsets(asked, EARLIEST)
+        ends = await self._connection.list_offsets(asked, LATEST)
         for key, followed in asking.items():
             await asyncio.sleep(0)
             if self._still_valid(key) is not followed:
@@ -359,31 +353,6 @@ class ReplicaFetcher:
                 decision = out_of_range(self._held(followed.partition), start, end)
             with self._failing_alone(key):
                 self._carry_out(key, followed, decision, memoryview(b""))
-
-    async def _list_offsets(self, asking: Mapping[Key, Followed], mark: int) -> Mapping[Key, tuple[int, int]]:
-        """(error, offset) of each partition. Raises OSError, ProtocolError."""
-        topics: dict[str, list[dict[str, int]]] = {}
-        for followed in asking.values():
-            partition = followed.partition
-            asked = {"partition_index": partition.index, "current_leader_epoch": followed.epoch, "timestamp": mark}
-            topics.setdefault(partition.topic, []).append(asked)
-        message = {
-            "replica_id": self._owner.broker_id,
-            "isolation_level": 0,
-            "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
-        }
-        body = write_request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, message)
-        answer = await self._request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
-        listed = read_response(LIST_OFFSETS, _LIST_OFFSETS_VERSION, bytes(answer.frame[: answer.end]), answer.start)
-        found = {
-            (topic.name, told.partition_index): (int(told.error_code), int(told.offset))
-            for topic in listed.topics
-            for told in topic.partitions
-        }
-        try:
-            return {key: found[each.partition.topic, each.partition.index] for key, each in asking.items()}
-        except KeyError as missing:
-            raise ProtocolError(f"{missing} was asked for, and isn't in the answer") from None
 
     # ---- partitions
 
@@ -429,27 +398,7 @@ class ReplicaFetcher:
             else:
                 self._want(key, followed)
 
-    # ---- the connection
-
-    async def _request(self, api_key: int, version: int, body: bytes) -> Answer:
-        """Raises OSError, ProtocolError."""
-        config = self._owner.config()
-        peer = self._peer
-        if peer is None or not peer.connected:
-            peer = self._peer = self._dial(config)
-        return await peer.request(api_key, version, body, config.get_int("replica.socket.timeout.ms") / 1000)
-
-    def _dial(self, config: BrokerConfig) -> Peer:
-        """A peer at the leader's present address. Raises OSError where it has none."""
-        registered = self._owner.image().brokers.get(self._leader)
-        listener = config.listeners.inter_broker
-        endpoint = None if registered is None else registered.endpoints.get(listener)
-        if endpoint is None:
-            missing = "isn't registered" if registered is None else f"has no listener {listener}"
-            raise OSError(f"broker {self._leader} {missing}")
-        assert registered is not None
-        self._dialled_epoch = registered.epoch
-        return Peer(self._owner.connect, endpoint.host, endpoint.port, f"broker-{self._owner.broker_id}-fetcher")
+    # ---- pauses of the whole fetcher
 
     async def _back_off(self, error: Exception) -> None:
         """Waits before the session begins anew: longer after each failure in a row, up to
@@ -460,11 +409,6 @@ class ReplicaFetcher:
         seconds = _growing(self._failures, max(limit, _BACK_OFF_SECONDS_MIN))
         self._failures += 1
         await self._wait(seconds)
-
-    def _disconnect(self) -> None:
-        if self._peer is not None:
-            self._peer.close()
-            self._peer = None
 
     async def _wait(self, seconds: float) -> None:
         """Waits, but no longer than until a partition is followed or unfollowed."""
@@ -478,34 +422,6 @@ class ReplicaFetcher:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-class _Rate:
-    """The rate of an event over the last sixty seconds, from the counts of this minute and of the one before, of which
-    a share is taken. Times are seconds of a clock that doesn't go back."""
-
-    __slots__ = ("_before", "_began", "_count")
-
-    def __init__(self, now: float) -> None:
-        self._began = now
-        self._count = self._before = 0
-
-    def count(self, now: float) -> None:
-        self._elapsed(now)
-        self._count += 1
-
-    def per_second(self, now: float) -> float:
-        elapsed = self._elapsed(now)
-        return (self._count + self._before * (1 - elapsed / _RATE_SECONDS)) / _RATE_SECONDS
-
-    def _elapsed(self, now: float) -> float:
-        elapsed = now - self._began
-        if elapsed >= _RATE_SECONDS:
-            self._before = self._count if elapsed < 2 * _RATE_SECONDS else 0
-            self._count = 0
-            self._began += elapsed - elapsed % _RATE_SECONDS
-            elapsed %= _RATE_SECONDS
-        return elapsed
 
 
 def key_of(partition: Partition) -> Key:
@@ -526,3 +442,7 @@ def _name_of(error: int) -> str:
 
 def _asked(index: int, position: Position, max_bytes: int) -> tuple[int, int, int, int, int, int]:
     return index, position.offset, max_bytes, position.leader_epoch, position.last_epoch, position.log_start_offset
+
+
+def _asked_offsets(followed: Followed) -> AskedPartition:
+    return AskedPartition(followed.partition.topic, followed.partition.index, followed.epoch)

@@ -1,0 +1,117 @@
+"""The connection of a replica fetcher to the broker from which it copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ottla.broker.replica.fetch_session import Key
+from ottla.metadata.image import Image
+from ottla.net.peer import Answer, Peer
+from ottla.net.streams import Connect
+from ottla.protocol.errors import ProtocolError
+from ottla.protocol.messages import read_response, write_request
+from ottla.settings.config import BrokerConfig
+
+LIST_OFFSETS = 2
+LATEST, EARLIEST = -1, -2  # what a replica asks of ListOffsets: the end of the leader's log, and its start
+_LIST_OFFSETS_VERSION = 7
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPartition:
+    """A partition of which a ListOffsets request asks: the epoch is the leader's that this replica follows."""
+
+    topic: str
+    index: int
+    leader_epoch: int
+
+
+class LeaderConnection:
+    """Sends requests to one broker, at the address under which it is registered at the time of the dialling.
+
+    Opens the connection with the first request, and anew with the first one after a failure or `close`.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        leader: int,
+        image: Callable[[], Image],
+        config: Callable[[], BrokerConfig],
+        connect: Connect,
+    ) -> None:
+        self._broker_id = broker_id
+        self._leader = leader
+        self._image = image
+        self._config = config
+        self._connect = connect
+        self._peer: Peer | None = None
+        self._dialled_epoch = -1  # the leader's registration to whose address the connection goes
+
+    async def request(self, api_key: int, version: int, body: bytes) -> Answer:
+        """The answer, within `replica.socket.timeout.ms`. Raises OSError, ProtocolError."""
+        config = self._config()
+        peer = self._peer
+        if peer is None or not peer.connected:
+            peer = self._peer = self._dial(config)
+        return await peer.request(api_key, version, body, config.get_int("replica.socket.timeout.ms") / 1000)
+
+    async def list_offsets(self, asking: Mapping[Key, AskedPartition], mark: int) -> Mapping[Key, tuple[int, int]]:
+        """(error, offset) of each partition, where `mark` is LATEST or EARLIEST. Raises OSError, ProtocolError."""
+        body = write_request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, self._list_offsets_message(asking.values(), mark))
+        answer = await self.request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
+        listed = read_response(LIST_OFFSETS, _LIST_OFFSETS_VERSION, bytes(answer.frame[: answer.end]), answer.start)
+        found = {
+            (topic.name, told.partition_index): (int(told.error_code), int(told.offset))
+            for topic in listed.topics
+            for told in topic.partitions
+        }
+        try:
+            return {key: found[asked.topic, asked.index] for key, asked in asking.items()}
+        except KeyError as missing:
+            raise ProtocolError(f"{missing} was asked for, and isn't in the answer") from None
+
+    def registered_anew(self) -> bool:
+        """Whether the leader has registered again since the connection was opened: the process that would answer is
+        gone."""
+        registered = self._image().brokers.get(self._leader)
+        return registered is not None and registered.epoch != self._dialled_epoch
+
+    def give_up(self) -> bool:
+        """Ends the request under way with TimeoutError, unless its answer has begun to arrive. Returns whether it ends
+        the request."""
+        return self._peer is not None and self._peer.give_up()
+
+    def close(self) -> None:
+        """Closes the connection, if it is open. A later request opens another one."""
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+
+    def _list_offsets_message(self, asking: Iterable[AskedPartition], mark: int) -> Mapping[str, object]:
+        topics: dict[str, list[dict[str, int]]] = {}
+        for asked in asking:
+            partition = {
+                "partition_index": asked.index,
+                "current_leader_epoch": asked.leader_epoch,
+                "timestamp": mark,
+            }
+            topics.setdefault(asked.topic, []).append(partition)
+        return {
+            "replica_id": self._broker_id,
+            "isolation_level": 0,
+            "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
+        }
+
+    def _dial(self, config: BrokerConfig) -> Peer:
+        """A peer at the leader's present address. Raises OSError where it has none."""
+        registered = self._image().brokers.get(self._leader)
+        listener = config.listeners.inter_broker
+        endpoint = None if registered is None else registered.endpoints.get(listener)
+        if endpoint is None:
+            missing = "isn't registered" if registered is None else f"has no listener {listener}"
+            raise OSError(f"broker {self._leader} {missing}")
+        assert registered is not None
+        self._dialled_epoch = registered.epoch
+        return Peer(self._connect, endpoint.host, endpoint.port, f"broker-{self._broker_id}-fetcher")
