@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker import follower_log
 from ottla.broker.event_rate import EventRate
@@ -44,7 +44,10 @@ from ottla.protocol.follower_fetch import FetchedPartition, FetchLimits, write_f
 if TYPE_CHECKING:
     from ottla.broker.log.log import Log
     from ottla.broker.partition import Partition
-    from ottla.broker.replication import Replication
+    from ottla.broker.replication_throttle import ReplicationThrottle
+    from ottla.metadata.image import Image
+    from ottla.net.streams import Connect
+    from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +59,30 @@ _NAMED_AT_ONCE_MAX = 1000  # partitions, after an interruption: each costs both 
 _ELECTIONS_SECONDS = 1.0  # after a new partition, more of them are expected for that long
 _ELECTIONS_WAIT_MS = 50  # the fetches' wait meanwhile, so that new partitions are named soon
 _IDLE_SECONDS = 60.0
+
+
+class Owner(Protocol):
+    """What a fetcher asks of the broker's replication, and tells it."""
+
+    bytes_in: int  # replicated bytes; only grows
+
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def broker_epoch(self) -> Callable[[], int]: ...
+    @property
+    def image(self) -> Callable[[], Image]: ...
+    @property
+    def config(self) -> Callable[[], BrokerConfig]: ...
+    @property
+    def connect(self) -> Connect: ...
+    @property
+    def throttle(self) -> ReplicationThrottle: ...
+    @property
+    def shortened(self) -> Callable[[Log], None]: ...
+
+    def ended(self, leader: int) -> None:
+        """The fetcher of `leader` follows no partition any more."""
 
 
 class Followed:
@@ -76,7 +103,7 @@ class Followed:
 class ReplicaFetcher:
     """The partitions that are copied from one leader broker, and the task that copies them."""
 
-    def __init__(self, owner: Replication, leader: int) -> None:
+    def __init__(self, owner: Owner, leader: int) -> None:
         self.task: asyncio.Task[Any] | None = None
         self.followed: dict[Key, Followed] = {}
         self.failed: set[Key] = set()  # partitions whose copying ended in this epoch by an unexpected error
