@@ -190,9 +190,12 @@ class Invariants:
     # ---- the rules
 
     def _is_between_sets(self, name: str, item: Object) -> bool:
-        """Whether a pod has no owner because its StatefulSet was recreated and hasn't adopted it yet."""
+        """Whether a pod has no owner because its StatefulSet is made again: the new one hasn't adopted it yet, or it
+        isn't made any more because its pool was removed from the spec."""
+        meta = item["metadata"]
         sets = {each["metadata"]["name"] for each in self._server.all("StatefulSet")}
-        return not item["metadata"].get("ownerReferences") and name.rpartition("-")[0] in sets
+        was_made_by_one = meta["labels"].get(POD_NAME) == name
+        return not meta.get("ownerReferences") and (was_made_by_one or name.rpartition("-")[0] in sets)
 
     def _takes(self, name: str, item: Object) -> None:
         made = {pod: its for one in ("broker", "etcd", "controller") for pod, its in self._server.pods(one).items()}
@@ -206,6 +209,10 @@ class Invariants:
             if now - since < AWAITED_S and pod in self._wanted()
         }
         served = self._server.serves(name)
+        if _component(item) == "broker" and _broker(name) in self._leaving():
+            if served:  # a broker that is stuck is started anew, and drained afterwards
+                self._leave(range(_broker(name), _broker(name) + 1))
+            return
         if served and (first := self._lacking_before(name)):
             self._say(f"pod {name} was deleted, which isn't made again before {first} has all its volumes")
         waiting = self._missing_behind(name)
@@ -270,13 +277,17 @@ class Invariants:
 
     def _wanted(self) -> set[str]:
         """The pods that have to come back: all but those of brokers that are drained to be removed."""
-        leaving = {broker for item in self._server.all("Cluster") for broker in _draining(item)}
+        leaving = self._leaving()
         return {
             f"{item['metadata']['name']}-{number}"
             for item in self._server.all("StatefulSet")
             for number in _ordinals(item)
             if not (_component(item) == "broker" and number in leaving)
         }
+
+    def _leaving(self) -> set[int]:
+        """The brokers that are drained to be removed."""
+        return {broker for item in self._server.all("Cluster") for broker in _draining(item)}
 
     def _leave(self, brokers: range) -> None:
         if left := self._brokers.only_holders(brokers):

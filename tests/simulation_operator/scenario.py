@@ -45,6 +45,7 @@ ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
 SEVERAL_VOLUMES = 0.4  # the share of Clusters that begin with several volumes per broker
 HEALED_ROUND_S = 31.0
+NEEDS_MORE = "ask for so many brokers that it comes back"  # the status says so to a person, who does it
 RESIZED = 0.4  # the share of Clusters that get other resources at the end, on nodes that delay the resize
 
 
@@ -334,6 +335,8 @@ class Run:
             for _ in range(2):
                 self.server.step()
                 self.brokers.step()
+            if self.person.cluster is not None and NEEDS_MORE in self.person.cluster["status"].get("message", ""):
+                self.person.bring_back()
 
     async def _epilogue(self) -> None:
         """One more change of a converged Cluster, with an outcome that is checked."""

@@ -9,7 +9,7 @@ from ottla.operator.kube import Kube
 from ottla.operator.objects import Object, going
 from ottla.operator.plan import broker_pods, names
 from ottla.operator.plan.broker_pods import BROKER
-from ottla.operator.plan.observed import broker_sets
+from ottla.operator.plan.observed import broker_sets, crashed
 from ottla.operator.plan.storage import NEVER_MADE, Storage
 from ottla.operator.plan.volumes import (
     DRAINED,
@@ -50,10 +50,17 @@ class BrokerSets:
                 visit.busy |= not made
                 if trouble:
                     visit.findings.storage_is(Storage("Refused", trouble))
+        for item in _of_removed_pools(visit):
+            with refusals.gathered():
+                await self._let_start(visit, item)
         refusals.told()
 
     async def shrink(self, visit: Visit) -> None:
-        """Removes the pods of drained brokers. The StatefulSet of a pool that isn't in the spec any more is deleted."""
+        """Removes the pods of drained brokers. The StatefulSet of a pool that isn't in the spec any more is deleted.
+
+        A pool may have been removed from the spec while its StatefulSet was being made again around its pods. It isn't
+        made again then, so its pods are deleted one by one.
+        """
         cluster, found = visit.cluster, visit.found
         pods = visit.pod_names()
         claims = found.by_name(CLAIM, BROKER)
@@ -61,16 +68,44 @@ class BrokerSets:
         pools = {names.broker_set(cluster, pool): pool for pool in cluster.pools}
         for item in found.all("StatefulSet", BROKER):
             name = item["metadata"]["name"]
-            pool, (ids,) = pools.get(name), broker_sets([item]).values()
-            if pool is not None and len(ids) > pool.replicas:
+            (ids,) = broker_sets([item]).values()
+            if (pool := pools.get(name)) is not None and len(ids) > pool.replicas:
                 await visit.tell("ScalingDown", f"{name} goes from {len(ids)} to {pool.replicas} brokers")
                 await found.apply_set(_wanted(visit, pool, pool.replicas))
-            elif pool is None and not going(item):
-                await visit.tell("ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
-                uid = item["metadata"]["uid"]
-                # Foreground: the StatefulSet goes after its pods. Pods that still ran without it wouldn't count as the
-                # Cluster's any more, and would stop being drained.
-                await self._kube.delete("StatefulSet", cluster.namespace, name, uid=uid, propagation="Foreground")
+        for item in _of_removed_pools(visit):
+            # Foreground: the StatefulSet goes after its pods. Pods that still ran without it wouldn't count as the
+            # Cluster's any more, and would stop being drained.
+            await self._delete_unwanted(visit, item, "Foreground")
+        sets = pools.keys() | found.by_name("StatefulSet").keys()
+        for pod in found.all("Pod", BROKER):
+            if _set_of(pod) not in sets and not going(pod):
+                await self._delete_unwanted(visit, pod)
+
+    async def _delete_unwanted(self, visit: Visit, item: Object, propagation: str = "Background") -> None:
+        """Deletes the StatefulSet of a removed pool, or one of its pods without a StatefulSet."""
+        kind, name, uid = item["kind"], item["metadata"]["name"], item["metadata"]["uid"]
+        await visit.tell("ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
+        await self._kube.delete(kind, visit.cluster.namespace, name, uid=uid, propagation=propagation)
+
+    async def _let_start(self, visit: Visit, item: Object) -> None:
+        """Gives the StatefulSet of a removed pool the Cluster's present image, if one of its pods doesn't start.
+
+        Such brokers run as they are until they are drained. But a broker that doesn't start can't be drained of the
+        partitions that it alone has. Its image may be the reason, and a person can correct that only in the spec, where
+        its pool doesn't stand any more.
+        """
+        template, meta = item["spec"]["template"]["spec"], item["metadata"]
+        image = visit.cluster.image
+        its_pods = (pod for pod in visit.found.all("Pod", BROKER) if _set_of(pod) == meta["name"])
+        if template["containers"][0]["image"] == image or not any(map(crashed, its_pods)):
+            return
+        containers = [{**each, "image": image} for each in template["containers"]]
+        patch = {
+            "metadata": {part: meta[part] for part in ("uid", "resourceVersion")},
+            "spec": {"template": {"spec": {"containers": containers}}},
+        }
+        await self._kube.merge("StatefulSet", visit.cluster.namespace, meta["name"], patch)
+        visit.busy = True
 
     async def _give_up(self, visit: Visit, pool: Pool) -> None:
         """Notes on claims of a pool that aren't wanted any more that their volumes were never made.
@@ -114,11 +149,23 @@ def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
     return broker_pods.broker_set(cluster, with_kept, replicas)
 
 
+def _of_removed_pools(visit: Visit) -> list[Object]:
+    """The StatefulSets of pools that aren't in the spec any more, without those that are being deleted."""
+    wanted = {names.broker_set(visit.cluster, pool) for pool in visit.cluster.pools}
+    sets = visit.found.all("StatefulSet", BROKER)
+    return [item for item in sets if item["metadata"]["name"] not in wanted and not going(item)]
+
+
+def _set_of(pod: Object) -> str:
+    """The name of a pod's StatefulSet."""
+    return str(pod["metadata"]["name"].rpartition("-")[0])
+
+
 def _there(found: Found, cluster: Cluster, pool: Pool) -> int:
     """How many brokers a pool has. Brokers that are to be removed count, because they stay until they are drained."""
     name = names.broker_set(cluster, pool)
     if (present := found.get("StatefulSet", name)) is not None:
         return len(broker_sets([present])[name])
     # The StatefulSet was deleted without its pods, and is about to be made again.
-    pods = [ordinal(pod) for pod in found.all("Pod", BROKER) if pod["metadata"]["name"].rpartition("-")[0] == name]
+    pods = [ordinal(pod) for pod in found.all("Pod", BROKER) if _set_of(pod) == name]
     return max(pods, default=pool.first_id - 1) + 1 - pool.first_id

@@ -7,6 +7,7 @@ only after two reconciles saw no replica: a replica that was placed just before 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ottla.net.admin import BROKER as BROKER_RESOURCE
@@ -76,21 +77,42 @@ class Emptying:
     async def empty(self, visit: Visit) -> None:
         """One step for each broker. Raises Retry with the first refusal."""
         refusals = Refusals()
-        for pool in visit.cluster.pools:
-            for broker in _brokers(visit, pool):
-                if broker.leaves:
-                    continue
-                with refusals.gathered():
-                    await self._empty_volumes_of(visit, broker)
-                    if not pool.keep_volumes:
-                        await self._delete_emptied(visit, broker)
+        brokers = [(pool, broker) for pool in visit.cluster.pools for broker in _brokers(visit, pool)]
+        inheriting = await self._inheriting(visit, [broker for _, broker in brokers])
+        for pool, broker in brokers:
+            if broker.leaves:
+                continue
+            with refusals.gathered():
+                await self._empty_volumes_of(visit, broker, inherits=broker.name in inheriting)
+                if not pool.keep_volumes:
+                    await self._delete_emptied(visit, broker)
         refusals.told()
 
-    async def _empty_volumes_of(self, visit: Visit, broker: _Broker) -> None:
+    async def _inheriting(self, visit: Visit, brokers: Iterable[_Broker]) -> frozenset[str]:
+        """The pods whose brokers cordon directories though no claim of theirs says so.
+
+        The setting belongs to the broker's id. So a new broker inherits it if an earlier one of that id was removed
+        while a volume of it was being emptied. Each pod is asked about once, all in one request.
+        """
+        quiet = {
+            ordinal(broker.pod): broker
+            for broker in brokers
+            if not broker.noted and not broker.going and is_ready(broker.pod)
+            if self._cordoned.get(ref_of(broker.pod)) != (broker.uid, "")
+        }
+        own = await visit.asked.own_settings(quiet) if quiet else None
+        if own is None:  # brokers of an older release don't tell
+            return frozenset()
+        inheriting = {number for number in quiet if own.get(number, {}).get(CORDONED)}
+        for number in quiet.keys() - inheriting:
+            self._cordoned[ref_of(quiet[number].pod)] = quiet[number].uid, ""
+        return frozenset(quiet[number].name for number in inheriting)
+
+    async def _empty_volumes_of(self, visit: Visit, broker: _Broker, *, inherits: bool) -> None:
         cordoned = _cordon_of(broker)
         key = ref_of(broker.pod)
         knows = self._cordoned.get(key) == (broker.uid, cordoned)
-        if not broker.going and not broker.stays and (knows or not broker.noted):
+        if not broker.going and not broker.stays and (knows or not (broker.noted or inherits)):
             return
         visit.busy = True
         if not is_ready(broker.pod):

@@ -258,8 +258,11 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
         return True
     name = pod["metadata"]["name"]
     of, _, ordinal = name.rpartition("-")
-    let_go = not pod["metadata"].get("ownerReferences") and pod["metadata"]["labels"].get(names.POD_NAME) == name
-    return let_go and of in {*sets, *names.sets(cluster)} and ordinal.isdecimal()
+    labels = pod["metadata"]["labels"]
+    let_go = not pod["metadata"].get("ownerReferences") and labels.get(names.POD_NAME) == name
+    # The pool may have been removed from the spec before its StatefulSet was made again.
+    ours = of in {*sets, *names.sets(cluster)} or names.is_set_of(cluster, of, labels)
+    return let_go and ours and ordinal.isdecimal()
 
 
 def _is_stray(pod: Object, cluster: Cluster) -> bool:

@@ -877,6 +877,62 @@ def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_an
     assert scene.status["brokers"]["summary"] == "4/4"
 
 
+def test_a_broker_of_a_removed_pool_that_does_not_start_gets_the_present_image_and_is_drained() -> None:
+    """Earlier, it kept an image that couldn't be had, whatever the spec said. So the partitions that it alone has had
+    no leader, and its pool never went."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, {**first, "name": "big", "firstId": 100}]})
+    image = scene.world.objects["Pod", "shop", "k-broker-0"]["spec"]["containers"][0]["image"]
+    scene.kafka.cluster = _cluster(3, {"orders": [(100,)]})
+    scene.world.bad_images.add("ottla:bad")
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first]))
+    scene.world.edit("StatefulSet", "k-big", lambda spec: _only_container(spec["template"]).update(image="ottla:bad"))
+    del scene.world.objects["Pod", "shop", "k-big-100"]
+    scene.world.settle()
+    assert _only_container(scene.world.objects["Pod", "shop", "k-big-100"])["image"] == "ottla:bad"
+    scene.rounds(4)
+    assert _only_container(scene.world.objects["Pod", "shop", "k-big-100"])["image"] == image
+    stuck = "k-big-100 is stuck (ImagePullBackOff: no such image) and outdated (its image becomes ottla:1)"
+    assert [event for event in scene.world.events if event[0] == "ReplacedStuckPod"] == [("ReplacedStuckPod", stuck)]
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(4)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+
+
+def test_a_removed_pool_whose_brokers_start_keeps_its_image() -> None:
+    """Its brokers are drained as they are, without a restart."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, {**first, "name": "big", "firstId": 100}]})
+    scene.kafka.cluster = _cluster(3, {"orders": [(100,)]})
+    before = scene.world.objects["StatefulSet", "shop", "k-big"]["metadata"]["generation"]
+    scene.world.edit(
+        "Cluster", "k", lambda spec: spec.update(image="ottla:2", brokers=spec["brokers"] | {"pools": [first]})
+    )
+    scene.rounds(8)
+    assert scene.world.objects["StatefulSet", "shop", "k-big"]["metadata"]["generation"] == before
+    assert _only_container(scene.world.objects["Pod", "shop", "k-big-100"])["image"] == "ottla:1"
+    assert _only_container(scene.world.objects["Pod", "shop", "k-broker-0"])["image"] == "ottla:2"
+
+
+def test_a_pool_that_is_removed_while_its_set_is_made_again_is_drained_and_goes() -> None:
+    """Earlier, its pods counted as somebody else's: they were neither drained nor removed, and another pool's broker
+    got the id of one that ran."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
+    scene.kafka.cluster = _cluster(3, {"orders": [(100,)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, new]))
+    asyncio.run(scene.world.delete("StatefulSet", "shop", "k-big", propagation="Orphan"))
+    scene.rounds(4)
+    assert scene.pods() == ["k-big-100", "k-broker-0", "k-broker-1", "k-broker-2"]
+    assert not scene.condition_message("Ready").startswith("somebody else")
+    assert scene.status["message"].startswith("draining broker 100: 1 partitions to go")
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(8)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]
+    assert ("ScalingDown", "k-big-100 is deleted: its pool isn't wanted any more") in scene.world.events
+
+
 def test_any_broker_goes_where_each_has_a_pool_of_its_own_and_its_id_is_free_for_another() -> None:
     pools = [{"name": f"b{number}", "firstId": number, "replicas": 1} for number in range(4)]
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": pools})
@@ -891,6 +947,13 @@ def test_any_broker_goes_where_each_has_a_pool_of_its_own_and_its_id_is_free_for
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[*pools[:1], another, *pools[2:]]))
     scene.rounds(4)
     assert scene.pods() == ["k-b0-0", "k-b2-2", "k-b3-3", "k-other-1"]
+
+
+def _only_container(pod: Object) -> Object:
+    """The container of a pod or of a template of pods."""
+    (found,) = pod["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
 
 
 EVERYTHING: Object = {

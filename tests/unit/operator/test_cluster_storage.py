@@ -599,6 +599,17 @@ def test_a_cordon_that_somebody_took_back_is_set_again(storage: Any) -> None:
     assert disks.cordoned["k-broker-0"] == "/data/0/log"
 
 
+def test_a_new_broker_does_not_inherit_the_cordon_of_an_earlier_one_of_its_id(storage: Any) -> None:
+    """Earlier, if a pool was renamed or volumes were deleted while a volume was being emptied, the next broker of this
+    id placed no replicas on a volume that nobody was taking away."""
+    scene, disks = storage({"volumes": TWO})
+    disks.cordoned["k-broker-1"] = scene.kafka.own[1]["cordoned.log.dirs"] = "/data/1/log"
+    del scene.world.objects["Pod", "shop", "k-broker-1"]
+    scene.world.settle()
+    scene.rounds(3)
+    assert disks.cordoned["k-broker-1"] == ""
+
+
 def test_a_volume_that_is_kept_for_now_asks_nobodys_claims_to_grow(storage: Any) -> None:
     """Neither the claims of another pool's larger volumes grow, nor the other claims if a person has enlarged a single
     one."""

@@ -173,8 +173,9 @@ def decide(
 ) -> Decision:
     """The next step.
 
-    `held`: the ids of brokers that are removed for good; their pods are neither restarted nor waited for, but their
-    reports count for evictions, because they may have records that no other broker has yet. `hold`: a condition that
+    `held`: the ids of brokers that are removed for good; their pods are neither restarted nor waited for, but for the
+    first rule, because a broker that is stuck can't be drained of the partitions that it alone has. Their reports count
+    for evictions: they may have records that no other broker has yet. `hold`: a condition that
     has to come true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be
     back before any broker's pod is restarted. `limit`: how many pods may be away at once. `together`: the reports of
     brokers whose pods may join those that are away, about all of them stopping at once.
@@ -188,8 +189,8 @@ def decide(
     def decision(restart: Restart | None, waits_for: str) -> Decision:
         return replace(so_far, restart=restart, waits_for=waits_for)
 
-    for pod in outdated:
-        if pod.uid and not pod.leaving and not pod.ready and (why := _stuck(pod)):
+    for pod in pods:
+        if pod.outdated and pod.uid and not pod.leaving and not pod.ready and (why := _stuck(pod)):
             reason = f"{pod.name} is stuck ({why}) and outdated ({pod.outdated})"
             return decision(Restart(pod, "ReplacedStuckPod", reason), "")
     for pod in staying:
