@@ -1,7 +1,9 @@
-"""Runs the benchmarks: `python -m bench`; FAST=1 for a tenth of the work, ONLY=name,name for some of the questions."""
+"""Runs the benchmarks: `python -m bench`, or `python -m bench produce latency` for some of the questions. The
+environment variable FAST=1 asks for a tenth of the work, and ONLY=produce,latency for some of the questions, too."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -49,10 +51,11 @@ def main() -> int:
         print(f"bench: {record_walk.WITHOUT_NATIVE}", file=sys.stderr)
         return 2
     plan = Plan(fast=os.environ.get("FAST", "") not in ("", "0"))
-    only = [name for name in os.environ.get("ONLY", "").split(",") if name]
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"one of {', '.join(QUESTIONS)}")
+    only = parser.parse_args().questions or [name for name in os.environ.get("ONLY", "").split(",") if name]
     if unknown := set(only) - set(QUESTIONS):
-        print(f"no such question: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}", file=sys.stderr)
-        return 2
+        parser.error(f"no such question: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}")
     asked = only or list(QUESTIONS)
     RESULTS.mkdir(exist_ok=True)
     answers: dict[str, list[Row]] = {}
