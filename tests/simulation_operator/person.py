@@ -243,6 +243,9 @@ class Person:
         if "name" in pool and others >= REPLICAS_MAX and (scaled := self._counts["done: scaled"]) % 2 == 0:
             pool["name"] = f"p{scaled}"  # another pool, with the ids of existing brokers
             self._counts["pool given another one's ids"] += 1
+        sets = {f"{NAME}-{each.get('name', 'broker')}" for each in _pools(self.spec)}
+        if {pod.rpartition("-")[0] for pod in self._server.made("broker")} - sets:
+            return False  # while a removed pool is drained, all other brokers may be needed for its replicas
         self.edit(brokers=brokers)
         return True
 
