@@ -78,7 +78,9 @@ class Emptying:
         """One step for each broker. Raises Retry with the first refusal."""
         refusals = Refusals()
         brokers = [(pool, broker) for pool in visit.cluster.pools for broker in _brokers(visit, pool)]
-        inheriting = await self._inheriting(visit, [broker for _, broker in brokers])
+        inheriting: frozenset[str] = frozenset()
+        with refusals.gathered():
+            inheriting = await self._inheriting(visit, [broker for _, broker in brokers])
         for pool, broker in brokers:
             if broker.leaves:
                 continue
@@ -100,7 +102,10 @@ class Emptying:
             if not broker.noted and not broker.going and is_ready(broker.pod)
             if self._cordoned.get(ref_of(broker.pod)) != (broker.uid, "")
         }
-        own = await visit.asked.own_settings(quiet) if quiet else None
+        try:
+            own = await visit.asked.own_settings(quiet) if quiet else None
+        except KafkaError as error:
+            raise Retry(f"the brokers don't say which directories they cordon: {said(error)}") from error
         if own is None:  # brokers of an older release don't tell
             return frozenset()
         inheriting = {number for number in quiet if own.get(number, {}).get(CORDONED)}
