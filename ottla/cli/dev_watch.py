@@ -23,7 +23,8 @@ _PAUSE_S = 0.5
 
 
 class DevWatch:
-    """The thread; it runs from `start` to `stop`."""
+    """The thread that adds replicas after the cluster has grown, and prints troubles of log directories. It runs from
+    `start` to `stop`."""
 
     def __init__(self, bootstrap: str, growth: dev_growth.Growth, output: Output, *, logs_hidden: bool) -> None:
         """`logs_hidden`: the brokers' logs go to files, not to this terminal."""

@@ -70,8 +70,8 @@ def undrain(cluster: Cluster, output: Output, brokers: BrokersArgument) -> None:
 
 
 def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
-    """Changes the default of `ottla.brokers.drained` for all brokers. kafka-python can alter a single broker's settings
-    only."""
+    """Changes the cluster-wide default of `ottla.brokers.drained`. The request is built here, because kafka-python can
+    alter only the settings of a named broker."""
     from ottla.net.admin import ALTER_CONFIGS, BROKER, refusal, settings_altered
     from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
     from ottla.net.names import Address

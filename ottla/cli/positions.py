@@ -49,7 +49,8 @@ def starts(cluster: Cluster, partitions: list[TopicPartition], start: Start, end
 
 
 def ends(cluster: Cluster, output: Output, partitions: list[TopicPartition], end: End, now: Offsets) -> Offsets:
-    """The offset before which reading ends; `now` are the partitions' ends."""
+    """For each partition, the offset before which reading ends. The parameter `now` has the partitions' present end
+    offsets."""
     if isinstance(end, Moment):
         return _at(cluster, end, partitions, now)
     if not isinstance(end, Offset):

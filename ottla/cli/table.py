@@ -1,6 +1,6 @@
 """Rows of text as a table that fits a terminal. Pure.
 
-The rule that it protects: short texts are never folded, on any terminal. A column of numbers, states or hosts never
+The rules of folding: short texts are never folded, on any terminal. A column of numbers, states or hosts never
 folds. Long texts fold, at a separator if possible. If even folded columns don't fit, each row becomes a block of lines,
 each with a heading and a value.
 """

@@ -50,7 +50,11 @@ from .store import (
 
 
 class OwnStore:
-    """A `Store` that checks its own lineage. `known` is the lineage that the process knows, at first from its past."""
+    """A `Store` that refuses itself if it isn't the store that this process belongs to.
+
+    It compares the lineage words in the store with `known`, the lineage that the process knows. At the process's start
+    that is the lineage that its former run wrote to the disk.
+    """
 
     def __init__(self, store: Store, known: Known | None) -> None:
         self.known = known

@@ -145,10 +145,11 @@ class Registration:
             self._missed.set()
 
     def noticed(self, image: Image, _changed: Changed) -> None:
-        """Takes a new image, as its listener: the broker's key may be gone although its lease lives.
+        """Takes each new image of the metadata, and finds out whether somebody deleted the broker's key while its lease
+        lives.
 
-        The change doesn't tell. If the image before this one is from before the registration, and the broker hears of
-        both its beginning and its end by one snapshot, neither image has the key.
+        The difference between two images doesn't show that. If one snapshot brings both the creation and the deletion
+        of the key, then neither the image before the snapshot nor the image after it has the key.
         """
         self._image = image
         if self._deleted_by_others():

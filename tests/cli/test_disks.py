@@ -150,7 +150,7 @@ def test_a_corrupt_batch_has_a_topic_a_partition_and_an_offset(
 def test_a_corrupt_batch_that_a_compaction_meets_stands_in_the_status_and_on_the_terminal(
     damaged: Path, environment: dict[str, str]
 ) -> None:
-    """Earlier, only the broker's log mentioned the batch."""
+    """Before the fix, only the broker's log mentioned the batch."""
     options = ("--set", "log.cleaner.backoff.ms=200", "--set", "log.roll.ms=500")
     with terminal(damaged, environment, *options) as dev:
         assert ottla(dev, environment, "cluster", "status", "--json").json["damaged"] == []

@@ -168,7 +168,7 @@ def test_a_daemons_life(settings: list[str], environment: dict[str, str]) -> Non
 def test_the_file_may_stand_alone_as_for_kafkas_own_start_script(
     tmp_path: Path, environment: dict[str, str], order: tuple[str, ...]
 ) -> None:
-    """Earlier, `ottla broker server.properties` answered "No such command 'server.properties'"."""
+    """Before the fix, `ottla broker server.properties` answered "No such command 'server.properties'"."""
     file = tmp_path / "server.properties"
     file.write_text(f"node.id=8\nlog.dirs={tmp_path}/data\nlisteners=PLAINTEXT://127.0.0.1:{free_port()}\n")
     arguments = [str(file) if word == "FILE" else word for word in order]

@@ -221,8 +221,8 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
 
 
 def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
-    """The member's connection stays open, and gRPC's pings don't notice that the member hangs. Earlier, the watch of a
-    broker on that member brought nothing until the member went on."""
+    """The member's connection stays open, and gRPC's pings don't notice that the member hangs. Before the fix, the
+    watch of a broker on that member brought nothing until the member went on."""
 
     async def test() -> None:
         members = await asyncio.to_thread(etcd_cluster, tmp_path, 3)
@@ -269,8 +269,8 @@ class SlowRanges:
 def test_a_member_that_is_slow_with_ranges_delays_no_event(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier, events that arrived while the member was being asked for a sign of life waited for the end of that
-    request."""
+    """Before the fix, events that arrived while the member was being asked for a sign of life waited for the end of
+    that request."""
     monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
     caplog.set_level("INFO")
 
@@ -295,7 +295,7 @@ def test_a_member_that_is_slow_with_ranges_delays_no_event(
 def test_a_member_that_dies_while_it_is_asked_for_a_sign_of_life(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier, the error that ended the watch was only logged, as "exception was never retrieved"."""
+    """Before the fix, the error that ended the watch was only logged, as "exception was never retrieved"."""
     monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
     caplog.set_level("INFO")
 

@@ -202,8 +202,8 @@ def test_a_broker_that_had_its_quiet_moment_first_waits_for_that_of_the_others()
 
 
 def test_a_process_whose_threads_have_ended_is_measured_as_finely_as_any() -> None:
-    """Earlier, a process was measured in ticks of 10 ms as soon as one of its threads had ended. A window of a broker
-    then cost 0.00 ms, and met its bound."""
+    """Before the fix, a process was measured in ticks of 10 ms as soon as one of its threads had ended. A window of a
+    broker then cost 0.00 ms, and met its bound."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.cost.measured"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -286,7 +286,7 @@ def test_a_packed_produce(broker: OttlaBroker, bare: Server, codec: Codec) -> No
 
 
 def test_a_packed_produce_costs_the_same_whatever_came_before(bare: Server, tmp_path: Path) -> None:
-    """Earlier, Zstandard cost 2.7 times as much until a request of another kind had raised the allocator's
+    """Before the fix, Zstandard cost 2.7 times as much until a request of another kind had raised the allocator's
     thresholds."""
     need_native_walk()
     fresh = OttlaBroker(tmp_path)

@@ -442,7 +442,8 @@ def test_brokers_that_were_held_join_their_restored_store(cluster: OttlaCluster,
 
 
 def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
-    """Asserts that the brokers are the same processes, and that broker 1's only replica was copied to broker 0."""
+    """Asserts that both brokers have joined the restored store: none was restarted (their process ids are `processes`),
+    and the partition whose only replica was on broker 1 was copied to broker 0."""
 
     def copied_back() -> bool:
         try:

@@ -51,7 +51,8 @@ class _Commits:
         self._begun.append((offsets, begun))
 
     def answered(self, offsets: dict[int, int]) -> list[Event]:
-        """The events of the first commit of exactly these offsets that isn't answered yet."""
+        """Takes the answer to a commit of these offsets: returns the events that were noted for the oldest commit of
+        exactly these offsets that had no answer until now."""
         position = next(position for position, (asked, _) in enumerate(self._begun) if asked == offsets)
         return self._begun.pop(position)[1]
 

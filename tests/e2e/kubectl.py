@@ -1,4 +1,4 @@
-"""kubectl as a user runs it, with time-outs. One object for each namespace."""
+"""kubectl as a user runs it, with time-outs. Each `Kubectl` runs commands in one namespace."""
 
 from __future__ import annotations
 

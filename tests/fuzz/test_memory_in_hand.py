@@ -70,8 +70,8 @@ def test_the_size_is_checked_again_after_the_conversion(broker: OttlaBroker, cod
 
 
 def test_twelve_connections_that_recompress_stay_within_the_budget(broker: OttlaBroker) -> None:
-    """Each connection sends 40 batches of a MiB without waiting, 480 MiB in all. Earlier, all of them were copied at
-    once before the budget counted them."""
+    """Each connection sends 40 batches of a MiB without waiting, 480 MiB in all. Before the fix, all of them were
+    copied at once before the budget counted them."""
     dice = random.Random(7)
     bodies = [record(0, value=dice.randbytes(MEGABYTE // 2) * 2) for _ in range(3)]
     connections, requests = 12, 40

@@ -63,8 +63,8 @@ def test_who_may_begin(tmp_path: Path, left: str, state: str, join: bool, starte
 @pytest.mark.parametrize("old", [True, False], ids=["3.5", "3.6"])
 def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path: Path, old: bool) -> None:
     """The first attempt reaches no member, as when DNS doesn't know its name yet and the others refuse its certificate,
-    and leaves folders behind. Earlier, the next attempt formed a cluster of its own, under the identity that had been
-    removed from the list."""
+    and leaves folders behind. Before the fix, the next attempt formed a cluster of its own, under the identity that had
+    been removed from the list."""
     binary = etcd_binary() if old else etcd_3_6()
     members = present, _, lost = etcd_cluster(tmp_path, 3, binary)
     before = {member["name"]: member for member in _list(present)}

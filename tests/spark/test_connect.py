@@ -126,7 +126,8 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
 def test_foreach_batch_and_listener_under_spark_connect(
     server: str, filled: tuple[str, str], bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """Earlier, the listener noted nothing: under Spark Connect progress arrives already parsed, and not as JSON."""
+    """Before the fix, the listener noted nothing: under Spark Connect progress arrives already parsed, and not as
+    JSON."""
     topic, target = filled
     command = [sys.executable, "-m", "tests.spark.connect", server, bootstrap, topic, target, str(tmp_path)]
     lags, sources = json.loads(run(command, ROOT).splitlines()[-1])
@@ -140,7 +141,7 @@ def test_foreach_batch_and_listener_under_spark_connect(
 def test_a_declarative_pipeline_reads_a_topic_and_writes_one(
     server: str, filled: tuple[str, str], bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """Earlier, every sink of spark-pipelines failed with "unknown option 'queryname'"."""
+    """Before the fix, every sink of spark-pipelines failed with "unknown option 'queryname'"."""
     topic, target = filled
     (tmp_path / "transformations").mkdir()
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(storage=(tmp_path / "storage").as_uri()))

@@ -82,7 +82,7 @@ def test_files_of_json_lines(spark: SparkSession, bootstrap: str, events: str, t
 def test_files_keep_headers_and_bytes(
     spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path, format: str
 ) -> None:
-    """Earlier, every value was cast to a string, and headers were dropped."""
+    """Before the fix, every value was cast to a string, and headers were dropped."""
     topic = topics.create(1)
     records = [
         Record(0, BEGIN_MS, b"\xff\x00", b"\xc3\x28", (("h", b"\xfe"), ("n", None))),

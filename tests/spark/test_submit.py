@@ -66,7 +66,7 @@ def ran_on(folder: Path) -> set[str]:
 
 @pytest.mark.timeout(900)  # two drivers and two executors start; a busy machine takes a minute for each
 def test_sink_and_compact_table(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """Earlier, the dates of files were those of the machine's time zone."""
+    """Before the fix, the dates of files were those of the machine's time zone."""
     topic = topics.create(PARTITIONS)
     rows = [(partition, index) for partition in range(PARTITIONS) for index in range(COUNT)]
     for partition in range(PARTITIONS):

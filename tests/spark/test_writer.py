@@ -22,7 +22,7 @@ def writer(bootstrap: str, topic: str, **properties: str) -> Writer:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_record_beyond_max_request_size_is_refused(bootstrap: str, topics: Topics, codec: str) -> None:
-    """Earlier, a record of any size was sent. As in Java, the size before compression counts."""
+    """Before the fix, a record of any size was sent. As in Java, the size before compression counts."""
     topic = topics.create(1)
     with (
         pytest.raises(

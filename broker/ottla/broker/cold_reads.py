@@ -56,7 +56,8 @@ class _Ended(NamedTuple):
 
 
 class ColdReads:
-    """The cold reads of one broker, on its event loop."""
+    """One broker's reads of data that isn't in the page cache. Threads read, and the event loop alone uses this
+    object."""
 
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads

@@ -458,7 +458,10 @@ def _encoded(changes: Sequence[Change]) -> list[Encoded]:
     try:
         return [encode(change) for change in changes]
     except struct.error:
-        raise KafkaError(ErrorCode.unknown_server_error, "a group's id or a text of its members is too long") from None
+        raise KafkaError(
+            ErrorCode.unknown_server_error,
+            "the group's id, or an id or a protocol's name of one of its members, is longer than a record may hold",
+        ) from None
 
 
 def _is_deletion(key: OffsetKey | GroupKey, value: object) -> bool:

@@ -398,7 +398,7 @@ class Partition:
 
     @property
     def commits_waited_for(self) -> int:
-        """How many requests wait for a commit here."""
+        """How many requests wait until the high watermark passes their records."""
         return len(self._commits)
 
     def watchers(self, replica_id: int) -> list[Waiter]:

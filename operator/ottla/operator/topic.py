@@ -307,8 +307,8 @@ class TopicReconciler:
     async def _carry_out(
         self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: Mapping[TopicResource, TopicPlan]
     ) -> None:
-        """Makes the steps of all plans, type by type, in the plans' own order. After a step that fails, no more steps
-        of its topic are made."""
+        """Carries out the steps of all plans: all steps of one type before those of the next type. After a step that
+        fails, no more steps of its topic are carried out."""
         steps = [step for plan in plans.values() for step in plan.steps]
         await self._make(sweep, admin.configure, [step for step in steps if isinstance(step, Configure)])
         await self._make(sweep, admin.create, [step for step in steps if isinstance(step, Create)])

@@ -72,7 +72,8 @@ class Visit:
 
     @property
     def asked(self) -> KafkaAdmin:
-        """The client of the brokers, for parts that are done only after a broker has answered."""
+        """The admin client of the brokers. The part KafkaAnswers of a reconcile makes it, so only parts that need that
+        part may use it."""
         assert self.admin is not None
         return self.admin
 

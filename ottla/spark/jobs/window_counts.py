@@ -4,7 +4,7 @@
         --time time_hour --key carrier --average dep_delay --checkpoint /data/state
 
 Whenever a window changes, its count is written again under the key `<key>|<window's start>`, so the second topic is
-best a compacted one. Records later than the watermark are left out.
+best a compacted one. Late records, whose windows ended before the watermark, are left out.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ def test_a_straggler_costs_the_bound_once_and_is_waited_for_again_when_it_has_ca
 
 
 def test_a_broker_that_is_always_late_costs_the_bound_once_and_not_each_call(caplog: pytest.LogCaptureFixture) -> None:
-    """The broker catches up between any two calls. Earlier, each call waited for it up to the bound, and logged two
-    lines."""
+    """The broker catches up between any two calls. Before the fix, each call waited for it up to the bound, and logged
+    two lines."""
 
     async def scene(world: World) -> None:
         waited = 0.0

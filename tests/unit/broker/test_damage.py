@@ -98,7 +98,7 @@ def second_batch_of(log: Log, at: int) -> int:
 
 
 def test_a_batch_that_a_compaction_meets(world: World) -> None:
-    """Earlier, only the broker's log named the batch, and only by its position in a file."""
+    """Before the fix, only the broker's log named the batch, and only by its position in a file."""
     offset = second_batch_of(world.log, 1)
 
     async def compacting() -> None:
@@ -135,7 +135,8 @@ def test_a_header_that_a_fetch_meets_until_it_is_deleted(world: World) -> None:
     "shorten", [lambda partition: truncate_to(partition, 5), lambda partition: restart_at(partition, 7)]
 )
 def test_what_a_truncation_took_is_told_no_more(world: World, shorten: Callable[[Partition], None]) -> None:
-    """Earlier, the replica was copied anew, but the alert stayed until the next start."""
+    """A damaged batch that a truncation removed is no longer reported. Before the fix, the alert stayed until the
+    broker's next start, although the replica had been copied anew."""
     world.partition.damage_met = 20, "fetches are refused there: no batch"
     assert len(world.told()) == 1
     shorten(world.partition)

@@ -196,7 +196,7 @@ def test_a_turn_ends_among_empty_blocks(wanted: Codec | None) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.lz4, Codec.zstd])
 def test_a_turn_ends_among_the_heads_of_blocks_of_one_byte(codec: Codec) -> None:
-    """The heads are read before anything is unpacked. Earlier, all 100,000 heads were read in one turn."""
+    """The heads are read before anything is unpacked. Before the fix, all 100,000 heads were read in one turn."""
     if codec == Codec.lz4:
         payload = compress(codec, b"")[:7] + b"\x01\x00\x00\x80x" * 100_000 + bytes(4)
     else:
@@ -262,8 +262,8 @@ def test_the_loops_next_turn_is_not_asked_for_before_an_eighth_of_this_one_is_sp
 
 
 def test_what_stands_behind_a_batch_hides_neither_its_memory_nor_its_time() -> None:
-    """The bytes behind a batch are cut off before the batch is inspected. Earlier, 22 MB for a block of Snappy weren't
-    counted, and a long batch with bytes behind it counted as one that is too large to be inspected."""
+    """The bytes behind a batch are cut off before the batch is inspected. Before the fix, 22 MB for a block of Snappy
+    weren't counted, and a long batch with bytes behind it counted as one that is too large to be inspected."""
     block = bytes(cramjam.snappy.compress_raw(bytes(8_000_000)))
     packed = bytearray(batch_of([b""]))[:61] + XERIAL_MAGIC + struct.pack(">iii", 1, 1, len(block)) + block
     packed[8:12] = struct.pack(">i", len(packed) - 12)

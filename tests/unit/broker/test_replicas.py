@@ -151,7 +151,7 @@ def test_a_replica_that_couldnt_be_opened_is_restored_by_reassigning_it_away_and
 
 
 def test_a_log_for_which_the_room_was_too_little_is_tried_again(tmp_path: Path) -> None:
-    """Earlier, the log was tried once, when some bytes were free, and never again."""
+    """Before the fix, the log was tried once, when some bytes were free, and never again."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.close()
@@ -202,7 +202,7 @@ def without_room(tmp_path: Path) -> World:
 
 
 def test_a_log_that_there_is_room_for_is_recovered_in_a_thread(tmp_path: Path) -> None:
-    """Recovery may read gigabytes. Earlier, it read them on the event loop."""
+    """Recovery may read gigabytes. Before the fix, it read them on the event loop."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -270,8 +270,8 @@ def test_a_stop_waits_for_the_log_that_a_thread_opens(tmp_path: Path) -> None:
 
 
 def test_a_restored_partitions_log_is_opened_when_there_is_room_also_where_others_have_it(tmp_path: Path) -> None:
-    """After a restore every log has to be reported. Earlier, this log was never opened, and the leader was chosen
-    without its report."""
+    """After a restore every log has to be reported. Before the fix, this log was never opened, and the leader was
+    chosen without its report."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -297,7 +297,7 @@ def test_what_took_the_directory_of_a_log_without_room_is_left_alone_when_there_
 
 
 def test_what_is_opened_later_doesnt_make_the_last_stop_a_clean_one(tmp_path: Path) -> None:
-    """Earlier, the stop counted as clean once all logs were open. The broker then withdrew a report for which a
+    """Before the fix, the stop counted as clean once all logs were open. The broker then withdrew a report for which a
     partition waited."""
     world = without_room(tmp_path)
     disk = world.disk
@@ -390,7 +390,7 @@ def test_a_partition_whose_log_directory_failed_can_be_given_to_others(tmp_path:
 def test_a_replica_whose_log_turns_out_to_be_damaged_is_offline_and_comes_back_by_reassignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier, a follower that had to truncate such a log got KAFKA_STORAGE_ERROR for ever."""
+    """Before the fix, a follower that had to truncate such a log got KAFKA_STORAGE_ERROR for ever."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)

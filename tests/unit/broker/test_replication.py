@@ -429,8 +429,8 @@ def test_a_partition_in_trouble_pauses_alone(tmp_path: Path, error: int) -> None
 def test_an_error_that_nobody_foresaw_ends_the_copying_of_its_partition_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The partition isn't copied until another leader epoch. Earlier, the error ended the fetcher's task, and so the
-    broker's process."""
+    """The partition isn't copied until another leader epoch. Before the fix, the error ended the fetcher's task, and so
+    the broker's process."""
     replicate = follower_log.append_replicated
 
     def failing(partition: Partition, *arguments: Any) -> None:

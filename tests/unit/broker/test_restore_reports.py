@@ -123,7 +123,8 @@ def test_all_logs_are_reported(tmp_path: Path, plan: list[str]) -> None:
 
 
 def test_a_log_that_could_not_be_read_is_reported_once_it_can_be(tmp_path: Path) -> None:
-    """A directory that was full at the start has room again. Earlier, the partition waited for this log for ever."""
+    """A directory that was full at the start has room again. Before the fix, the partition waited for this log for
+    ever."""
 
     async def run() -> None:
         async with setting(tmp_path) as made:
@@ -197,8 +198,8 @@ def test_each_registration_reports_anew(tmp_path: Path) -> None:
 
 
 def test_who_lost_the_claim_of_a_clean_stop_before_the_registration_reports(tmp_path: Path) -> None:
-    """A log directory failed between the start and the registration. Earlier, the partition waited for this broker for
-    ever."""
+    """A log directory failed between the start and the registration. Before the fix, the partition waited for this
+    broker for ever."""
 
     async def run() -> None:
         async with setting(tmp_path) as made:

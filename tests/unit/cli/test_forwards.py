@@ -53,7 +53,7 @@ def test_only_a_listener_inside_kubernetes_is_forwarded_to() -> None:
 
 
 def test_a_forward_has_ended_when_its_kubectl_has(tmp_path: Path) -> None:
-    """A process closes its output before it ends. Earlier, the end of the output was taken for the end of the
+    """A process closes its output before it ends. Before the fix, the end of the output was taken for the end of the
     process."""
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(

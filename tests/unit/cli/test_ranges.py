@@ -1,4 +1,4 @@
-"""Begins and ends of reads, in the notation that people type."""
+"""Where a read starts and where it ends, in the notation that people type."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_whatever_is_not_a_refusal_waits_for_the_session(run: Any, failure: OSEr
 
 
 def test_an_error_that_nobody_foresaw_ends_no_watch(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Earlier, such an error ended the watch of this broker for good, without a message."""
+    """Before the fix, such an error ended the watch of this broker for good, without a message."""
 
     async def body(cluster: Cluster) -> None:
         sockets = cluster.sockets

@@ -367,8 +367,8 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier, the word was written beside the round. The round's guard then failed, and four more calls found out
-    whether the store is the right one."""
+    """Before the fix, the word was written beside the round. The round's guard then failed, and four more calls found
+    out whether the store is the right one."""
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
     async def main() -> None:
@@ -440,8 +440,8 @@ def test_lineage_words_come_although_there_is_always_something_to_decide(
 
 
 def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for any other write, too. Earlier, it was logged as a word that comes later, and the controller went
-    on deciding."""
+    """This holds for any other write, too. Before the fix, it was logged as a word that comes later, and the controller
+    went on deciding."""
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
@@ -464,7 +464,7 @@ def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, mon
 
 
 def test_a_foreign_store_that_keeps_no_lease_alive_ends_the_term_at_once(run: Any) -> None:
-    """Earlier, the controller waited for a whole session, as for a store that is away."""
+    """Before the fix, the controller waited for a whole session, as for a store that is away."""
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
         term, keep_alive = follower.image.controller, store.keep_alive

@@ -265,8 +265,8 @@ def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Pa
 def test_a_restore_with_the_right_clock_after_one_whose_clock_was_ahead_is_none_of_the_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second restore is of the same backup to another store, the third is of a later backup. Earlier, the clock
-    alone had both of them refused, or their ids."""
+    """The second restore is of the same backup to another store, the third is of a later backup. Before the fix, the
+    clock alone had both of them refused, or their ids."""
 
     async def test() -> None:
         backup = await backed_up(tmp_path / "source")

@@ -37,8 +37,8 @@ T0 = TopicPartition("t", 0)
 
 
 def test_a_silent_broker_is_waited_for_once() -> None:
-    """Earlier, the silent broker was asked first again after each failure, each time for as long as a request may
-    take."""
+    """Before the fix, the silent broker was asked first again after each failure, each time for as long as a request
+    may take."""
     with ScriptedCluster(2, t=Topic([10])) as cluster, Client(cluster.bootstrap) as client:
         cluster.silent.add(0)
         cluster.leader = 1
@@ -51,7 +51,7 @@ def test_a_silent_broker_is_waited_for_once() -> None:
 
 @pytest.mark.parametrize("during", [METADATA, LIST_OFFSETS, FETCH])
 def test_a_leader_that_falls_silent_and_leads_no_longer_is_left(during: int) -> None:
-    """A machine that dies closes no connections. Earlier, half a minute passed until the request's time-out."""
+    """A machine that dies closes no connections. Before the fix, half a minute passed until the request's time-out."""
     with ScriptedCluster(3, t=Topic([10])) as cluster, Client(cluster.bootstrap) as client:
         client.metadata(["t"])
         reader = iter(RangeReader(client, T0, 0, 10))

@@ -342,7 +342,8 @@ def test_large_frames_that_wait_for_an_answer_count_in_the_budget():
 
 @pytest.mark.parametrize(("api_key", "stays"), [(PIPELINED, True), (ORDINARY, False)])
 def test_a_connection_that_waits_for_the_broker_itself_is_not_closed_as_slow(api_key, stays):
-    """The broker works for minutes on an earlier request, or other connections wait for memory for a complete frame."""
+    """Either the broker works for minutes on an earlier request of the connection, or the connection has to wait until
+    there is memory for its next frame."""
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)

@@ -199,7 +199,7 @@ def test_a_bound_that_is_lowered_closes_what_was_used_longest_ago() -> None:
 
 
 def test_a_connection_that_cant_be_looked_at_keeps_no_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier, an unforeseen error ended the sweeper for good, without a message."""
+    """Before the fix, an unforeseen error ended the sweeper for good, without a message."""
     strange: list[Connection] = []
     idle = Connection.idle
 

@@ -213,8 +213,8 @@ def test_who_hangs_up_while_the_disk_is_waited_for_leaves_nothing_behind():
 
 
 def test_what_was_given_up_on_a_stuck_volume_leaves_its_queue():
-    """Earlier, each connection that came and went left its read in the queue, with the open file, as long as the volume
-    was stuck."""
+    """Before the fix, each connection that came and went left its read in the queue, with the open file, as long as the
+    volume was stuck."""
 
     async def scenario(server, port, broker):
         for _ in range(5 * THREADS_PER_VOLUME):
@@ -266,7 +266,7 @@ def test_a_disk_that_fails_closes_the_connection(caplog):
 
 @pytest.mark.parametrize("size", [SMALL, len(CONTENT)])
 def test_an_answer_is_read_on_the_loop_where_no_thread_can_be_begun(size, monkeypatch):
-    """Earlier, the connection was closed, and so was each one that asked again."""
+    """Before the fix, the connection was closed, and so was each one that asked again."""
 
     def refused(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -159,7 +159,8 @@ class World:
     def would_delete(
         self, kind: str, namespace: str, name: str, *, uid: str | None = None, version: str | None = None
     ) -> bool:
-        """Whether there is such an object, still with this uid and version."""
+        """Whether a deletion with these preconditions would succeed: the object exists, and still has this uid and this
+        resource version."""
         if (found := self.objects.get((kind, namespace, name))) is None:
             return False
         meta = found["metadata"]

@@ -1,4 +1,4 @@
-"""An operator without rights says so in its log, and isn't ready. Earlier, it looked healthy."""
+"""An operator without rights says so in its log, and isn't ready. Before the fix, it looked healthy."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_only_the_goals_that_are_asked_for() -> None:
 
 
 def test_a_partition_that_somebody_else_moves_leaves_the_plan() -> None:
-    """Earlier, the partition was moved back, and lost the replica that a person had just added."""
+    """Before the fix, the partition was moved back, and lost the replica that a person had just added."""
     scene = burdened("Run")
     scene.partitions = 400
     scene.heap_up()

@@ -277,7 +277,7 @@ def test_partitions_that_nobody_leads_are_told_by_the_newest_metadata() -> None:
 
 
 def test_who_leads_is_not_known_while_the_metadata_store_answers_no_broker() -> None:
-    """Earlier, while all of etcd hung, a broker was killed, and a third of the partitions had no leader but were
+    """Before the fix, while all of etcd hung, a broker was killed, and a third of the partitions had no leader but were
     reported as led."""
     scene = running()
     away = Report(revision=9, metadata_connected=False)
@@ -498,8 +498,8 @@ def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -
 
 
 def test_a_cluster_made_again_with_fewer_brokers_copies_what_those_had_that_did_not_come_back() -> None:
-    """Earlier, the missing brokers weren't drained: their partitions lacked a replica for ever, and so long a roll
-    waited for them."""
+    """Before the fix, the missing brokers weren't drained: their partitions lacked a replica for ever, and so long a
+    roll waited for them."""
     scene = running()
     cluster = replace(_cluster(3, {"orders": [(0, 1), (1, 4)], "old": [(4,)]}), racks=dict.fromkeys(range(3)))
     partitions = cluster.topics["orders"].partitions
@@ -547,8 +547,8 @@ def test_scaling_leaves_a_throttle_that_somebody_has_set_by_hand(by_hand: bool) 
 
 
 def test_a_throttle_that_stays_is_no_move_and_is_looked_at_seldom() -> None:
-    """Earlier, the status and an Event said that replicas move, and brokers were asked every three seconds until a
-    person removed their own throttle."""
+    """Before the fix, the status and an Event said that replicas move, and brokers were asked every three seconds until
+    a person removed their own throttle."""
     scene = running()
     cluster = _cluster(4, {"orders": [(0, 1, 2)]})
     topic = replace(cluster.topics["orders"], overrides={"leader.replication.throttled.replicas": "0:0"})
@@ -593,8 +593,8 @@ WIDE = "topic wide has 4 replicas, and 3 brokers would stay: lower its replicati
 
 
 def test_scaling_down_goes_on_beside_a_missing_broker_and_says_what_stays() -> None:
-    """Earlier, a topic on a broker that was missing for long had too many replicas, and for that scaling down was
-    refused."""
+    """Before the fix, a topic on a broker that was missing for long had too many replicas, and for that scaling down
+    was refused."""
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     topics = {"orders": [(0, 1, 3)], "wide": [(0, 1, 2, 9)]}
     cluster = scene.kafka.cluster = replace(_cluster(4, topics), racks=dict.fromkeys(range(4)))
@@ -660,8 +660,8 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
 
 
 def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> None:
-    """The StatefulSet has shrunk already, and the pods are listed once more before a restart. Earlier, scaling failed
-    for the broker, because no pod had its name then."""
+    """The StatefulSet has shrunk already, and the pods are listed once more before a restart. Before the fix, scaling
+    failed for the broker, because no pod had its name then."""
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)]})
     pod = scene.world.objects["Pod", "shop", "k-broker-3"]
@@ -691,7 +691,7 @@ def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> No
 
 
 def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_for_its_return() -> None:
-    """The broker leads until it is drained. Earlier, its Service was deleted at the first reconcile, and clients
+    """The broker leads until it is drained. Before the fix, its Service was deleted at the first reconcile, and clients
     outside were cut off."""
     scene = Scene(listeners=OUTSIDE)
     scene.rounds(6)
@@ -878,8 +878,8 @@ def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_an
 
 
 def test_a_broker_of_a_removed_pool_that_does_not_start_gets_the_present_image_and_is_drained() -> None:
-    """Earlier, it kept an image that couldn't be had, whatever the spec said. So the partitions that it alone has had
-    no leader, and its pool never went."""
+    """Before the fix, it kept an image that couldn't be had, whatever the spec said. So the partitions that it alone
+    has had no leader, and its pool never went."""
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, {**first, "name": "big", "firstId": 100}]})
     image = scene.world.objects["Pod", "shop", "k-broker-0"]["spec"]["containers"][0]["image"]
@@ -915,8 +915,8 @@ def test_a_removed_pool_whose_brokers_start_keeps_its_image() -> None:
 
 
 def test_a_pool_that_is_removed_while_its_set_is_made_again_is_drained_and_goes() -> None:
-    """Earlier, its pods counted as somebody else's: they were neither drained nor removed, and another pool's broker
-    got the id of one that ran."""
+    """Before the fix, its pods counted as somebody else's: they were neither drained nor removed, and another pool's
+    broker got the id of one that ran."""
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
@@ -1049,8 +1049,8 @@ def test_a_mistake_in_a_spec_keeps_nothing_from_being_mended() -> None:
 
 
 def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_being_mended() -> None:
-    """Earlier, the last spec that was followed was only in memory, so a restarted operator could do nothing for the
-    Cluster."""
+    """Before the fix, the last spec that was followed was only in memory, so a restarted operator could do nothing for
+    the Cluster."""
     scene = running()
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=0, storage=None))
     scene.restart()
@@ -1069,7 +1069,7 @@ def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_bei
 
 @pytest.mark.parametrize("refused", [{"cordoned.log.dirs": "/data/0/log"}, {"log.of.yesterday": 1}])
 def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this_one_refuses(refused: Object) -> None:
-    """After the upgrade such a spec is invalid. Earlier, the spec that was followed last was refused as well, so
+    """After the upgrade such a spec is invalid. Before the fix, the spec that was followed last was refused as well, so
     nothing was repaired."""
     scene = running(config={"num.partitions": 6}, configOverrides=[{"broker": 1, "config": {"log.roll.ms": 999999}}])
     scene.world.edit("Cluster", "k", lambda spec: spec["config"].update(refused))
@@ -1217,7 +1217,7 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
 
 
 def test_a_broker_whose_pod_went_between_two_looks_is_told_no_address() -> None:
-    """Earlier, the address was known from the first list of pods, and AddressesTold failed with a KeyError."""
+    """Before the fix, the address was known from the first list of pods, and AddressesTold failed with a KeyError."""
 
     async def tell(reason: str, message: str) -> None:
         raise AssertionError(message)

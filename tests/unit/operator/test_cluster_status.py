@@ -125,8 +125,8 @@ def test_etcd_does_not_hide_how_far_a_roll_is() -> None:
 
 
 def test_a_cluster_that_is_made_again_waits_for_what_kubernetes_takes_away() -> None:
-    """Earlier, the status advised to rename one of the Clusters, while the predecessor's objects were being deleted
-    anyway."""
+    """Before the fix, the status advised to rename one of the Clusters, while the predecessor's objects were being
+    deleted anyway."""
     scene = running(listeners=OUTSIDE)
     scene.cluster["metadata"]["uid"] = "another"
     del scene.cluster["status"]

@@ -290,7 +290,8 @@ def test_another_class_is_a_volume_of_another_id_and_the_data_follows(storage: A
     ids=["taken back", "another id"],
 )
 def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, corrected: list[Object]) -> None:
-    """As with a mistyped class. Earlier, the pod waited for the volume for ever, whatever the spec said later."""
+    """As with a mistyped class. Before the fix, the pod waited for the volume for ever, whatever the spec said
+    later."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -330,8 +331,8 @@ def volumes_of_set(scene: Scene) -> list[str]:
 
 
 def test_a_volume_that_was_never_made_stays_away_when_its_brokers_pod_is_missing_for_a_look(storage: Any) -> None:
-    """Earlier, the claim counted as full, so the StatefulSet was created anew with it, and the broker's next pod waited
-    for it."""
+    """Before the fix, the claim counted as full, so the StatefulSet was created anew with it, and the broker's next pod
+    waited for it."""
     scene, disks = _with_a_claim_that_was_never_made(storage)
     del scene.world.objects["Pod", "shop", "k-broker-0"]  # evicted
     scene.reconcile()
@@ -567,8 +568,8 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
 
 
 def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
-    """A broker doesn't list a log that it couldn't open. Earlier, the volume counted as empty, and was removed with the
-    log's records."""
+    """A broker doesn't list a log that it couldn't open. Before the fix, the volume counted as empty, and was removed
+    with the log's records."""
     scene, disks = storage({"volumes": TWO})
     scene.pages.said = {broker: Report(offline=("orders-7",)) for broker in range(3)}
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
@@ -600,8 +601,8 @@ def test_a_cordon_that_somebody_took_back_is_set_again(storage: Any) -> None:
 
 
 def test_a_new_broker_does_not_inherit_the_cordon_of_an_earlier_one_of_its_id(storage: Any) -> None:
-    """Earlier, if a pool was renamed or volumes were deleted while a volume was being emptied, the next broker of this
-    id placed no replicas on a volume that nobody was taking away."""
+    """Before the fix, if a pool was renamed or volumes were deleted while a volume was being emptied, the next broker
+    of this id placed no replicas on a volume that nobody was taking away."""
     scene, disks = storage({"volumes": TWO})
     disks.cordoned["k-broker-1"] = scene.kafka.own[1]["cordoned.log.dirs"] = "/data/1/log"
     del scene.world.objects["Pod", "shop", "k-broker-1"]
@@ -676,8 +677,8 @@ def _scaled_down(scene: Scene, disks: Disks) -> None:
 
 
 def test_a_broker_that_comes_back_after_a_volume_was_replaced_restarts_nobody(storage: Any) -> None:
-    """Earlier, the broker's old claim counted as full: all brokers got the old volume again, and lost it again, in two
-    rolls."""
+    """Before the fix, the broker's old claim counted as full: all brokers got the old volume again, and lost it again,
+    in two rolls."""
     # factors that follow the number of brokers
     scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
@@ -720,8 +721,8 @@ def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes
     storage: Any, dies: str
 ) -> None:
     """The volume is no longer wanted, but the other brokers still have it. The operator dies after it has asked for the
-    broker's pod, and its successor doesn't see that pod any more. Earlier, the note on the claim stayed, and the volume
-    was removed with the replica that the broker had got there."""
+    broker's pod, and its successor doesn't see that pod any more. Before the fix, the note on the claim stayed, and the
+    volume was removed with the replica that the broker had got there."""
     scene, disks = storage({"volumes": TWO}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
     disks.moves_end = False

@@ -41,7 +41,7 @@ def _uids(scene: Scene, cluster: str) -> dict[str, str]:
 
 
 def test_another_operator_restarts_one_pod_at_a_time_and_etcd_first() -> None:
-    """Earlier, etcd and a broker were restarted in one reconcile."""
+    """Before the fix, etcd and a broker were restarted in one reconcile."""
     scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
     scene.restart(NEWER)
     scene.pages.decides = 0
@@ -271,7 +271,7 @@ def _by_turns(count: int, *scenes: Scene) -> None:
 
 @pytest.mark.parametrize("images", ["bad_images", "silent_images"])
 def test_a_bad_image_of_another_release_stops_at_the_first_cluster(images: str) -> None:
-    """Earlier, Clusters of one broker went down one after the other: after its restart, the first Cluster had no
+    """Before the fix, Clusters of one broker went down one after the other: after its restart, the first Cluster had no
     outdated pod any more."""
     first, second = _two_of_one_broker()
     getattr(first.world, images).add("ottla:2")
@@ -320,7 +320,7 @@ def test_a_paused_cluster_keeps_its_turn_and_the_others_say_that_it_is_paused() 
 
 
 def test_a_pod_that_can_not_be_created_keeps_no_correction_of_etcd_or_of_controllers_from_getting_through() -> None:
-    """Earlier, a quota on pods held up these rolls for ever."""
+    """Before the fix, a quota on pods held up these rolls for ever."""
     scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
     scene.rounds(10)
     scene.world.events.clear()
@@ -373,7 +373,7 @@ def test_a_pod_on_a_node_that_is_lost_is_not_waited_for_until_the_node_goes() ->
 
 @pytest.mark.parametrize("has_its_turn", [False, True])
 def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_cluster(has_its_turn: bool) -> None:
-    """Earlier, all kinds waited until Kubernetes had observed an object that it had refused."""
+    """Before the fix, all kinds waited until Kubernetes had observed an object that it had refused."""
     first, second = _two()
     first.cluster["status"]["operator"].update({"turn": True} if has_its_turn else {})
     first.world.refusals["apply StatefulSet a-etcd"] = KubeError(403, "applying", "a webhook says no")
@@ -391,7 +391,7 @@ def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_c
 
 
 def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> None:
-    """Earlier, after a start of the operator two Clusters rolled at once."""
+    """Before the fix, after a start of the operator two Clusters rolled at once."""
     first, second = _two()
     first.rounds(3)
     assert first.status["operator"]["turn"]
@@ -439,7 +439,7 @@ def test_a_turn_that_could_not_be_written_down_is_not_kept() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) -> None:
-    """Earlier, any change of a spec in the middle of an upgrade let that Cluster roll out of turn."""
+    """Before the fix, any change of a spec in the middle of an upgrade let that Cluster roll out of turn."""
     first, second = _two()
     first.rounds(2)
     before = _uids(first, "b")
@@ -450,7 +450,7 @@ def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) 
 
 
 def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_soon_as_it_is_free() -> None:
-    """Earlier, each waiting Cluster was visited every three seconds, for as long as the others took."""
+    """Before the fix, each waiting Cluster was visited every three seconds, for as long as the others took."""
     first, second = _two()
     first.rounds(3)
     second.rounds(2)
@@ -579,7 +579,8 @@ def test_etcd_and_brokers_wait_for_each_other() -> None:
 
 
 def test_etcd_waits_for_a_broker_that_is_stuck_until_its_correction_serves() -> None:
-    """Earlier, a broker that was replaced because of a bad image, and a member of etcd, were away at the same time."""
+    """Before the fix, a broker that was replaced because of a bad image, and a member of etcd, were away at the same
+    time."""
     scene = running(metadata={"etcd": {"members": 3}})
     scene.world.bad_images = {"ottla:bad"}
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:bad"))

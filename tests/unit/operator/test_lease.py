@@ -84,7 +84,7 @@ def test_the_second_one_waits_until_the_first_one_gives_it_back() -> None:
 
 
 def test_who_may_not_read_the_lease_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Earlier, an operator without rights waited for ever, and looked healthy."""
+    """Before the fix, an operator without rights waited for ever, and looked healthy."""
 
     async def run() -> None:
         leases = Leases()

@@ -19,7 +19,7 @@ def test_amounts(text: str, number: float) -> None:
 
 @pytest.mark.parametrize("tenths", range(1, 60))
 def test_two_ways_to_write_a_quantity_are_one_number(tenths: int) -> None:
-    """Earlier, a request of 700m was larger than a limit of 0.7, because floats were rounded."""
+    """Before the fix, a request of 700m was larger than a limit of 0.7, because floats were rounded."""
     given = {"requests": {"cpu": f"{tenths}00m"}, "limits": {"cpu": f"{tenths // 10}.{tenths % 10}"}}
     assert checked_resources(given, "brokers") == given
     assert checked_resources({"requests": given["limits"], "limits": given["requests"]}, "brokers")

@@ -155,7 +155,7 @@ def _with_files() -> Scene:
 
 
 def _given_together(scene: Scene, rounds: int = 12) -> list[list[str]]:
-    """The pods that were away at once, step by step."""
+    """For each step of the roll, the pods that were missing at the same time."""
     steps = []
     for _ in range(rounds):
         for _ in range(5):
@@ -171,8 +171,8 @@ def _own(broker: int, size: int) -> dict[str, Any]:
 
 
 def test_settings_of_single_brokers_that_no_broker_starts_with_cost_one_pod() -> None:
-    """Earlier, broker 2, which has none of these settings, counted as the proof of them all: two brokers were restarted
-    at once, and neither came back."""
+    """Before the fix, broker 2, which has none of these settings, counted as the proof of them all: two brokers were
+    restarted at once, and neither came back."""
     scene = _with_files()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(configOverrides=[_own(0, 7), _own(1, 8)]))
     scene.world.refused_pods = {"k-a-0", "k-a-1"}  # neither pod starts

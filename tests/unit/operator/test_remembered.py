@@ -93,7 +93,7 @@ def test_a_cluster_takes_over_the_record_of_the_one_that_had_its_name_before() -
     ids=["nobody's", "of a Deployment", "of another Cluster", "labelled as the record is"],
 )
 def test_somebody_elses_config_map_is_not_taken_over_for_the_record(metadata: Object) -> None:
-    """Earlier, such a ConfigMap got the Cluster as its owner, and was deleted with the Cluster."""
+    """Before the fix, such a ConfigMap got the Cluster as its owner, and was deleted with the Cluster."""
     kube = KubeStandIn()
     kube.put("ConfigMap", "main-topics", data={"topics.txt": "orders"}, metadata=metadata)
     before = kube.backup()

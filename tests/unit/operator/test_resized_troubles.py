@@ -46,7 +46,7 @@ def open_window(scene: Scene) -> None:
 
 
 def test_a_resize_that_a_webhook_changes_is_asked_for_once_and_then_a_restart() -> None:
-    """Earlier, the resize was asked for at every visit, without end."""
+    """Before the fix, the resize was asked for at every visit, without end."""
     scene = before()
     uids = births(scene)
     scene.world.webhook = capped
@@ -99,7 +99,7 @@ def test_what_somebody_takes_back_before_it_is_done_is_not_asked_for_again() -> 
 
 
 def test_five_minutes_begin_when_kubernetes_takes_the_request() -> None:
-    """Earlier, a request that failed for long counted as a node that was slow for long."""
+    """Before the fix, a request that failed for long counted as a node that was slow for long."""
     scene = before()
     uids = births(scene)
     scene.world.refusals["resize Pod k-broker-0"] = KubeError(500, "patching Pod k-broker-0", "a webhook is away")
@@ -177,7 +177,8 @@ def test_another_releases_resources_wait_when_the_window_closes_in_the_middle(mo
 
 
 def test_a_node_that_takes_its_time_is_not_asked_after_by_the_clock() -> None:
-    """The watch of pods tells the node's answer. Earlier, all brokers were asked every few seconds for nothing."""
+    """The watch of pods tells the node's answer. Before the fix, all brokers were asked every few seconds for
+    nothing."""
     scene = before()
     scene.world.node_says["k-broker-0"] = "Deferred"
     change(scene, MORE)

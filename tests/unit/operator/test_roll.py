@@ -201,8 +201,9 @@ def test_who_joins_those_that_are_away(
 
 
 def test_a_file_that_no_broker_was_started_with_is_taken_by_one_broker_at_a_time() -> None:
-    """Settings of single brokers don't change the template. Earlier, a broker with none of them counted as the proof of
-    the other brokers' settings, so settings with which no broker starts took as many brokers as may be away."""
+    """Settings of single brokers don't change the template. Before the fix, a broker with none of them counted as the
+    proof of the other brokers' settings, so settings with which no broker starts took as many brokers as may be
+    away."""
     assert joining(_six(LEAVES, OTHER_FILE, OTHER_FILE), 3)[1] == [], "broker 5 has started, but not with that file"
     started = _pod(5, rack="z1", report=Report(file_checksum="new"))
     able = joining([*_six(LEAVES, OTHER_FILE, {**OTHER_FILE, "file": "newer"})[:5], started], 3)[1]
@@ -269,8 +270,8 @@ LACKS = {**OLD, "lacks_volume": True}
 
 
 def test_who_lacks_a_volume_goes_in_the_order_of_numbers() -> None:
-    """Kubernetes creates no pod behind a pod that lacks a volume of its StatefulSet. Earlier, the roll ended at its
-    first pod."""
+    """Kubernetes creates no pod behind a pod that lacks a volume of its StatefulSet. Before the fix, the roll ended at
+    its first pod."""
     assert _restarted(_three({**LACKS, "report": CONTROLS}, LACKS, LACKS)) == "k-0"
     assert _restarted(_three({}, {**LACKS, "report": CONTROLS}, OLD)) == "k-1"
     blocked = {**LACKS, "report": _risk("below_min_isr", "a-0")}
@@ -297,8 +298,8 @@ def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
 
 
 def test_who_lacks_a_volume_goes_one_at_a_time_though_one_behind_it_is_missing() -> None:
-    """Earlier, each visit restarted the next pod while the one before was starting, until the StatefulSet had no pod
-    left."""
+    """Before the fix, each visit restarted the next pod while the one before was starting, until the StatefulSet had no
+    pod left."""
     missing = {**GONE, "not_ready_s": 100.0}
     assert _restarted(_three(LACKS, LACKS, missing)) == "k-0"
     assert _restarted(_three(GONE, LACKS, missing)) is None

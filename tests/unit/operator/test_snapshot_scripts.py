@@ -105,7 +105,7 @@ def test_as_many_are_kept_as_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_is_full_makes_room_for_the_next_snapshot(tmp_path: Path) -> None:
-    """Earlier, snapshots were pruned only after a success, so a full volume stayed full."""
+    """Before the fix, snapshots were pruned only after a success, so a full volume stayed full."""
     volume = Volume(tmp_path, size_kib=10_000, keep=48)
     for hour in range(1, 20):
         assert volume.job(), (hour, volume.said)

@@ -141,7 +141,7 @@ def test_without_numba_the_twins_serve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("module", [decode, decode_python])
 def test_a_batch_of_more_than_128_mib_is_read(module) -> None:
-    """Earlier, such a batch stopped a stream for good. Spark gets its rows in several pieces."""
+    """Before the fix, such a batch stopped a stream for good. Spark gets its rows in several pieces."""
     value = bytes(1 << 20)
     data = build_batch([Record(offset, 0, None, value, ()) for offset in range(130)], codec=Codec.zstd)
     schema = pa.schema([("offset", ARROW_TYPES["offset"]), ("value", ARROW_TYPES["value"])])

@@ -24,7 +24,8 @@ def progress(*offsets: tuple[Any, Any]) -> QueryProgressEvent:
 
 @pytest.mark.parametrize("written", [json.dumps, str, lambda offsets: offsets], ids=["JSON", "Python's text", "read"])
 def test_lag_in_every_shape_that_spark_hands_it_over(written: Any) -> None:
-    """Earlier, the listener reported nothing under Spark Connect of 4.2, whose offsets are the text of a dictionary."""
+    """Before the fix, the listener reported nothing under Spark Connect of 4.2, whose offsets are the text of a
+    dictionary."""
     seen: list[Any] = []
     listener = LagListener(lambda query, lag: seen.append((query, lag)))
     listener.onQueryProgress(progress((written(END), written(LATEST))))

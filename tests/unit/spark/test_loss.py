@@ -156,7 +156,7 @@ def test_a_topic_created_anew_under_a_checkpoint_is_not_skipped_into(cluster: Sc
 
 
 def test_a_topic_created_anew_with_fewer_records_is_read(cluster: ScriptedCluster) -> None:
-    """Earlier, all 40 records were skipped, because the new end was before the checkpoint's offset."""
+    """Before the fix, all 40 records were skipped, because the new end was before the checkpoint's offset."""
     end = stream(cluster).latestOffset(stream(cluster).initialOffset(), ALL)
     cluster.everywhere(t=Topic([40]))
     reader = stream(cluster, failOnDataLoss=False)

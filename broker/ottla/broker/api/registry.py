@@ -123,7 +123,7 @@ class Route:
 
     def __post_init__(self) -> None:
         if sum(way is not None for way in (self.handle, self.taskless, self.serve)) != 1:
-            raise ValueError(f"API {self.api.key} has to be served in one way")
+            raise ValueError(f"API {self.api.key} needs exactly one of handle, taskless and serve")
 
 
 ROUTES: Mapping[int, Route] = {

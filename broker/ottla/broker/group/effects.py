@@ -119,7 +119,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A group's metadata to write, and the event that it records."""
+    """A group's metadata, which is to be written to the log. `meaning` is the event by which the metadata changed."""
 
     value: GroupMetadata
     meaning: Created | Emptied | Assigned | Replaced

@@ -282,9 +282,12 @@ class _Opening:
         return max(at, 0)
 
     def _first_running_on(self, stop: int) -> int:
-        """The position of the first segment before `stop` whose offsets overlap the next one's; `stop` without any. A
-        loss of power undid its truncation, which wasn't synced: so the next segment isn't synced either, and is
-        dropped."""
+        """The position of the first segment before `stop` whose offsets overlap those of the next segment; `stop` if no
+        segment's do.
+
+        Such a segment was truncated, and then a loss of power undid the truncation, which wasn't synced. The next
+        segment was begun after the truncation, so it isn't synced either, and the caller drops it.
+        """
         pairs = enumerate(pairwise(self.segments[: stop + 1]))
         running_on = (at for at, (segment, following) in pairs if segment.end_offset() > following.base_offset)
         return next(running_on, stop)

@@ -31,7 +31,7 @@ class Value:
 
     @property
     def name(self) -> str:
-        """The key itself."""
+        """The last key of the path, such as `cpu` of `resources.requests.cpu`."""
         return self.path.rpartition(".")[2]
 
 

@@ -37,7 +37,8 @@ class Defaults(NamedTuple):
 
     @property
     def release(self) -> str:
-        """All of these as one text: pods follow from them and from the Cluster's spec."""
+        """The default images and the operator's version as one text. Two releases of the operator that have the same
+        text make the same pods by the same spec."""
         return " ".join(filter(None, self))
 
 

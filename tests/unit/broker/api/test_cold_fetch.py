@@ -143,8 +143,8 @@ def with_a_cold_body(stage: ColdStage, body_bytes: int = BODY) -> int:
 def test_a_body_on_a_stuck_disk_behind_a_warm_header_holds_no_other_partition_of_its_fetch(
     play: Any, replica: int
 ) -> None:
-    """Earlier, the answer was begun and stopped in its middle, so the partitions behind the stuck one had to wait for
-    the disk."""
+    """Before the fix, the answer was begun and stopped in its middle, so the partitions behind the stuck one had to
+    wait for the disk."""
 
     async def body(stage: ColdStage) -> None:
         for index, partition in enumerate(stage.partitions):
@@ -266,7 +266,7 @@ def test_many_fetches_of_a_stuck_disk_take_few_threads_and_one_for_each_offset(p
 
 
 def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier, a client that asked for another offset each time, and hung up, left a lookup each time."""
+    """Before the fix, a client that asked for another offset each time, and hung up, left a lookup each time."""
 
     async def body(stage: ColdStage) -> None:
         monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 10, raising=False)
@@ -287,8 +287,8 @@ def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.Monk
 
 
 def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier, each lookup that ended woke all waiting requests. They were answered with nothing, and asked again at
-    once."""
+    """Before the fix, each lookup that ended woke all waiting requests. They were answered with nothing, and asked
+    again at once."""
     monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 1)
 
     async def body() -> None:
@@ -319,8 +319,8 @@ def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pyt
 
 
 def test_a_lookup_of_little_prepares_no_read_of_much(play: Any) -> None:
-    """Earlier, records beyond the lookup's size were sent unchecked, and stopped an answer in its middle if the disk
-    was stuck."""
+    """Before the fix, records beyond the lookup's size were sent unchecked, and stopped an answer in its middle if the
+    disk was stuck."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -391,7 +391,7 @@ def test_a_deletion_of_the_segment_during_the_lookup(play: Any) -> None:
 def test_a_fetch_is_read_on_the_loop_where_no_thread_can_be_begun(
     play: Any, replica: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier, the connection was closed with a traceback each time."""
+    """Before the fix, the connection was closed with a traceback each time."""
 
     async def body(stage: ColdStage) -> None:
         stage.partition.become_leader(Replicas(TOPIC_ID, 0, (0, 1), (0, 1), (1, -1), 0, leader_epoch=1))
@@ -422,8 +422,8 @@ def test_a_disk_that_fails_during_the_lookup_is_told(play: Any) -> None:
 
 
 def test_a_disk_that_failed_long_ago_is_asked_again(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client that had asked then was gone. Earlier, the next client that asked for the same offset got the old
-    error, which took the log directory offline."""
+    """The client that had asked then was gone. Before the fix, the next client that asked for the same offset got the
+    old error, which took the log directory offline."""
 
     async def body(stage: ColdStage) -> None:
         monkeypatch.setattr("ottla.broker.cold_reads.REMEMBERED_SECONDS", 0.0)
@@ -543,8 +543,8 @@ async def look_up_by_time(stage: ColdStage, index: int, timestamp: int, request:
 
 
 def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) -> None:
-    """Earlier, these lookups filled the event loop's own few threads, so that none was left for syncs or other log
-    directories."""
+    """Before the fix, these lookups filled the event loop's own few threads, so that none was left for syncs or other
+    log directories."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -564,7 +564,7 @@ def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) 
 
 
 def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
-    """Earlier, each client that hung up left a lookup for as long as the disk was stuck."""
+    """Before the fix, each client that hung up left a lookup for as long as the disk was stuck."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -591,7 +591,7 @@ def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
 def test_a_lookup_by_time_is_done_on_the_loop_where_no_thread_can_be_begun(
     play: Any, timestamp: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier, the answer was KAFKA_STORAGE_ERROR."""
+    """Before the fix, the answer was KAFKA_STORAGE_ERROR."""
 
     async def body(stage: ColdStage) -> None:
         def refused(self: threading.Thread) -> None:

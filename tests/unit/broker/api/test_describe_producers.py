@@ -123,8 +123,8 @@ def test_few_producers_are_looked_up_in_a_turn(producers: list[int], monkeypatch
 
 
 def test_many_producers_are_answered_in_short_turns() -> None:
-    """Earlier, 100,000 producers held the event loop for 190 ms, mostly for the encoding. The turns are measured by the
-    CPU time of the loop's thread."""
+    """Before the fix, 100,000 producers held the event loop for 190 ms, mostly for the encoding. The turns are measured
+    by the CPU time of the loop's thread."""
     partitions = Partitions(producers_of(20_000))
     turns: list[float] = []
     ended = time.thread_time()

@@ -77,7 +77,7 @@ def test_an_api_is_served_in_one_way() -> None:
         return {}
 
     for ways in ({}, {"handle": handle, "serve": handle}):
-        with pytest.raises(ValueError, match="API 3 has to be served in one way"):
+        with pytest.raises(ValueError, match="API 3 needs exactly one of handle, taskless and serve"):
             Route(APIS["metadata"], **ways)  # type: ignore[arg-type]
 
 

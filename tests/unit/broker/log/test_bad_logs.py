@@ -88,7 +88,7 @@ def test_a_disk_that_fails_still_costs_the_log_directory(tmp_path: Path) -> None
 
 
 def test_what_checkpoints_say_about_an_unopened_log_is_kept(tmp_path: Path) -> None:
-    """Earlier, the next start had forgotten the log start offset, and deleted records were back."""
+    """Before the fix, the next start had forgotten the log start offset, and deleted records were back."""
     logs = filled(tmp_path)
     logs.close()
     before = {path.name: parse_offsets(path.read_bytes()) for path in tmp_path.glob("*-checkpoint")}
@@ -101,7 +101,7 @@ def test_what_checkpoints_say_about_an_unopened_log_is_kept(tmp_path: Path) -> N
 
 
 def test_what_was_never_recovered_is_not_marked_as_whole(tmp_path: Path) -> None:
-    """Earlier, a torn end of a log that couldn't be opened was taken for a sound one at the next start."""
+    """Before the fix, a torn end of a log that couldn't be opened was taken for a sound one at the next start."""
     crash(filled(tmp_path))
     torn = max((tmp_path / "t-1").glob("*.log"))
     whole = torn.stat().st_size
@@ -143,7 +143,7 @@ def indexes(logs: LogDirectories) -> list[Path]:
 @pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("position", [-1, -(1 << 31), (1 << 31) - 1])
 def test_an_index_that_names_no_position_is_built_anew(tmp_path: Path, position: int, at: int, clean: bool) -> None:
-    """Earlier, one damaged index took the whole log directory offline, with "Invalid argument"."""
+    """Before the fix, one damaged index took the whole log directory offline, with "Invalid argument"."""
     logs = filled(tmp_path)
     index = indexes(logs)[at]
     expected = contents(logs.logs[IDS[1], 1])
@@ -162,8 +162,8 @@ def test_an_index_that_names_no_position_is_built_anew(tmp_path: Path, position:
 
 @pytest.mark.parametrize("position", [7, 61, 1000])
 def test_where_a_log_ends_is_not_read_from_between_batches(tmp_path: Path, position: int) -> None:
-    """Earlier, the log ended at the last segment's base offset or at a random one if the index's last entry was at no
-    batch."""
+    """Before the fix, the log ended at the last segment's base offset or at a random one if the index's last entry was
+    at no batch."""
     logs = filled(tmp_path)
     index = indexes(logs)[-1]
     logs.close()
@@ -225,8 +225,8 @@ def damaged(tmp_path: Path) -> tuple[LogDirectories, Log, list[Log]]:
 def test_a_log_that_is_damaged_while_the_broker_runs_is_offline_alone(
     tmp_path: Path, damaged: tuple[LogDirectories, Log, list[Log]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier, the damage was only logged: the follower tried to truncate the log again for ever, and no metric counted
-    it."""
+    """Before the fix, the damage was only logged: the follower tried to truncate the log again for ever, and no metric
+    counted it."""
     logs, log, gone = damaged
     assert gone == [log]
     assert set(logs.logs) == {(IDS[0], 0), (IDS[2], 2)}
@@ -273,8 +273,8 @@ def test_a_damaged_log_in_a_directory_that_fails_later_is_lost_with_it(
 
 
 def test_an_unopened_log_gives_way_when_its_partition_was_moved_to_others_and_comes_back(tmp_path: Path) -> None:
-    """Earlier, the log was offline until the broker's next start, although the replica could have been copied from
-    another broker."""
+    """Before the fix, the log was offline until the broker's next start, although the replica could have been copied
+    from another broker."""
     crash(filled(tmp_path))
     stored = {path.name: path.read_bytes() for path in (tmp_path / "t-1").glob("*.log")}
     disk = Astonishing(tmp_path / "t-1", ValueError())
@@ -311,7 +311,7 @@ def test_a_log_in_a_failed_directory_stays_lost_when_its_partition_was_moved_to_
 
 
 def test_an_unopened_log_of_a_deleted_topic_leaves_its_directory_to_be_marked(tmp_path: Path) -> None:
-    """Earlier, every later start recovered all logs of that directory."""
+    """Before the fix, every later start recovered all logs of that directory."""
     crash(filled(tmp_path))
     logs = opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError()))
     logs.delete_topic(IDS[1])
@@ -320,8 +320,8 @@ def test_an_unopened_log_of_a_deleted_topic_leaves_its_directory_to_be_marked(tm
 
 
 def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> None:
-    """Earlier, this directory's line couldn't be written, or made the whole checkpoint unreadable: deleted records were
-    back."""
+    """Before the fix, this directory's line couldn't be written, or made the whole checkpoint unreadable: deleted
+    records were back."""
     filled(tmp_path).close()
     for name in ("a b-0", os.fsdecode(b"\xff-0"), "t-\u0663"):
         shutil.copytree(tmp_path / "t-0", tmp_path / name)
@@ -333,7 +333,7 @@ def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> N
 
 
 def test_properties_that_are_no_text_cost_one_log_directory(tmp_path: Path) -> None:
-    """Earlier, the broker's start ended in a traceback."""
+    """Before the fix, the broker's start ended in a traceback."""
     one, two = tmp_path / "one", tmp_path / "two"
     opened(one, two).close()
     (one / "meta.properties").write_bytes(b"\xff\xfe=1\n")

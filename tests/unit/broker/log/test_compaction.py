@@ -430,8 +430,9 @@ def test_a_log_that_was_truncated_meanwhile_keeps_what_it_has(
 def test_a_log_that_is_truncated_while_its_directory_is_synced_is_compacted_no_further(
     logs: LogDirectories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records that are appended after the truncation aren't compacted yet. Otherwise a deleted key would be back when
-    its tombstone is removed."""
+    """Offsets behind the truncation don't count as compacted, because the records that are appended there later weren't
+    compacted. If they did, a tombstone among them would be removed while older values of its key remain: the deleted
+    key would be back."""
     log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
     overwrite(log, 100)
     compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())

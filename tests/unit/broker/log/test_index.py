@@ -94,7 +94,7 @@ def test_what_a_preallocating_broker_left_behind_is_cut(directory: Path) -> None
 
 
 def test_a_thread_between_two_steps_of_writing_out_counts_nothing_twice(directory: Path) -> None:
-    """Earlier, a thread counted the tail's entries twice: behind the stored entries, and in the tail again."""
+    """Before the fix, a thread counted the tail's entries twice: behind the stored entries, and in the tail again."""
     path = directory / "c.index"
     path.unlink(missing_ok=True)
     index = OffsetIndex(RealDisk(), str(path), 0)

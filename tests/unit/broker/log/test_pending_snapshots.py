@@ -226,7 +226,8 @@ def test_a_log_that_is_given_up_writes_into_no_other(tmp_path: Path) -> None:
 
 
 def test_a_move_while_a_snapshot_is_written_leaves_it_behind(tmp_path: Path) -> None:
-    """Earlier, the next sync looked for the snapshot in the new directory, and took its absence for a failure."""
+    """Before the fix, the next sync looked for the snapshot in the new directory, and took its absence for a
+    failure."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
     for sequence in range(60):

@@ -318,7 +318,7 @@ def test_truncations_are_forgotten_once_every_entry_has_gone_back() -> None:
 
 @pytest.mark.parametrize("lost", ["ten batches", "a batch of each", "an epoch of each", "eight batches of each"])
 def test_a_truncation_among_many_producers_holds_the_loop_for_none_of_them(lost: str) -> None:
-    """Earlier, a truncation that dropped batches of 50,000 producers took up to 1.3 s, for each entry or for the
+    """Before the fix, a truncation that dropped batches of 50,000 producers took up to 1.3 s, for each entry or for the
     headers of the log. The log is read only if truncate_to returns False. The time is measured against one walk over
     all 20,000."""
     producers = Producers()

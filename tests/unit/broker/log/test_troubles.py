@@ -170,7 +170,7 @@ class NoRoomForNames(RealDisk):
 def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_record(
     tmp_path: Path, renamed: int
 ) -> None:
-    """Earlier, the broker continued with this log, and believed in files that had been renamed."""
+    """Before the fix, the broker continued with this log, and believed in files that had been renamed."""
     disk = NoRoomForNames()
     path = tmp_path / "data"
     logs = LogDirectories([str(path)], lambda: NOW_MS, ALONE, disk=disk)
@@ -194,7 +194,7 @@ def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_
 def test_retention_without_room_for_longer_names_fails_no_directory_and_goes_on_later(
     tmp_path: Path, renamed: int
 ) -> None:
-    """Earlier, a full disk ended the broker in the very duty that would have made room, and so at each start."""
+    """Before the fix, a full disk ended the broker in the very duty that would have made room, and so at each start."""
     disk = NoRoomForNames()
     logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, ALONE, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)

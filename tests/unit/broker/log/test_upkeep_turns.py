@@ -150,7 +150,7 @@ def with_producers(logs: LogDirectories, count: int) -> Log:
 def test_the_producers_of_a_compacted_log_are_looked_at_in_no_turn(
     log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier, the event loop listed and wrote the producers: 100,000 of them held it for 385 ms."""
+    """Before the fix, the event loop listed and wrote the producers: 100,000 of them held it for 385 ms."""
     logs, _ = log
     many = with_producers(logs, 2_000)
     looked_at: dict[int, int] = {}  # by thread: how many producers it has read

@@ -48,8 +48,8 @@ class Scene:
 
 
 def test_one_whose_directory_may_be_another_logs_by_now_is_not_opened() -> None:
-    """The topic was deleted and created anew while the thread worked in another directory. Earlier, recovery removed
-    the files of the new log, which was served by then."""
+    """The topic was deleted and created anew while the thread that opens logs worked in another directory. Before the
+    fix, recovery removed the files of the new log, which was served by then."""
 
     def work(directory: str) -> str:
         if directory == "/d/1":
@@ -89,7 +89,7 @@ def test_a_moment_without_descriptors_or_memory_passes(error: Exception, monkeyp
 
 
 def test_one_after_the_other_and_nobody_else_waits_in_a_thread() -> None:
-    """A volume becomes full and has room by turns. Earlier, each time one more of the threads that sync logs was
+    """A volume becomes full and has room by turns. Before the fix, each time one more of the threads that sync logs was
     blocked."""
     may = threading.Event()
 

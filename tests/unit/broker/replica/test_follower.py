@@ -342,7 +342,7 @@ def test_one_wrong_byte_is_noticed_wherever_the_crc_covers_it(place, flip):
     ids=["content", "magic", "length"],
 )
 def test_what_a_leader_sends_damaged_has_an_offset(at: int, flip: int, reason: str) -> None:
-    """Earlier, the message had only the error's name, without the offset."""
+    """Before the fix, the message had only the error's name, without the offset."""
     data = batch(10, 2, 3) + batch(12, 3, 3)
     data[len(batch(10, 2, 3)) + at] ^= flip
     with pytest.raises(CorruptBatch, match=reason) as raised:
