@@ -50,6 +50,10 @@ def test_what_people_watch_is_here_or_explained(group: str, kind: str, name: str
     assert len(exported) + len(explained) == 1
 
 
+# Names without an MBean that others have made customary: the Python client of Prometheus, and Kafka's exporters.
+OF_OTHERS = ("process_", "python_", "kafka_cluster_partition_highwatermark")
+
+
 def test_names_are_unique_and_proper() -> None:
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
@@ -57,3 +61,4 @@ def test_names_are_unique_and_proper() -> None:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
         assert metric.name.endswith("_total") == (metric.kind == "counter")
         assert metric.doc.endswith(".")
+        assert metric.mbean or metric.name.startswith(("ottla_", *OF_OTHERS)), metric.name

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import fields
+
 import pytest
 
 from ottla.net.names import READ_COMMITTED, TopicPartition
 from ottla.protocol.codecs import Codec
-from ottla.spark.options import KNOWN, LATEST, Offsets, OptionError, Timestamps, read_options, write_options
+from ottla.spark.options import (
+    KNOWN,
+    LATEST,
+    Offsets,
+    OptionError,
+    ReadOptions,
+    Timestamps,
+    WriteOptions,
+    read_options,
+    write_options,
+)
 from tests.peers.tools import ROOT
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -31,6 +44,18 @@ def test_defaults() -> None:
 def test_the_page_names_every_option() -> None:
     page = (ROOT / "docs/spark.md").read_text()
     assert [name for name in KNOWN if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("options", [ReadOptions, WriteOptions])
+def test_every_option_is_read_by_the_code_that_follows_it(options: type[ReadOptions] | type[WriteOptions]) -> None:
+    read_there = {
+        node.attr
+        for path in (ROOT / "ottla/spark").rglob("*.py")
+        if path.name != "options.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    assert {field.name for field in fields(options)} <= read_there
 
 
 def test_names_are_case_insensitive() -> None:

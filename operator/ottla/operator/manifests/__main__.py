@@ -119,7 +119,7 @@ def main() -> None:
     files = generated_files(Path())
     _write(files)
     if helm is None:
-        print("manifests/operator*.yaml were left as they are: --helm says where helm is")
+        print("manifests/operator*.yaml were left as they are, for want of Helm: make docs HELM=/path/to/helm")
         return
 
     def run(*arguments: str) -> str:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.api.compatibility import LEFT_OUT
 from ottla.broker.api.declaration import Api, NoRightNeeded
 from ottla.broker.api.registry import ROUTES, Route
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -93,3 +94,8 @@ def test_an_api_is_served_in_one_way() -> None:
 def test_a_right_that_nobody_could_be_granted_is_none(operation: AclOperation, resource_type: ResourceType) -> None:
     with pytest.raises(ValueError, match="no operation"):
         Right(operation, resource_type)
+
+
+def test_no_api_is_served_and_left_out() -> None:
+    """Otherwise docs/compatibility.md would say both of it."""
+    assert not {key for keys in LEFT_OUT.values() for key in keys} & ROUTES.keys()
