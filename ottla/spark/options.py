@@ -103,7 +103,6 @@ class ReadOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
-    include_headers: bool
     poll_timeout_ms: int
     offset_attempts: int
     offset_retry_interval_ms: int
@@ -116,7 +115,6 @@ class WriteOptions:
 
     properties: ClientProperties
     topic: str | None
-    include_headers: bool
     warnings: tuple[str, ...]
 
 
@@ -140,6 +138,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     strategy = own.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise OptionError(f"startingOffsetsByTimestampStrategy is '{strategy}': it must be error or latest")
+    _boolean(own, "includeHeaders", False)  # refuses a wrong value; the schema follows a right one, by `wants_headers`
     most, least = _positive(own, "maxOffsetsPerTrigger"), _positive(own, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most})")
@@ -159,7 +158,6 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=_duration_ms(own, "maxTriggerDelay", "15m"),
-        include_headers=_boolean(own, "includeHeaders", False),
         poll_timeout_ms=_integer(own, "kafkaConsumer.pollTimeoutMs", 120_000, 0),
         offset_attempts=attempts,
         offset_retry_interval_ms=interval_ms,
@@ -185,10 +183,10 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     topic = own.get("topic")
     if topic is not None and not topic.strip():
         raise OptionError("option topic is empty")
+    _boolean(own, "includeHeaders", False)  # refuses a wrong value; rows with the column `headers` are written with it
     return WriteOptions(
         properties=properties,
         topic=None if topic is None else topic.strip(),
-        include_headers=_boolean(own, "includeHeaders", False),
         warnings=tuple(warnings),
     )
 

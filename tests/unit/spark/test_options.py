@@ -18,6 +18,7 @@ from ottla.spark.options import (
     Timestamps,
     WriteOptions,
     read_options,
+    wants_headers,
     write_options,
 )
 from tests.peers.tools import ROOT
@@ -59,7 +60,8 @@ def test_every_option_is_read_by_the_code_that_follows_it(options: type[ReadOpti
 
 
 def test_names_are_case_insensitive() -> None:
-    assert read(STARTINGOFFSETS="earliest", includeheaders="TRUE").include_headers
+    assert read(STARTINGOFFSETS="earliest").starting == Offsets(-2)
+    assert wants_headers({**BASE, "subscribe": "t", "includeheaders": "TRUE"})
 
 
 def test_offsets_and_timestamps() -> None:
