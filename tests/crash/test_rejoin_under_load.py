@@ -100,8 +100,8 @@ def in_sync(wire: Wire) -> set[int]:
 
 
 def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
-    """Starts the follower and waits until it is in sync. Returns the seconds from its catching up to its joining of the
-    ISR, and the longest time between two looks."""
+    """Starts the follower and waits until it is in sync. Returns the seconds from the moment in which it had caught up
+    until it was in the ISR, and the longest time between two checks."""
     cluster.brokers[FOLLOWER].start_again()
     caught_up_at, longest_gap_s, had = -1.0, 0.0, -1
     began = sampled_at = time.monotonic()
