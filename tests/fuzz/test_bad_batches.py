@@ -30,7 +30,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(scope="module")
 def now_ms() -> int:
-    """When the first test of this module begins: a run of all tests may have begun hours before."""
+    """The time at which the first test of this module begins: a run of all tests may have begun hours before."""
     return time.time_ns() // 1_000_000
 
 
@@ -169,7 +169,8 @@ def test_a_refused_batch_without_acks_closes_the_connection_and_moves_no_offset(
 
 
 def test_bombs_cost_a_piece_each(broker: OttlaBroker, now_ms: int) -> None:
-    """Twelve connections send bombs, twice. The broker grows by its buffers, not by the unpacked size of the bombs."""
+    """Twelve connections send decompression bombs, twice. The broker grows by its buffers, not by the unpacked size of
+    the bombs."""
     size = 256 * MEGABYTE
     # shorter than the stated lengths, which shows only at the end
     body = record(0, value=b"", value_length=size + 50, length=size + 99) + bytes(size)
