@@ -60,7 +60,8 @@ class Wire:
         return self._exactly(size)
 
     def closed_by_peer(self) -> bool:
-        """Waits until the broker closes the connection. False if it sends bytes, or nothing until the time-out."""
+        """Waits until the broker closes the connection. Returns False if it sends bytes instead, or nothing until the
+        time-out."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
