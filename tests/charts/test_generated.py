@@ -43,8 +43,8 @@ def test_a_definition_without_a_place_for_settings_names_is_told() -> None:
 
 @pytest.mark.parametrize("kind", ["clusters", "topics"])
 def test_no_comma_has_cut_a_description_in_two(kind: str) -> None:
-    """In `{type: string, description: Why, in a word.}` the text after the comma becomes a key of its own, and no
-    parser objects."""
+    """In `{type: string, description: Why, in a word.}` YAML takes the text after the second comma for another key, and
+    no parser objects."""
 
     def empty(part: Any, path: str) -> Iterator[str]:
         for name, inner in (

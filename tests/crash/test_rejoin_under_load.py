@@ -153,8 +153,8 @@ def broker_epoch(folder: Path, number: int) -> int:
 
 
 def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_allowed(tmp_path: Path) -> None:
-    """The follower gets SIGSTOP and keeps its registration. The test fetches in its name, catches up, and then never
-    fetches again."""
+    """The follower gets SIGSTOP and keeps its registration. The test sends Fetch requests with the follower's id,
+    catches up, and then never fetches again."""
     settings = {"replica_lag_time_max_ms": str(int(LAG_S * 1000)), "broker_session_timeout_ms": "120000"}
     with pair(tmp_path, **settings) as cluster:
         create(cluster)

@@ -391,7 +391,7 @@ def _right_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
 
 
 def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
-    """A copy after which nothing was written counts as the same store."""
+    """A copy counts as the same store if nothing was written to the store after the copy was made."""
     create(cluster, "t", [1, 0])
     produce(cluster, "t", range(RECORDS))
     until_worded(store.url)
