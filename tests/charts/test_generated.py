@@ -1,4 +1,5 @@
-"""Files generated from the CRDs and the charts are up to date; files that only people keep in step with them agree."""
+"""The files that are generated from the CRDs and the charts are up to date, and files that people keep in step with
+them by hand agree with them."""
 
 from __future__ import annotations
 

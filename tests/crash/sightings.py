@@ -40,8 +40,8 @@ class Sightings:
         self._cluster = cluster
 
     def summary(self, workload: Workload) -> dict[str, int]:
-        """All counts by name. "ambiguous writes" are requests that were sent, and whose outcome the client didn't learn
-        at once."""
+        """All counts by name. "ambiguous writes" are requests that were sent, but whose outcome the client learned only
+        later or never."""
         text = "\n".join(broker.log_path.read_text(errors="replace") for broker in self._cluster.brokers)
         counts = {name: len(pattern.findall(text)) for name, pattern in _PATTERNS.items()}
         counts["ambiguous writes"] = sum(workload.count(name) for name in _SENDS)

@@ -1,6 +1,6 @@
 """A follower comes back while clients write without a pause to its leader, the only in-sync replica.
 
-If the leader committed each record at once, the follower would always be a little behind, and never reach the high
+If the leader committed each record immediately, the follower would always be a little behind, and never reach the high
 watermark. So the high watermark waits for a follower that catches up, but not for one that stalls.
 """
 

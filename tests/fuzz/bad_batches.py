@@ -239,7 +239,7 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
 
 
 def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
-    """Cases of the 61 bytes of the header, over correct records."""
+    """Batches with malformed headers over correct records."""
     payload = compress(codec, GOOD)
 
     def case(name: str, expected: Answer, count: int = 3, ottla: Answer | None = None, **header: int) -> Case:

@@ -97,7 +97,8 @@ def test_bad_batches_are_refused_with_their_error_and_move_no_offset(
 
 
 def test_what_was_taken_can_be_read_by_every_client(broker: OttlaBroker, wire: Wire, cases: list[Case]) -> None:
-    """After all of the above, librdkafka and kafka-python read each topic to its end."""
+    """Writes the batches that Ottla takes, except large ones. Then librdkafka reads each topic to its end, and so does
+    kafka-python, except the topic ODD, whose batches it can't read."""
     for case in cases:
         if case.wanted.error == "none" and len(case.batch) < MEGABYTE:
             produced(wire, case.topic, case.batch)

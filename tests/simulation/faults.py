@@ -1,6 +1,6 @@
 """One seed decides everything: the cluster's settings, the machine's behaviour, the faults and their times.
 
-Each run favours some kinds of fault over others (a swarm). With all kinds at once few requests would ever be served,
+Each run favours some kinds of fault over others (a swarm). With all kinds together few requests would ever be served,
 and two faults of the same kind would hardly ever follow each other.
 """
 

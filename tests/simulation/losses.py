@@ -37,7 +37,7 @@ class Permitted:
         self._power: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position among the events, offset
         self._unclean: dict[Key, list[tuple[int, dict[int, str]]]] = defaultdict(list)  # position, its records
         self._invoked: dict[int, int] = {}
-        self._sent: dict[str, int] = {}  # value → when
+        self._sent: dict[str, int] = {}  # value → the position of its `send`
         self._elections: dict[Key, list[_Election]] = defaultdict(list)
         for position, event in enumerate(events):
             if event["op"] == "permitted":
