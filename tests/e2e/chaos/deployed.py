@@ -93,7 +93,7 @@ def in_its_place(operator: Operator, seed: int) -> Iterator[Chaos]:
 
 
 def pod_of(template: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The manifest of that pod, from the pod template of the operator's Deployment."""
+    """The manifest of the pod with the operator and the proxy, from the pod template of the operator's Deployment."""
     spec = copy.deepcopy(template["spec"])
     (container,) = spec["containers"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
