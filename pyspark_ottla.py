@@ -1,4 +1,4 @@
-"""The name by which Spark finds the data source `ottla`: it imports every module called pyspark_* and asks for this."""
+"""Lets Spark find the data source `ottla`: Spark imports every module called pyspark_* and uses its `DefaultSource`."""
 
 from ottla.spark.source import DefaultSource
 

@@ -1,5 +1,5 @@
-"""Settings of all tests: on a busy machine no property test fails by its deadline, and tests of other projects'
-programs have a second try.
+"""Settings of all tests: on a busy machine no property test fails by its deadline, and a failed test that uses programs
+of other projects is run once more.
 
 A run of several folders of tests/ prints each folder that it reaches, and the time since the run began.
 """
@@ -36,7 +36,7 @@ FIRST_LANE = {"tests/charts", "tests/cli", "tests/conformance", "tests/spark"}
 
 
 class Lanes(LoadScopeScheduling):
-    """xdist's scheduler for `--dist loadscope`, where a scope is not a module but a lane."""
+    """xdist's scheduler for `--dist loadscope`: a scope is one of two lanes of folders, instead of a module."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "first" if _folder_of(nodeid) in FIRST_LANE else "second"
@@ -47,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives a second try to tests whose programs have time-outs. pytest's closing line counts the reruns."""
+    """Has failed tests in the folders SECOND_TRY run once more. pytest's closing line counts the reruns."""
     tests = Path(__file__).parent
     for item in items:
         if item.path.relative_to(tests).parts[0] in SECOND_TRY:
@@ -101,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says at the end of the output that a test of tests/unit failed: `make test` runs them first."""
+    """Says at the end of the output if a test of tests/unit failed: `make test` ran those tests before, in a run of
+    their own, and their summary stands far above."""
     if os.environ.get("OTTLA_UNITS", "0") != "0":
         terminalreporter.write_line("tests/unit, which ran first, failed: see its summary above", red=True)

@@ -20,7 +20,7 @@ import platformdirs
 
 
 def worker_python() -> str:
-    """A program for PYSPARK_PYTHON on this machine; `sys.executable` itself where no script can be made."""
+    """The value for PYSPARK_PYTHON on this machine: the path of the script, or `sys.executable` if none can be made."""
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         return sys.executable
@@ -32,9 +32,9 @@ def worker_python() -> str:
 
 
 def launcher(cache: Path, home: Path, python: str) -> Path:
-    """A script under `cache` that runs `python` without the entries of PYTHONPATH that lie in `home`.
+    """A script under `cache` that runs `python` without the entries of PYTHONPATH that lie in PySpark's folder, `home`.
 
-    Raises OSError where it can't be written or may not be executed.
+    Raises OSError if the script can't be written or may not be executed.
     """
     inside = f"{shlex.quote(str(home))}/*"
     text = (

@@ -28,7 +28,10 @@ from .schema import ARROW_TYPES
 
 
 class Writer:
-    """Writes rows to the topic given, or to the one in their topic column. Use it as a context manager."""
+    """Writes rows to `topic`, or, if that is None, each row to the topic in its topic column.
+
+    Use it as a context manager: without an error, its end waits until every row is acknowledged.
+    """
 
     def __init__(self, properties: ClientProperties, topic: str | None) -> None:
         self._properties = properties

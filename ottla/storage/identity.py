@@ -1,6 +1,6 @@
-"""The texts that say whose a directory is, and how its last stop went. Pure.
+"""The files that identify a directory's owner, and the marker of a clean shutdown, as bytes. Pure.
 
-They are `meta.properties` and `.kafka_cleanshutdown` of a log directory, and `partition.metadata` of a partition's.
+A log directory has `meta.properties` and `.kafka_cleanshutdown`; a partition's directory has `partition.metadata`.
 Source: Kafka's MetaProperties (version 1), CleanShutdownFileHandler and PartitionMetadataFile.
 """
 
@@ -41,7 +41,7 @@ def render_topic_id(topic_id: UUID) -> bytes:
 
 
 def parse_clean_marker(text: bytes) -> int:
-    """The broker epoch that ended with a clean stop, by its marker; −1 where the marker doesn't say it."""
+    """The broker epoch in the marker of a clean shutdown; −1 if the marker has none (Kafka up to 3.6)."""
     try:
         return int(json.loads(text).get("brokerEpoch", -1))
     except (ValueError, AttributeError, TypeError):  # Kafka up to 3.6 left the file empty
@@ -49,5 +49,5 @@ def parse_clean_marker(text: bytes) -> int:
 
 
 def render_clean_marker(broker_epoch: int) -> bytes:
-    """The bytes of the marker of a clean stop."""
+    """The bytes of `.kafka_cleanshutdown`, the marker of a clean shutdown."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()

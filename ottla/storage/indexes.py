@@ -32,8 +32,7 @@ class TimestampOffset(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """The producer's records in this range of offsets were aborted. `last_stable_offset` is the log's when the
-    transaction ended."""
+    """An aborted transaction: its producer, its first and last offset, and the log's last stable offset at its end."""
 
     producer_id: int
     first_offset: int
@@ -42,7 +41,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def offset_entries(content: bytes, base_offset: int) -> Iterator[OffsetPosition]:
-    """The entries of an offset index, up to the zeros that Kafka preallocates, without an entry that isn't whole."""
+    """The entries of an offset index, up to the zeros that Kafka preallocates, without an incomplete last entry."""
     for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(_whole(content, OFFSET_ENTRY))):
         if number and not relative and not position:
             return
@@ -50,7 +49,7 @@ def offset_entries(content: bytes, base_offset: int) -> Iterator[OffsetPosition]
 
 
 def time_entries(content: bytes, base_offset: int) -> Iterator[TimestampOffset]:
-    """The entries of a time index, up to the zeros that Kafka preallocates, without an entry that isn't whole."""
+    """The entries of a time index, up to the zeros that Kafka preallocates, without an incomplete last entry."""
     for timestamp, relative in TIME_ENTRY.iter_unpack(_whole(content, TIME_ENTRY)):
         if not timestamp and not relative:
             return
@@ -58,7 +57,7 @@ def time_entries(content: bytes, base_offset: int) -> Iterator[TimestampOffset]:
 
 
 def aborted_transactions(content: bytes) -> Iterator[AbortedTransaction]:
-    """The entries of a transaction index, without an entry that isn't whole."""
+    """The entries of a transaction index, without an incomplete last entry."""
     for _, *entry in _aborted_entry.iter_unpack(_whole(content, _aborted_entry)):
         yield AbortedTransaction(*entry)
 

@@ -41,7 +41,7 @@ _offset = re.compile(r"(\d{20})(\.[a-z.]+)\Z")
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """A segment's file: 20 digits and the suffix."""
+    """The name of a segment's file: the offset with 20 digits, and the suffix."""
     return f"{offset:020d}{suffix}"
 
 
@@ -52,7 +52,7 @@ def parse_offset_name(name: str) -> tuple[int, str] | None:
 
 
 def partition_name(topic: str, index: int) -> str:
-    """A partition's directory."""
+    """The name of a partition's directory."""
     return f"{topic}-{index}"
 
 

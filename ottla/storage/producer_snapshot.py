@@ -73,8 +73,8 @@ class ProducerState(Protocol):
 
 
 class SnapshotPiece(NamedTuple):
-    """Some producers in the format of a snapshot file: their number, their entries, the number of their batches before
-    each one's last, and these batches."""
+    """Some producers of a snapshot file: their number, their entries as bytes, and the number and the bytes of their
+    earlier batches, which are all kept batches except each producer's last one."""
 
     producer_count: int
     entries: bytes
@@ -83,8 +83,8 @@ class SnapshotPiece(NamedTuple):
 
 
 def snapshot_pieces(producers: Iterable[tuple[int, ProducerState]]) -> Iterator[SnapshotPiece]:
-    """The content of a snapshot file with these (producer id, state), in pieces of some producers each, which take half
-    a millisecond."""
+    """The content of a snapshot file with these (producer id, state), in pieces. To make a piece takes half a
+    millisecond, so that the caller can let other work run in between."""
     items = iter(producers)
     while some := list(islice(items, _PRODUCERS_A_PIECE)):
         piece, earlier = bytearray(), bytearray()
@@ -106,7 +106,7 @@ def snapshot_pieces(producers: Iterable[tuple[int, ProducerState]]) -> Iterator[
 
 
 def sealed_snapshot(pieces: Iterable[SnapshotPiece]) -> bytes:
-    """The snapshot file of these pieces."""
+    """The bytes of a snapshot file, from all of its pieces."""
     whole = list(pieces)
     count, earlier_count = sum(piece.producer_count for piece in whole), sum(piece.earlier_count for piece in whole)
     entries, earlier = [piece.entries for piece in whole], [piece.earlier for piece in whole]
@@ -115,7 +115,7 @@ def sealed_snapshot(pieces: Iterable[SnapshotPiece]) -> bytes:
 
 
 def read_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
-    """The producers in a snapshot file. Raises ValueError where it is damaged."""
+    """The producers in a snapshot file. Raises ValueError if the file is damaged or has another version than 1."""
     if len(data) < _prefix.size:
         raise ValueError("a producer snapshot ends inside its header")
     version, crc, count = _prefix.unpack_from(data)
@@ -135,7 +135,7 @@ def read_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
 
 
 def _read_earlier(data: bytes, position: int) -> dict[int, list[KeptBatch]]:
-    """The batches before each producer's last one; none in Kafka's own snapshots."""
+    """Producer id → its batches before the last one; empty for Kafka's own snapshots."""
     found: dict[int, list[KeptBatch]] = {}
     if len(data) >= position + _count.size:
         for at in range(position + _count.size, len(data) - _earlier.size + 1, _earlier.size):

@@ -1,4 +1,5 @@
-"""Files generated from the CRDs and the charts are up to date; files that only people keep in step with them agree."""
+"""The files that are generated from the CRDs and the charts are up to date, and files that people keep in step with
+them by hand agree with them."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def test_a_definition_without_a_place_for_settings_names_is_told() -> None:
 
 @pytest.mark.parametrize("kind", ["clusters", "topics"])
 def test_no_comma_has_cut_a_description_in_two(kind: str) -> None:
-    """In `{type: string, description: Why, in a word.}` the text after the comma becomes a key of its own, and no
-    parser objects."""
+    """In `{type: string, description: Why, in a word.}` YAML takes the text after the second comma for another key, and
+    no parser objects."""
 
     def empty(part: Any, path: str) -> Iterator[str]:
         for name, inner in (

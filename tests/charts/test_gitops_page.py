@@ -99,7 +99,7 @@ CASES = {"Cluster": CLUSTERS, "Topic": TOPICS}
 
 
 def verdicts(judge: str, check: Any, objects: list[Object]) -> list[tuple[str, str]]:
-    """The judge's verdict on each object, and its message."""
+    """(status, message) of each object, as `judge` (Argo CD, Flux or kstatus) sees them by the health check `check`."""
     program = go_program(ROOT / "tests/peers/gitops_health")
     asked = json.dumps({"judge": judge, "check": check, "objects": objects})
     done = subprocess.run([program], input=asked, capture_output=True, text=True, timeout=60, check=False)
@@ -108,12 +108,12 @@ def verdicts(judge: str, check: Any, objects: list[Object]) -> list[tuple[str, s
 
 
 def argo_check(kind: str) -> str:
-    """The health.lua of docs/gitops.md for this kind."""
+    """Argo CD's health check in Lua in docs/gitops.md for this kind."""
     return str(CONFIG_MAP["data"][f"resource.customizations.health.ottla.dev_{kind}"])
 
 
 def flux_check(kind: str) -> dict[str, str]:
-    """The expressions of docs/gitops.md for this kind."""
+    """The CEL expressions for Flux's health checks in docs/gitops.md for this kind."""
     (found,) = (one for one in KUSTOMIZATION["spec"]["healthCheckExprs"] if one["kind"] == kind)
     assert found["apiVersion"] == API_VERSION
     return {name: text for name, text in found.items() if name in ("current", "failed", "inProgress")}

@@ -86,7 +86,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
+    """The anchors that GitHub derives from a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -113,7 +113,7 @@ def test_values_exist_that_commands_set() -> None:
 
 
 def paths(value: Value) -> Iterator[str]:
-    """The value's path, and the paths below it."""
+    """The path of a chart's value, and the paths of all values below it."""
     yield value.path
     for child in value.children:
         yield from paths(child)

@@ -195,8 +195,8 @@ def anybody_labelled_as_the_cluster(rules: list[Object]) -> None:
 
 
 def two_peers_of_one(rules: list[Object]) -> None:
-    """One dash too many makes two peers of one: any pod of that namespace, or any pod with those labels in this
-    namespace."""
+    """One dash too many in the YAML splits a peer (these pods of that namespace) into two: any pod of that namespace,
+    and any pod with these labels in the policy's own namespace."""
     for peers in peers_in(rules):
         split = [{name: part} for peer in peers if len(peer) == 2 for name, part in peer.items()]
         peers[:] = [peer for peer in peers if len(peer) == 1] + split

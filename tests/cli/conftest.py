@@ -62,7 +62,8 @@ def _nothing_is_left_running() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of every run, without the contexts and the variables of the person who runs the tests."""
+    """The environment variables of every run of `ottla`: none of Ottla's that the person who runs the tests has set,
+    and a configuration file without contexts."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTTLA_")}
     return clean | {"OTTLA_CONFIG_FILE": str(tmp_path_factory.mktemp("config") / "config.toml"), "PYTHONUTF8": "1"}
 

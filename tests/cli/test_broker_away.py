@@ -1,4 +1,5 @@
-"""A broker that has the only replica of a partition is away: each command says so at once, and says what to do."""
+"""A broker that has the only replica of a partition is away: each command says so without waiting for a time-out, and
+says what to do."""
 
 from __future__ import annotations
 

@@ -171,8 +171,8 @@ def test_a_corrupt_batch_that_a_compaction_meets_stands_in_the_status_and_on_the
 def test_a_corrupt_batch_that_a_follower_refuses_stands_in_the_status_and_on_the_terminal(
     damaged: Path, environment: dict[str, str]
 ) -> None:
-    """`dev` has more brokers than before, and waits for the new brokers' replicas. Earlier it waited for ever without a
-    word."""
+    """`dev` has more brokers than before, and waits for the new brokers' replicas. Before the fix, `dev` waited for
+    ever without a word."""
     with terminal(damaged, environment, "--brokers", "2") as dev:
         line = "orders:0 can't be read at offset 10: not copied from broker 0 any further: the batch has a wrong CRC"
         dev.until(lambda text: line in text)

@@ -52,7 +52,7 @@ def build(
 
 
 def walk_in_use(wheel: Path, folder: Path) -> str:
-    """Whether the walk in `wheel`, once unpacked, is native: "True" or "False"."""
+    """Whether an installation of `wheel` walks over records by native code: "True" or "False"."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     # Without `site`: otherwise the namespace would also have the portions of an editable installation.
@@ -119,7 +119,8 @@ def test_a_source_distribution_carries_what_builds_the_native_walk(builder: Path
 
 
 def test_the_native_walk_is_in_use_under_ci() -> None:
-    """CI never passes with the twin alone. Elsewhere the test is skipped where there is no compiler."""
+    """CI fails without the native walk of records, instead of testing only its twin in Python. Elsewhere the test is
+    skipped if the native walk isn't built."""
     need_native_walk()
 
 

@@ -133,7 +133,8 @@ def test_topics_records_and_groups_by_names_that_only_kubernetes_knows(demo: Dem
 
 
 def test_commands_with_a_connection_of_their_own_take_the_same_way(demo: Demo) -> None:
-    """`brokers drain` and `undrain` speak Kafka's protocol themselves."""
+    """`brokers drain` and `undrain` speak Kafka's protocol over connections of their own, which also go through
+    kubectl's port-forward."""
     for command in ("drain", "undrain"):
         done = demo("brokers", command, "1")
         assert done.code == 0, done.stderr

@@ -40,12 +40,12 @@ class Dev:
         self.broker_pid: int = self.announced["brokers"][0]["pid"]
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Sends a signal; the exit code."""
+        """Sends a signal, waits until the process ends, and returns the exit code."""
         self.process.send_signal(how)
         return self.wait()
 
     def wait(self) -> int:
-        """Waits until the process ends by itself; the exit code."""
+        """Waits until the process ends, and returns the exit code."""
         code = self.process.wait(TIMEOUT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()

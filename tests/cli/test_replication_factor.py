@@ -14,7 +14,7 @@ OFFSETS = "__consumer_offsets"
 
 
 def ottla(dev: Dev, environment: dict[str, str], *arguments: str) -> Any:
-    """Runs `ottla`, which has to succeed; its output as JSON."""
+    """Runs `ottla`, which has to succeed, and returns its output, decoded from JSON."""
     result = run_forked((*arguments, "--json"), b"", environment | {"OTTLA_BOOTSTRAP": dev.bootstrap})
     assert result.code == 0, result.stderr
     return result.json

@@ -1,5 +1,5 @@
-"""Small answers that used to mislead: exit codes, names and numbers in messages, and two shapes of JSON for one
-thing."""
+"""Details of answers that were misleading before their fix: exit codes, names and numbers in messages, and JSON that
+had two shapes for the same thing."""
 
 from __future__ import annotations
 

@@ -276,8 +276,8 @@ def test_garbage_for_a_compressed_payload_harms_nobody(bootstrap: str, topic: st
 def test_decompression_bombs_are_bounded(
     bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]
 ) -> None:
-    """The topic wants another codec, so the broker has to decompress the batch, whose unpacked size has to have a
-    bound."""
+    """The topic wants another codec, so the broker has to decompress the batch. It must not decompress more than a
+    bound allows."""
     name = unique("bomb")
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     configs = {"compression.type": "gzip"}

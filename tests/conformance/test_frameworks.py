@@ -66,7 +66,7 @@ def test_streams_word_count(target: Target, unique: Callable[[str], str], tmp_pa
 
 
 def word_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str, int]:
-    """The latest count of each word, when the counts are as expected or a minute has passed."""
+    """Reads the latest counts of the words until they are as expected, for at most a minute, and returns them."""
     consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None)
     counts: dict[str, int] = {}
     deadline = time.monotonic() + 60
@@ -84,7 +84,7 @@ class Connect:
         self._url = f"http://127.0.0.1:{port}"
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """The decoded answer; None while the worker isn't ready."""
+        """Sends a request and returns the decoded answer; None while the worker or the resource isn't ready."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
         try:

@@ -35,7 +35,7 @@ def addresses(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def told(address: str) -> set[str]:
-    """The addresses in the answers to a client that connects by `address`."""
+    """The brokers' addresses in the answers to Metadata, DescribeCluster and FindCoordinator at `address`."""
     with Wire(address) as wire:
         brokers = wire.call(METADATA, 12, {"topics": []}).brokers
         cluster = wire.call(DESCRIBE_CLUSTER, 1, {"endpoint_type": 1}).brokers

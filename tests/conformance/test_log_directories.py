@@ -135,7 +135,7 @@ def test_a_move_that_a_kill_interrupts_begins_anew(broker: OttlaBroker, tmp_path
 
 
 def described(bootstrap: str, home: Path) -> dict[str, Any]:
-    """Kafka's own tool's description of the one replica in a log directory."""
+    """The entry of the one replica in a log directory, as Kafka's own `kafka-log-dirs --describe` prints it."""
     printed = tool("log-dirs", "--bootstrap-server", bootstrap, "--describe", "--topic-list", "moving")
     found = json.loads(printed.splitlines()[-1])["brokers"][0]["logDirs"]
     (replica,) = next(item["partitions"] for item in found if item["logDir"] == str(home))

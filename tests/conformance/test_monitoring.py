@@ -107,7 +107,7 @@ def test_the_level_of_a_logger_changes_while_the_broker_runs(broker: OttlaBroker
     logger, level = "ottla", "ERROR"
 
     def lines_of_a_topic_made(name: str) -> int:
-        """Creates a topic; the number of lines in the log that name its partition."""
+        """Creates a topic, and returns the number of new lines in the broker's log that name its partition."""
         before = len(broker.log_path.read_text())
         new = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         assert wire.call(19, 5, {"topics": [new], "timeout": 10_000}).topics[0].error_code == 0

@@ -180,8 +180,8 @@ def test_a_new_connection_may_be_looked_at_before_anything_of_it_comes(etcd: Etc
 
 
 def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
-    """One member is paused while the cluster's words are written, and is read as soon as it goes on. It mustn't be
-    taken for an older store."""
+    """One member is paused while words are added to the store's lineage, and is read as soon as it goes on. It mustn't
+    be taken for an older store."""
 
     async def words(store: EtcdStore, count: int) -> None:
         for number in range(count):
@@ -255,7 +255,8 @@ def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
 
 
 class SlowRanges:
-    """The `kv` of a member that answers no Range in time. `asked` is set when a Range is asked for."""
+    """The stub of etcd's KV service for a member that answers no Range request in time. `asked` is set when a Range
+    request is sent."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -318,8 +319,8 @@ def test_a_member_that_dies_while_it_is_asked_for_a_sign_of_life(
 
 
 def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd: Etcd) -> None:
-    """Each restart of etcd gives the dead broker's lease its whole time again. The successor waits, and registers when
-    the lease has ended."""
+    """Each restart of etcd renews the dead broker's lease for its full TTL. The successor waits, and registers when the
+    lease has ended."""
 
     async def test() -> None:
         async with connected(etcd, 20.0) as dead, connected(etcd, 20.0) as living:
@@ -348,7 +349,7 @@ def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd
     """As for the pod of an etcd member that was killed: its name resolves to the old address, or to none, and then to
     the new one.
 
-    A channel of gRPC resolves its name only twice a minute, and the registration would have ended long before.
+    A gRPC channel resolves its name only twice a minute. If clients waited for that, the registration would end first.
     """
     _, _, port = etcd.endpoint.rpartition(":")
     server = NameServer("127.0.0.1")
@@ -563,7 +564,7 @@ def test_members_die_one_by_one(tmp_path: Path) -> None:
 
 
 async def collect_in_spite(store: EtcdStore, after: int, count: int) -> list[int]:
-    """The revisions after `after`, as a reader collects them that watches again after each StoreUnavailable."""
+    """Reads `count` revisions after the revision `after`, and watches again after each StoreUnavailable."""
     seen: list[int] = []
     while True:
         try:

@@ -27,12 +27,12 @@ LEASE, SESSION_S = LeaseId(7), 0.4
 
 
 def hold_the_loop(seconds: float) -> None:
-    """Blocks the event loop, as a read that waits for its disk does."""
+    """Blocks the event loop, as a read does that waits for its disk."""
     time.sleep(seconds)
 
 
 class Line:
-    """A lease line that notes each keep-alive, and raises `error` if there is one."""
+    """A stand-in for the store's lease line: it notes each keep-alive, and raises `error` if that is set."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[LeaseId, float]] = []
@@ -122,7 +122,8 @@ asyncio.run(main())
 
 
 def test_a_process_that_stood_still_is_not_taken_for_a_loop_that_did() -> None:
-    """After a sleep of the machine, or SIGSTOP, the thread has stood still as well, so the loop isn't to blame."""
+    """While the machine sleeps, or after SIGSTOP, the renewal thread stands still as well, so the event loop isn't to
+    blame."""
     command = [sys.executable, "-c", WHOLE_PROCESS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -151,8 +152,8 @@ class Late(threading.Event):
 def test_a_loop_that_stands_still_loses_its_lease_also_where_the_thread_is_late_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The thread is late by more than the time between its questions to the loop. Earlier it began to count anew each
-    time, so a loop that never turned again kept its lease for ever."""
+    """The renewal thread is late by more than the time between its questions to the event loop. Before the fix, the
+    thread counted the loop's silence from zero each time, so a loop that never turned again kept its lease for ever."""
 
     monkeypatch.setattr(renewals, "threading", SimpleNamespace(Event=Late, Thread=threading.Thread))
 
@@ -171,8 +172,8 @@ def test_a_loop_that_stands_still_loses_its_lease_also_where_the_thread_is_late_
 def test_a_loop_that_turns_is_not_taken_for_one_that_stands_still_where_renewals_are_rare(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A session of 12 s is renewed every 3 s. If the loop were asked only at a renewal, its last answer would be older
-    than 2 s."""
+    """A session of 12 s is renewed every 3 s. If the event loop were asked only at a renewal, its last answer would be
+    older than the bound of 2 s, and the loop would seem to stand still."""
 
     async def scene(line: Line, renewal: RenewalThread) -> None:
         renewal.hold(LEASE, 12.0, nobody_ended)
@@ -233,8 +234,8 @@ def path(tmp_path: Path) -> Path:
 def held_broker(
     path: Path, hold_s: float, renewal_of: Callable[[EmbeddedStore], Renewal], registered: list[int]
 ) -> threading.Thread:
-    """A broker's process as a thread: it registers, blocks its event loop for `hold_s`, goes on for three seconds, and
-    withdraws."""
+    """Runs a stand-in for a broker's process in a thread: it registers, blocks its event loop for `hold_s`, goes on for
+    three seconds, and withdraws its registration."""
 
     async def main() -> None:
         store = await EmbeddedStore.open(path)
@@ -257,8 +258,8 @@ def held_broker(
 
 
 def seen_for(path: Path, process: threading.Thread) -> list[tuple[bool, float]]:
-    """Reads the registration from another connection until the thread ends: whether it was there, and the seconds since
-    the first read."""
+    """Reads the registration over another connection, again and again until the thread ends. Returns for each read
+    whether the registration was there, and the seconds since the first read."""
 
     async def main() -> list[tuple[bool, float]]:
         store = await EmbeddedStore.open(path)
@@ -274,7 +275,8 @@ def seen_for(path: Path, process: threading.Thread) -> list[tuple[bool, float]]:
 
 
 def away(seen: list[tuple[bool, float]]) -> list[float]:
-    """The moments at which the registration was gone, between the first and the last moment at which it was there."""
+    """The moments, in seconds since the first read, at which the registration was gone between two moments at which it
+    was there."""
     first = next(at for there, at in seen if there)
     last = max(at for there, at in seen if there)
     return [at for there, at in seen if not there and first < at < last]
@@ -297,7 +299,7 @@ def test_a_registration_ends_with_a_stall_beyond_the_bound_and_is_made_anew(path
 
 
 def test_without_the_thread_a_stall_costs_the_registration(path: Path) -> None:
-    """Shows what the thread is for: RenewalTask renews on the event loop itself."""
+    """Shows why a thread renews the lease: RenewalTask renews it on the event loop itself."""
     epochs: list[int] = []
     process = held_broker(path, 4.0, RenewalTask, epochs)
     assert away(seen_for(path, process))

@@ -513,8 +513,8 @@ def test_whoever_watches_may_look_at_the_store_before_anything_comes(run: Any) -
 
 @pytest.mark.parametrize("wrong", ["empty", "older", "foreign"])
 def test_nothing_is_written_to_another_store_of_the_same_address(run: Any, wrong: str) -> None:
-    """The store at this address becomes empty, older, or another cluster's. The test makes it so by transactions,
-    because every store has them."""
+    """The store at this address becomes empty, older, or another cluster's. The test causes that by transactions,
+    because every kind of store has them."""
 
     async def test(opener: Opener) -> None:
         store, other = await opener(), await opener()

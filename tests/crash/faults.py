@@ -69,7 +69,7 @@ class Scene:
         """Waits until `records` more records are acknowledged to librdkafka.
 
         A paused broker keeps its connections, and librdkafka waits 30 s (`request.timeout.ms`) for its answer before it
-        looks for another leader. If that broker led all partitions, no record is acknowledged before that.
+        looks for another leader. If the paused broker led all partitions, no record is acknowledged in these 30 s.
         """
         self.workload.wait_for_acknowledgements(records, seconds)
 

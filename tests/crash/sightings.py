@@ -1,4 +1,5 @@
-"""Counts the events of a run in the brokers' logs and the clients' history: a run without any proves nothing."""
+"""Counts the elections, faults and other events of a run in the brokers' logs and the clients' history: a run without
+any of them proves nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ in_all: Counter[str] = Counter()
 
 
 def never_seen() -> list[str]:
-    """The wanted events that no run of this process has seen."""
+    """The names of the events that have to happen, but that no run of this process has seen."""
     return [name for name in _WANTED if not in_all[name]]
 
 
@@ -39,8 +40,8 @@ class Sightings:
         self._cluster = cluster
 
     def summary(self, workload: Workload) -> dict[str, int]:
-        """All counts by name. "ambiguous writes" are requests that were sent, and whose outcome the client didn't learn
-        at once."""
+        """All counts by name. "ambiguous writes" are requests that were sent, but whose outcome the client learned only
+        later or never."""
         text = "\n".join(broker.log_path.read_text(errors="replace") for broker in self._cluster.brokers)
         counts = {name: len(pattern.findall(text)) for name, pattern in _PATTERNS.items()}
         counts["ambiguous writes"] = sum(workload.count(name) for name in _SENDS)

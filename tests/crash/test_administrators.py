@@ -151,8 +151,8 @@ def topic_id(cluster: OttlaCluster, number: int, name: str) -> UUID:
 
 @pytest.mark.parametrize("by", ["ottla", "kafka"])
 def test_a_move_that_is_held_up_is_cancelled(cluster: OttlaCluster, tmp_path: Path, by: str) -> None:
-    """After the cancellation, by each of the command lines, the partition has its former replicas in their order, and
-    the added replica is deleted."""
+    """After the cancellation, by Ottla's command line or Kafka's tool, the partition has its former replicas in their
+    order, and the added replica is deleted."""
     name = f"held-up-{by}"
     one = cluster.controller()
     other, away = (number for number in range(3) if number != one)
@@ -189,7 +189,7 @@ def partition_count(cluster: OttlaCluster, number: int, name: str) -> int:
 
 
 def moved(cluster: OttlaCluster, name: str) -> list[int]:
-    """The replicas of the first partition; empty while it moves."""
+    """The replicas of the topic's first partition; empty while it moves."""
     return [] if moves(cluster, 2) else list(cluster.partition(name, 0).replica_nodes)
 
 

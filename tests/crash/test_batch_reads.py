@@ -72,7 +72,8 @@ def options(cluster: OttlaCluster) -> dict[str, str]:
 
 
 def load_kernels(cluster: OttlaCluster) -> None:
-    """Reads a task without a fault: the first task of a process takes seconds more, on a busy machine ten."""
+    """Reads one task without a fault, so that the measured reads don't include a process's first task: that takes
+    seconds longer, on a busy machine ten seconds."""
     reader = DefaultSource(options(cluster)).reader(OFFSETS)
     assert sum(rows.num_rows for rows in reader.read(reader.partitions()[0])) == BATCHES * BATCH_RECORDS
 

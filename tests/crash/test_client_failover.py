@@ -80,8 +80,8 @@ SOON_S = 0.5  # after an answer without a new leader, librdkafka asks again only
 
 
 def test_librdkafka_goes_on_as_soon_as_another_broker_leads(cluster: OttlaCluster) -> None:
-    """When its connection is cut it asks for Metadata, and the answer names the new leader. The time of a failover is
-    that of the slowest of all partitions that the dead broker led."""
+    """When librdkafka's connection is cut, it asks for Metadata, and the answer names the new leader. The time of a
+    failover is that of the slowest of all partitions that the dead broker led."""
     with Client(cluster.bootstrap) as client:
         create(client, cluster)
     took = [seconds_without(cluster) for _ in range(DEATHS)]
@@ -91,8 +91,8 @@ def test_librdkafka_goes_on_as_soon_as_another_broker_leads(cluster: OttlaCluste
 
 
 def seconds_without(cluster: OttlaCluster) -> float:
-    """The seconds from a leader's death until each of its partitions has acknowledged a record. The broker is started
-    again afterwards."""
+    """Kills a leader, and returns the seconds until each partition that it led has acknowledged a record. The broker is
+    started again afterwards."""
     again: dict[int, float] = {}  # partition → the first acknowledgement of a record that was sent after the death
     heard: dict[int, list[tuple[float, float]]] = {partition.partition: [] for partition in PARTITIONS}
     stopping = threading.Event()

@@ -47,8 +47,8 @@ def test_the_controller_is_killed(tmp_path: Path) -> None:
 
 
 def test_two_brokers_are_killed_one_after_the_other_has_come_back(tmp_path: Path) -> None:
-    """The second broker dies while the first one is still catching up: records meanwhile are acknowledged when it has
-    caught up."""
+    """The second broker dies while the first one is still catching up: records that are sent meanwhile are acknowledged
+    when the first broker has caught up."""
     with scene(tmp_path, ("elections", "ISR changes")) as here:
         for number in range(ROUNDS):
             first = here.leader(number % PARTITIONS)
@@ -74,7 +74,8 @@ def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
 
 
 def test_who_is_killed_is_not_waited_for_and_who_is_silent_is(tmp_path: Path) -> None:
-    """The session takes a minute. A faster failover is the effect of closed sockets, for brokers and the controller."""
+    """The session takes a minute, so a paused leader keeps its leadership for that long. If a broker or controller is
+    killed, its closed sockets cause a faster failover."""
     session = {"broker_session_timeout_ms": "60000"}
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1, **session) as here:
         for number in range(ROUNDS):

@@ -23,7 +23,7 @@ _ASSIGNMENTS = list(permutations(range(4), 3))
 
 
 def ask(cluster: OttlaCluster, api_key: int, message: dict[str, object]) -> object:
-    """The first answer without an error, of any broker."""
+    """Sends a request to one broker after the other, and returns the first answer without an error."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for broker in cluster.brokers:

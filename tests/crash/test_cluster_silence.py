@@ -30,7 +30,8 @@ ANEW = "metadata watch starts from a new snapshot"
 
 
 def test_a_leader_is_paused_beyond_its_session(tmp_path: Path) -> None:
-    """When it wakes up it still believes that it leads. It must not acknowledge records that clients sent meanwhile."""
+    """When the leader goes on, it still believes that it leads. It must not acknowledge records that clients sent
+    meanwhile."""
     with scene(tmp_path, ("elections", "truncations", "ISR changes", "registrations lost"), etcd_members=1) as here:
         for number in range(ROUNDS):
             index = number % PARTITIONS
@@ -99,8 +100,8 @@ def test_one_does_not_hear_the_other(tmp_path: Path, deaf: str) -> None:
 
 
 def test_a_broker_does_not_reach_etcd(tmp_path: Path) -> None:
-    """Its session ends although it is alive and serves. The other brokers become leaders, and it learns of that by its
-    watch."""
+    """The broker's session ends although the broker is alive and serves. Other brokers become the leaders of its
+    partitions, and the broker learns of that by its watch."""
     with scene(tmp_path, ("elections", "ISR changes", "registrations lost"), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             index = number % PARTITIONS
@@ -116,8 +117,8 @@ def test_a_broker_does_not_reach_etcd(tmp_path: Path) -> None:
 
 
 def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
-    """It learns of no change, whether etcd hears its keep-alives or not. Its partitions go on, during the cut and after
-    it is healed."""
+    """The broker learns of no change, whether etcd hears the broker's keep-alives or not. Its partitions go on, while
+    the path from etcd is cut and after the path is healed."""
     with scene(tmp_path, (), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             victim = here.leader(number % PARTITIONS)
@@ -176,8 +177,9 @@ def drain(here: Scene, brokers: Iterable[int]) -> None:
 
 
 def test_etcd_is_slow_changes_its_leader_and_forgets(tmp_path: Path) -> None:
-    """A slow etcd makes elections slower, and a new leader of etcd disturbs nothing. A controller that hears nothing of
-    etcd is replaced. If etcd has compacted changes that it missed, it begins from a new snapshot."""
+    """A slow etcd makes elections slower, and a new leader of etcd disturbs nothing. A controller that gets no answers
+    from etcd is replaced. If etcd has compacted the changes that a broker missed, the broker begins from a new
+    snapshot."""
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             here.fault("etcd slow")
@@ -234,8 +236,8 @@ def test_clients_lose_brokers(tmp_path: Path) -> None:
 
 
 def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
-    """Other brokers become the leaders of its partitions. Its replicas can't append, and are out of the ISR until there
-    is room."""
+    """Other brokers become the leaders of the broker's partitions. Its replicas can't append, and are out of the ISR
+    until there is room."""
     with small_volume(tmp_path / "volume", 48 << 20) as volume:
         directories = {"log_dirs": f"{tmp_path}/data-{{id}}", "log_index_size_max_bytes": "65536"}
         (tmp_path / "data-2").symlink_to(volume)
@@ -260,8 +262,8 @@ def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_one_brokers_log_directory_fails(tmp_path: Path) -> None:
-    """Other brokers become the leaders of its partitions there at once. After a start with the directory back, all its
-    replicas get in sync again."""
+    """Other brokers immediately become the leaders of the partitions in that directory. When the broker has been
+    restarted with the directory back, all its replicas get in sync again."""
     directories = {
         "log_dirs": f"{tmp_path}/one-{{id}},{tmp_path}/two-{{id}}",
         "replica_high_watermark_checkpoint_interval_ms": "300",

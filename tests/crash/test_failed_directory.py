@@ -66,7 +66,7 @@ def produce(wire: Wire, partition: int, timestamp_ms: int | None = None) -> int:
 
 
 def fetch(wire: Wire, partition: int, offset: int = 0) -> tuple[int, int]:
-    """(error, high watermark)."""
+    """Fetches from a partition, and returns (error, high watermark)."""
     wanted = [{"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
     topics = [{"topic": TOPIC, "partitions": wanted}]
     message = {"replica_id": -1, "max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1 << 20, "topics": topics}
@@ -92,7 +92,7 @@ def page(path: str) -> Any:
 
 
 def find(wire: Wire, partition: int, timestamp_ms: int) -> tuple[int, int]:
-    """(error, offset) of ListOffsets for a timestamp."""
+    """Looks up a timestamp by ListOffsets, and returns (error, offset)."""
     topics = [{"name": TOPIC, "partitions": [{"partition_index": partition, "timestamp": timestamp_ms}]}]
     answer = wire.call(LIST_OFFSETS, 5, {"replica_id": -1, "isolation_level": 0, "topics": topics})
     found = answer.topics[0].partitions[0]
@@ -100,7 +100,7 @@ def find(wire: Wire, partition: int, timestamp_ms: int) -> tuple[int, int]:
 
 
 def offline_replicas() -> int:
-    """The value of the metric."""
+    """The broker's number of offline replicas, from its metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{HTTP}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = [line for line in lines if line.startswith("kafka_server_replicamanager_offlinereplicacount ")]
@@ -108,7 +108,8 @@ def offline_replicas() -> int:
 
 
 def others_serve(wire: Wire, healthy: set[int], lost: set[int]) -> bool:
-    """Whether exactly the lost partitions answer KAFKA_STORAGE_ERROR."""
+    """Whether produces and fetches get KAFKA_STORAGE_ERROR for the lost partitions, and no error for the healthy
+    ones."""
     errors = {partition: produce(wire, partition) for partition in healthy | lost}
     reads = {partition: fetch(wire, partition)[0] for partition in healthy | lost}
     expected = dict.fromkeys(healthy, NONE) | dict.fromkeys(lost, KAFKA_STORAGE_ERROR)
@@ -156,7 +157,7 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_misleading_index_costs_one_log(broker: OttlaBroker, tmp_path: Path) -> None:
-    """A look-up in such an index used to take the whole log directory offline."""
+    """Before the fix, a look-up in such an index took the whole log directory offline."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config={"index.interval.bytes": "1000"})])[TOPIC].result(20)
     bad, good = sorted(partitions_in(tmp_path / "one"))

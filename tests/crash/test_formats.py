@@ -32,7 +32,7 @@ runpy.run_module("ottla.cli.server", run_name="__main__")
 
 
 async def read(path: Path) -> dict[str, Any]:
-    """The values of all keys without a lease, except the lineage's."""
+    """The values of all keys without a lease, except the keys of the store's lineage."""
     store = await EmbeddedStore.open(path)
     try:
         return {entry.key: json.loads(entry.value) for entry in lasting((await store.read()).entries)}
@@ -41,13 +41,13 @@ async def read(path: Path) -> dict[str, Any]:
 
 
 def lasting(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries without a lease, except the lineage's: only the controller writes to the lineage, and it only adds
-    words. Brokers would take a changed lineage for another store."""
+    """The entries without a lease, except those of the store's lineage: only the controller writes to the lineage, and
+    it only adds words. Brokers would take a store with a changed lineage for another store."""
     return [entry for entry in entries if entry.lease == NO_LEASE and not entry.key.startswith("lineage")]
 
 
 async def add_fields(path: Path) -> None:
-    """Adds a field that this version doesn't know to each value, as a later version would."""
+    """Adds an unknown field to each value, as a later version would."""
     store = await EmbeddedStore.open(path)
     for entry in lasting((await store.read()).entries):
         value = json.dumps(json.loads(entry.value) | {"of_later": entry.key}).encode()

@@ -52,7 +52,7 @@ def create(bootstrap: str, topic: str) -> None:
 
 
 def produce(bootstrap: str, topic: str, numbers: range, timeout_ms: int = 3000) -> tuple[list[int], list[str]]:
-    """(numbers that were acknowledged, errors)."""
+    """Produces a record for each number, and returns (acknowledged numbers, errors)."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -75,7 +75,7 @@ def produce(bootstrap: str, topic: str, numbers: range, timeout_ms: int = 3000) 
 
 
 def consume(bootstrap: str, topic: str) -> list[int]:
-    """The numbers of all records."""
+    """Reads the partition, and returns the numbers in its records."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False, "log_level": 0}
     )

@@ -62,7 +62,7 @@ def test_clients_read_on_after_their_offset_fetch_came_at_a_bad_time(tmp_path: P
 
 
 def commit(bootstrap: str) -> int:
-    """The error code of another group's commit to the same partition of `__consumer_offsets`."""
+    """Commits an offset for another group in the same partition of `__consumer_offsets`; returns the error code."""
     offset = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
     message = {"group_id": "other", "member_id": "", "topics": [{"name": "t", "partitions": [offset]}]}
     with Wire(bootstrap) as wire:

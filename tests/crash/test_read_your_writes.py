@@ -32,7 +32,8 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OttlaClu
 
 
 class Brokers:
-    """A connection to each broker, and counts of the brokers that didn't know a change after its answer."""
+    """A connection to each broker, and counts of the brokers that didn't know a change after another broker's
+    answer."""
 
     def __init__(self, cluster: OttlaCluster) -> None:
         self.cluster = cluster
@@ -49,13 +50,13 @@ class Brokers:
         return answer
 
     def expect(self, what: str, seen: bool) -> None:
-        """Notes whether a broker knows the change that was answered last."""
+        """Notes whether a broker knows the change that was answered last: `seen`."""
         if not seen:
             self.stale[what] += 1
             self.unseen.add(sum(map(len, self.took.values())))
 
     def went_ahead(self) -> float:
-        """The number of answers that didn't wait for all brokers, from the brokers' metrics."""
+        """The number of answers that were sent before all brokers knew the change, from the brokers' metrics."""
         return sum(self.cluster.metric(number, WENT_AHEAD) for number in range(len(self.wires)))
 
 
@@ -75,7 +76,7 @@ def described(wire: Wire, topic: str) -> Any:
 
 
 def latest_offsets(wire: Wire, topic: str, indexes: list[int]) -> list[int]:
-    """The error code of each partition."""
+    """The error code of each partition in the answer to ListOffsets for the latest offset."""
     asked = [{"partition_index": index, "current_leader_epoch": -1, "timestamp": -1} for index in indexes]
     message = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": asked}]}
     answer = wire.call(LIST_OFFSETS, 6, message)

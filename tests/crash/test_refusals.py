@@ -32,7 +32,7 @@ def fill(broker: OttlaBroker) -> None:
 
 
 def foreign(broker: OttlaBroker, metadata: Path) -> None:
-    """Makes the store another cluster's."""
+    """Replaces the metadata store by that of another cluster."""
     other = OttlaBroker(
         metadata.parent / "other", ottla_metadata_store=f"embedded:{metadata.parent / 'other-metadata'}"
     )
@@ -133,7 +133,8 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
 def test_a_holder_that_stood_still_until_another_took_its_node_id_names_that_one_and_ends(
     tmp_path: Path, store: str
 ) -> None:
-    """It used to end with a stack trace, as if by a bug, and without an error message for its operator."""
+    """Before the fix, the holder of the node id ended with a stack trace, as if by a bug, and without an error message
+    for its operator."""
     settings = {"ottla_metadata_store": store, "broker_session_timeout_ms": "3000"}
     holder = OttlaBroker(tmp_path / "holder", **settings)
     successor = None

@@ -1,6 +1,6 @@
 """A follower comes back while clients write without a pause to its leader, the only in-sync replica.
 
-If the leader committed each record at once, the follower would always be a little behind, and never reach the high
+If the leader committed each record immediately, the follower would always be a little behind, and never reach the high
 watermark. So the high watermark waits for a follower that catches up, but not for one that stalls.
 """
 
@@ -100,8 +100,8 @@ def in_sync(wire: Wire) -> set[int]:
 
 
 def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
-    """Starts the follower and waits until it is in sync. Returns the seconds from its catching up to its joining of the
-    ISR, and the longest time between two looks."""
+    """Starts the follower and waits until it is in sync. Returns the seconds from the moment in which it had caught up
+    until it was in the ISR, and the longest time between two checks."""
     cluster.brokers[FOLLOWER].start_again()
     caught_up_at, longest_gap_s, had = -1.0, 0.0, -1
     began = sampled_at = time.monotonic()
@@ -153,8 +153,8 @@ def broker_epoch(folder: Path, number: int) -> int:
 
 
 def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_allowed(tmp_path: Path) -> None:
-    """The follower gets SIGSTOP and keeps its registration. The test fetches in its name, catches up, and then never
-    fetches again."""
+    """The follower gets SIGSTOP and keeps its registration. The test sends Fetch requests with the follower's id,
+    catches up, and then never fetches again."""
     settings = {"replica_lag_time_max_ms": str(int(LAG_S * 1000)), "broker_session_timeout_ms": "120000"}
     with pair(tmp_path, **settings) as cluster:
         create(cluster)

@@ -51,7 +51,8 @@ def create_topic(brokers: list[OttlaBroker]) -> None:
 
 
 def produce(brokers: list[OttlaBroker], first: int, count: int) -> dict[int, list[bytes]]:
-    """The values by partition, in the order of their acknowledgements. Raises AssertionError if one fails."""
+    """Produces `count` records, and returns their values by partition, in the order of their acknowledgements. Raises
+    AssertionError if a record fails."""
     acknowledged: dict[int, list[bytes]] = {index: [] for index in range(PARTITIONS)}
     failed: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A broker's page predicts the effects of its end, and tells when it has caught up after a restart."""
+"""A broker's HTTP pages predict which partitions its stop would hurt, and tell whether it has caught up."""
 
 from __future__ import annotations
 

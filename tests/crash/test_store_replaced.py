@@ -47,19 +47,20 @@ class ReplaceableStore(ABC):
 
     @abstractmethod
     def put_copy(self, revisions: int = 0, of: ReplaceableStore | None = None) -> None:
-        """Replaces the store by its copy, or by another store's, with `revisions` more writes. The store is kept."""
+        """Replaces the store by its copy, or by the copy of the store `of`, after `revisions` more writes to that copy.
+        The replaced store is kept."""
 
     @abstractmethod
     def put_nothing(self) -> None:
-        """Replaces the store by an empty one. The store is kept."""
+        """Replaces the store by an empty one. The replaced store is kept."""
 
     @abstractmethod
     def put_back(self) -> None:
-        """Puts the kept store in its place again."""
+        """Puts the kept store back into its place."""
 
 
 class EtcdData(ReplaceableStore):
-    """The data of one etcd. The copy is a snapshot."""
+    """The data of one etcd. Its copy is a snapshot."""
 
     def __init__(self, etcd: Etcd, folder: Path) -> None:
         self.url = f"etcd:{etcd.endpoint}"
@@ -206,7 +207,8 @@ def all_stop(cluster: OttlaCluster, because: str) -> None:
 
 
 def until_worded(url: str) -> None:
-    """Waits until the store's newest key is a lineage word, so that the word vouches for all other keys."""
+    """Waits until the store's newest key is a word of its lineage: a broker that knows that word recognises any older
+    copy of the store."""
     deadline = time.monotonic() + 60
     while not _worded(held(url)):
         assert time.monotonic() < deadline
@@ -389,7 +391,7 @@ def _right_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
 
 
 def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: ReplaceableStore) -> None:
-    """A copy after which nothing was written counts as the same store."""
+    """A copy counts as the same store if nothing was written to the store after the copy was made."""
     create(cluster, "t", [1, 0])
     produce(cluster, "t", range(RECORDS))
     until_worded(store.url)
@@ -465,7 +467,7 @@ def restore(etcd: Etcd, backup: str) -> None:
 
 
 def held(url: str) -> dict[str, int]:
-    """The revisions of a store's keys without a lease."""
+    """Key → revision of its last change, for the store's keys without a lease."""
     found = json.loads(metadata(url, "ls", "-r", "--json"))
     return {each["key"]: each["mod_revision"] for each in found if each["lease"] is None}
 

@@ -29,7 +29,8 @@ FOR_ALL = {
 
 @contextmanager
 def written_to(cluster: OttlaCluster) -> Iterator[list[float]]:
-    """Writes all the time, with acks=all. The list has the times of the acknowledgements."""
+    """A context in which a producer with acks=all writes without a pause. Yields a list that gets the time of each
+    acknowledgement."""
     acknowledged: list[float] = []
     over = threading.Event()
 

@@ -1,7 +1,7 @@
-"""Runs in a pod: the clients of `tests/crash/workload.py` at work until they are told to come to an end, then judged.
+"""Runs in a pod: the clients of `tests/crash/workload.py`, until the file /tmp/finish exists, and then their oracles.
 
-Each second a line of JSON says how far they are. The file /tmp/finish ends them; the last line says what the oracles
-found, and the process stays for a while, so that the history can be fetched from /tmp/history.jsonl.
+Each second a line of JSON reports the clients' progress. The last line says what the oracles found. Then the process
+stays for a while, so that the history can be fetched from /tmp/history.jsonl.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FETCHED_WITHIN_S = 600.0
 
 
 def main() -> None:
-    """Exits with 1 if there was a violation."""
+    """Runs the clients and the oracles. Exits with 1 if the oracles found a violation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--partitions", type=int, default=4)

@@ -40,9 +40,9 @@ def only_run() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kubernetes(only_run: None) -> Iterator[Target]:
-    """The Kubernetes cluster, with Ottla's images except Spark's. If there is none, the run ends here.
+    """The Kubernetes cluster, with Ottla's images except Spark's. Without a Kubernetes cluster pytest exits.
 
-    Afterwards the operator, the definitions and a node that was started for the run are removed.
+    Afterwards the operator, Ottla's CRDs and a node that was started for the run are removed.
     """
     with _or_exit():
         found = target()
@@ -58,7 +58,7 @@ def kubernetes(only_run: None) -> Iterator[Target]:
 
 @pytest.fixture(scope="session")
 def spark_image(kubernetes: Target) -> None:
-    """Brings Spark's image to the nodes, too. It is the largest one."""
+    """Builds Spark's image and loads it into the nodes, only for scenarios with Spark: it is the largest image."""
     with _or_exit():
         kubernetes.provide("spark")
 

@@ -16,7 +16,8 @@ PODS = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 class Operator:
-    """The operator's release, Deployment and pods. One object for each scenario."""
+    """The operator's release, Deployment and pods. An object remembers the ends of processes that it has seen, so each
+    scenario needs a new object."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -45,7 +46,7 @@ class Operator:
         self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
 
     def remove(self) -> None:
-        """Removes the release, its namespace and Ottla's definitions."""
+        """Removes the release, its namespace and Ottla's CRDs."""
         self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
         self.kube.delete("namespace", NAMESPACE, "--ignore-not-found")
         self.kube.delete("crd", "clusters.ottla.dev", "topics.ottla.dev", "--ignore-not-found")
@@ -57,7 +58,8 @@ class Operator:
         wait(f"{replicas} operators", lambda: self._ready() == replicas and len(self.pods()) == replicas)
 
     def kill(self) -> None:
-        """Deletes its pods at once, as if their node had died. The Deployment creates new ones."""
+        """Deletes the operator's pods without a grace period, as if their node had died. The Deployment creates new
+        ones."""
         self.endings()
         for pod in self.pods():
             self.kube.delete("pod", pod, "--grace-period=0", "--force", "--wait=false")
@@ -68,9 +70,9 @@ class Operator:
         return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def endings(self) -> list[str]:
-        """The last lines of processes that ended by themselves, except for the reasons in EXPECTED.
+        """The last log lines of operator processes that ended by themselves, except for the reasons in EXPECTED.
 
-        Methods that delete pods call this before, so the lines include those of pods that are gone by now.
+        `install`, `uninstall`, `scale` and `kill` call this first, so the lines of pods that they remove are kept.
         """
         for pod in self.kube.all("pods", SELECTOR):
             name = pod["metadata"]["name"]

@@ -21,14 +21,14 @@ class KubectlError(AssertionError):
 
 
 class Kubectl:
-    """Commands in one namespace of the cluster that `environment` leads to."""
+    """Runs kubectl in one namespace of the cluster that the KUBECONFIG in `environment` names."""
 
     def __init__(self, environment: Mapping[str, str], namespace: str = "default") -> None:
         self.namespace = namespace
         self._environment = {**os.environ, **environment}
 
     def __call__(self, *words: str, stdin: str | None = None, seconds: float = 60.0) -> str:
-        """Runs `kubectl` and returns its output. Raises KubectlError, with its error message."""
+        """Runs `kubectl` and returns its output. Raises KubectlError with the error message of `kubectl`."""
         command = ["kubectl", "--namespace", self.namespace, *words]
         try:
             done = subprocess.run(

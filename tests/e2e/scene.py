@@ -129,12 +129,12 @@ class Scene:
         return {name: pod["metadata"]["uid"] for name, pod in self.brokers().items()}
 
     def told_restarts(self) -> list[str]:
-        """The pods in the operator's events about restarts, one entry for each event."""
+        """The pods' names in the operator's Events about restarts, one entry for each Event."""
         events = self.kube.all("events")
         return [event["message"].split()[0] for event in events if event["reason"] == "RollingRestart"]
 
     def ask(self, *command: str, seconds: float = 60.0) -> str:
-        """Runs the command line in the clients' pod and returns its output."""
+        """Runs `ottla` in the clients' pod and returns its output."""
         return self.kube.execute(CLIENTS, "ottla", *command, seconds=seconds)
 
     def page(self, broker: str, path: str) -> str:

@@ -1,4 +1,4 @@
-"""The Kubernetes cluster on which the scenarios run, and the way of Ottla's images to it.
+"""The Kubernetes cluster on which the scenarios run, and how Ottla's images get onto its nodes.
 
 The cluster is that of $KUBECONFIG, else a node that `../shared/kube-node` starts, if that exists. Images are built and
 loaded into that node, or with docker into a kind cluster. For any other cluster they have to be present already
@@ -141,9 +141,9 @@ def _node_runs() -> bool:
 def _node(is_ours: bool) -> str:
     """Starts the node and returns the path of its kubeconfig. Raises NodeMissing.
 
-    If it `is_ours`, the remains of a former node are removed first, and this node if it doesn't start. The node's
-    programs have only seconds to answer, and the first load from a cold disk takes longer. So `up` is repeated: it goes
-    on where it stopped.
+    `is_ours`: no node was running before. Then the remains of a former node are removed first, and this node is removed
+    if it doesn't start. `up` gives the node's programs only seconds to answer, and their first load from a cold disk
+    takes longer. So `up` is repeated: it goes on where it stopped.
     """
     if is_ours:
         _take_away()

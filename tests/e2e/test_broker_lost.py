@@ -1,4 +1,5 @@
-"""A broker's pod is killed; then pod and volume are deleted: both are created again, and the replicas are restored."""
+"""A broker's pod is killed, and later its pod and volume are deleted: Kubernetes and the operator create them again,
+and the replicas are restored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each of the operator's requests to the API server may fail, be answered late or be done twice, watches end, and the
-operator dies between any two writes, while a Cluster is created, scaled and rolled, and its topics change.
+"""Each of the operator's requests to the API server may fail, be answered late or be carried out twice, watches end,
+and the operator dies between any two writes, while a Cluster is created, scaled and rolled, and its topics change.
 
 The same seed (OTTLA_CHAOS_SEED) gives the same request the same fault. `tests/e2e/chaos` has the proxy of the faults.
 """

@@ -57,7 +57,8 @@ def test_config_overrides(operator: Operator) -> None:
 
 
 def restarted(scene: Scene, broker: int, overrides: list[dict[str, object]]) -> None:
-    """Changes the settings of single brokers, and waits until this broker was restarted for that, and no other one."""
+    """Changes the settings of single brokers, waits until this broker has been restarted for the change, and asserts
+    that no other broker was restarted."""
     before = scene.births()
     name = f"{NAME}-broker-{broker}"
     scene.change(configOverrides=overrides)

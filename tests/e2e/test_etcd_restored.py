@@ -54,7 +54,7 @@ def taken(scene: Scene) -> str:
 
 
 def restored(scene: Scene, backup: str) -> None:
-    """Restores the backup into the store, by the pod of the example."""
+    """Restores the backup into the store, by the pod of manifests/examples/restore.yaml."""
     scene.kube("apply", "-f", "-", stdin=EXAMPLE.read_text().replace("flights", NAME))
     pod = f"{NAME}-restore"
     scene.kube("wait", f"pod/{pod}", "--for=condition=Ready", "--timeout=2m", seconds=130)

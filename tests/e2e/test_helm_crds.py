@@ -41,8 +41,8 @@ def test_helm_crds(operator: Operator, tmp_path: Path, version: int) -> None:
 
 
 def taking_over(helm: Helm) -> list[str]:
-    """The options to take over resources. Helm 4 applies on the server, which knows each field's owner, so it also
-    needs --force-conflicts."""
+    """Helm's options to take over existing resources. Helm 4 applies on the server, which knows each field's owner, so
+    it also needs --force-conflicts."""
     return ["--take-ownership", *(["--force-conflicts"] if helm.version == 4 else [])]
 
 
@@ -87,7 +87,7 @@ def resources(scene: Scene) -> dict[str, str]:
 
 
 def described(scene: Scene) -> str:
-    """The description in the CRD of topics."""
+    """The description of the kind Topic in its CRD."""
     (version,) = scene.kube.get("crd", CRD)["spec"]["versions"]
     text: str = version["schema"]["openAPIV3Schema"]["description"]
     return text

@@ -1,4 +1,4 @@
-"""A restart of all brokers by an annotation, and a pause: it holds all changes back, and its end applies them."""
+"""An annotation restarts all brokers. A pause of the Cluster holds all changes back, and its end applies them."""
 
 from __future__ import annotations
 

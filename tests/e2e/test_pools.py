@@ -1,4 +1,5 @@
-"""A pool for each broker: one pool is removed, and another one gets its id, first while the broker is still drained."""
+"""A Cluster with a pool for each broker: one pool is removed, and a new pool gets its broker id while the old broker is
+still being drained. The new pool's broker starts only when the old one is gone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Cluster is deleted and applied again, also after its namespace was deleted: it finds its volumes and every record.
 
-The commands are those of docs/kubernetes.md. The Topics are applied at once, or when the Cluster has long been Ready.
-The volumes' reclaim policy is Retain.
+The commands are those of docs/kubernetes.md. The Topics are applied together with the Cluster, or when it has long been
+Ready. The volumes' reclaim policy is Retain.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def again(scene: Scene, before: Contents) -> None:
 
 
 def cluster_before_topics(scene: Scene, before: Contents) -> None:
-    """Applies the Cluster, and its Topic after it has been Ready for a while: until then its topics are held."""
+    """Applies the Cluster, and its Topic only after the Cluster has been Ready for a while. Until the Topic is applied,
+    its topic in Kafka is held, not deleted."""
     scene.kube.apply(cluster())
     scene.settled()
     wait("its topics are held", lambda: held(scene) == "ClusterMadeAnew")
@@ -120,7 +121,8 @@ def ask(scene: Scene, *command: str, seconds: float = 60.0) -> str:
 
 
 def kept_volumes(scene: Scene) -> list[str]:
-    """Lets the namespace's volumes outlive their claims, and returns their names."""
+    """Sets the reclaim policy of the namespace's volumes to Retain, so that they outlive their claims, and returns
+    their names."""
     volumes = [claim["spec"]["volumeName"] for claim in scene.kube.all("pvc")]
     for volume in volumes:
         reclaimed(scene, volume, "Retain")
@@ -133,6 +135,6 @@ def reclaimed(scene: Scene, volume: str, policy: str) -> None:
 
 
 def made_available(scene: Scene) -> None:
-    """Runs the page's loop that makes volumes available, for this namespace."""
+    """Runs the loop of docs/kubernetes.md that makes volumes available, for this namespace."""
     (loop,) = re.findall(r"^for volume in .*?^done$", PAGE.read_text(), re.S | re.M)
     scene.target.run("bash", "-ec", loop.replace('"demo"', f'"{scene.namespace}"'))

@@ -66,7 +66,8 @@ def test_refused_object(operator: Operator) -> None:
 
 
 def the_budget_follows_the_brokers(scene: Scene) -> None:
-    """While a broker is away, the others report that without one of them too few replicas would be in sync."""
+    """While a broker is away, the others report that the stop of one more would leave partitions with too few in-sync
+    replicas. So the PodDisruptionBudget allows no eviction."""
     away = f"{NAME}-broker-2"
     wait("a broker may be evicted", lambda: allowed(scene) == 1, 120)
     with no_room_for_pods(scene):
@@ -79,7 +80,7 @@ def the_budget_follows_the_brokers(scene: Scene) -> None:
 
 
 def a_second_cluster_is_made(scene: Scene) -> None:
-    """The second Cluster has the first one's node ports."""
+    """The second Cluster gets its etcd and its brokers, although its node ports are those of the first Cluster."""
     second = cluster(brokers=1, listeners=[INSIDE, OUTSIDE])
     second["metadata"]["name"] = SECOND
     scene.kube.apply(second)
@@ -91,12 +92,12 @@ def a_second_cluster_is_made(scene: Scene) -> None:
 
 
 def allowed(scene: Scene) -> int:
-    """The number of brokers that the budget allows to be evicted at once."""
+    """The `maxUnavailable` of the brokers' PodDisruptionBudget."""
     return int(scene.kube.get("poddisruptionbudget", f"{NAME}-brokers")["spec"]["maxUnavailable"])
 
 
 def found(scene: Scene, name: str) -> dict[str, Any]:
-    """A Cluster."""
+    """The Cluster of that name."""
     return scene.kube.get("clusters.ottla.dev", name)
 
 

@@ -1,5 +1,5 @@
 """A roll with pools in racks and with controllers in pods of their own: etcd is restarted first, then the controllers,
-then the brokers, several of one rack at once, and never brokers of two racks.
+then the brokers, several of one rack at the same time, and never brokers of two racks.
 
 The pools name the racks, so one node can have several.
 """

@@ -51,7 +51,7 @@ def broker_labels(scene: Scene) -> dict[str, str]:
 
 
 def labelled(manifest: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    """A pod with these labels that doesn't use the Cluster."""
+    """Gives a pod's manifest these labels, and takes the Cluster's address out of its environment."""
     manifest["metadata"]["labels"] = labels
     manifest["spec"]["containers"][0]["env"] = []
     return manifest

@@ -84,7 +84,8 @@ def is_adopted_and_kept(scene: Scene) -> None:
 
 
 def is_made_again(scene: Scene) -> None:
-    """A Topic that is deleted and created again at once gets a new topic, which may have fewer partitions."""
+    """A Topic is deleted and immediately created again: its topic in Kafka is deleted, and a new one is created, which
+    may have fewer partitions."""
     scene.kube.apply(topic("again", partitions=4))
     scene.topic_settled("again")
     before = described(scene, "again")["topic_id"]

@@ -35,6 +35,6 @@ def test_versions(operator: Operator, tmp_path: Path) -> None:
 
 
 def all_are(scene: Scene, image: str | None) -> bool:
-    """Whether every broker has this image; None: the operator's."""
+    """Whether every broker's pod has this image. None stands for the operator's default image."""
     images = [pod["spec"]["containers"][0]["image"] for pod in scene.brokers().values()]
     return len(images) == 3 and all((each == PREVIOUS_IMAGE) == (image == PREVIOUS_IMAGE) for each in images)

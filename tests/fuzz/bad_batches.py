@@ -239,7 +239,7 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
 
 
 def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
-    """Cases of the 61 bytes of the header, over correct records."""
+    """Batches with malformed headers over correct records."""
     payload = compress(codec, GOOD)
 
     def case(name: str, expected: Answer, count: int = 3, ottla: Answer | None = None, **header: int) -> Case:
@@ -305,8 +305,8 @@ def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
 def codec_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     """Payloads that don't have the form that the codec in the attributes demands.
 
-    Kafka takes some payloads with further bytes behind the end, such as a second frame. librdkafka or kafka-python
-    can't read some of those, except for Zstandard's frames. Ottla refuses all of them.
+    Kafka takes some payloads that have further bytes after their end, such as a second frame. Of these payloads,
+    librdkafka or kafka-python can't read some, except with Zstandard. Ottla refuses all of them.
     """
 
     def case(name: str, payload: bytes, expected: Answer, count: int = 3, ottla: Answer | None = None) -> Case:

@@ -30,7 +30,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(scope="module")
 def now_ms() -> int:
-    """When the first test of this module begins: a run of all tests may have begun hours before."""
+    """The time at which the first test of this module begins: a run of all tests may have begun hours before."""
     return time.time_ns() // 1_000_000
 
 
@@ -97,7 +97,8 @@ def test_bad_batches_are_refused_with_their_error_and_move_no_offset(
 
 
 def test_what_was_taken_can_be_read_by_every_client(broker: OttlaBroker, wire: Wire, cases: list[Case]) -> None:
-    """After all of the above, librdkafka and kafka-python read each topic to its end."""
+    """Writes the batches that Ottla takes, except large ones. Then librdkafka reads each topic to its end, and so does
+    kafka-python, except the topic ODD, whose batches it can't read."""
     for case in cases:
         if case.wanted.error == "none" and len(case.batch) < MEGABYTE:
             produced(wire, case.topic, case.batch)
@@ -169,7 +170,8 @@ def test_a_refused_batch_without_acks_closes_the_connection_and_moves_no_offset(
 
 
 def test_bombs_cost_a_piece_each(broker: OttlaBroker, now_ms: int) -> None:
-    """Twelve connections send bombs, twice. The broker grows by its buffers, not by the unpacked size of the bombs."""
+    """Twelve connections send decompression bombs, twice. The broker grows by its buffers, not by the unpacked size of
+    the bombs."""
     size = 256 * MEGABYTE
     # shorter than the stated lengths, which shows only at the end
     body = record(0, value=b"", value_length=size + 50, length=size + 99) + bytes(size)

@@ -70,8 +70,8 @@ def test_the_size_is_checked_again_after_the_conversion(broker: OttlaBroker, cod
 
 
 def test_twelve_connections_that_recompress_stay_within_the_budget(broker: OttlaBroker) -> None:
-    """Each connection sends 40 batches of a MiB without waiting, 480 MiB in all. Before the fix, all of them were
-    copied at once before the budget counted them."""
+    """Each connection sends 40 batches of a MiB without waiting, 480 MiB in all. Before the fix, the broker copied all
+    of them before the budget counted them."""
     dice = random.Random(7)
     bodies = [record(0, value=dice.randbytes(MEGABYTE // 2) * 2) for _ in range(3)]
     connections, requests = 12, 40
@@ -111,7 +111,8 @@ def test_twelve_connections_that_recompress_stay_within_the_budget(broker: Ottla
 
 
 def test_a_connections_batches_keep_their_order_whatever_they_hold(broker: OttlaBroker) -> None:
-    """Large and small batches, compressed or not, go to one partition. A batch that a thread checks isn't overtaken."""
+    """Large and small batches, compressed or not, go to one partition. A batch that a thread checks isn't overtaken by
+    later batches of its connection."""
     dice = random.Random(3)
     sizes = [dice.choice((10, 200_000, 900_000, 30_000)) for _ in range(60)]
     with Wire(broker.bootstrap, 120) as wire:

@@ -102,7 +102,7 @@ def metrics(server: KubeApiServer) -> Iterator[MetricsServer]:
 
 @pytest.fixture
 def controller(server: KubeApiServer, tmp_path: Path) -> Iterator[Path]:
-    """Runs the controller of HorizontalPodAutoscalers; its log file."""
+    """Runs the controller of HorizontalPodAutoscalers, and yields the path of its log file."""
     program = Path(os.environ.get("KUBE_CONTROLLER_MANAGER", BUILT.with_name("kube-controller-manager")))
     if not program.exists():
         pytest.skip("needs a kube-controller-manager: set KUBE_CONTROLLER_MANAGER to one")

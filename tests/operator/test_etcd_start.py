@@ -62,9 +62,9 @@ def test_who_may_begin(tmp_path: Path, left: str, state: str, join: bool, starte
 
 @pytest.mark.parametrize("old", [True, False], ids=["3.5", "3.6"])
 def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path: Path, old: bool) -> None:
-    """The first attempt reaches no member, as when DNS doesn't know its name yet and the others refuse its certificate,
-    and leaves folders behind. Before the fix, the next attempt formed a cluster of its own, under the identity that had
-    been removed from the list."""
+    """The new member's first attempt to join reaches no other member, as when DNS doesn't know its name yet and the
+    others refuse its certificate, and leaves folders behind. Before the fix, the next attempt formed a cluster of its
+    own, under the identity that had been removed from the list of members."""
     binary = etcd_binary() if old else etcd_3_6()
     members = present, _, lost = etcd_cluster(tmp_path, 3, binary)
     before = {member["name"]: member for member in _list(present)}
@@ -101,8 +101,8 @@ def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path:
 
 
 def _script(folder: Path, volume: Path, told: dict[str, str]) -> str:
-    """The start script as the operator writes it, with the files `told` in its ConfigMap, and `volume` as the pod's
-    volume."""
+    """The start script as the operator writes it, with the rules `told` as files of its ConfigMap, and with `volume` as
+    the pod's volume."""
     config = folder / "config"
     shutil.rmtree(config, ignore_errors=True)
     config.mkdir()

@@ -58,8 +58,8 @@ class Operator:
         return await self.reconciler.reconcile(MAIN)
 
     async def settle(self, sweeps: int = 60) -> int:
-        """Sweeps until a sweep asks for no other one at once, nor for one that follows a move. Returns the number of
-        sweeps."""
+        """Sweeps until a sweep doesn't ask for the next one within two seconds, as it does while replicas move. Returns
+        the number of sweeps."""
         for number in range(1, sweeps + 1):
             result = await self.sweep()
             if result.requeue_after is None or result.requeue_after > 2.0:
@@ -467,8 +467,8 @@ def test_a_predecessors_topic_that_cant_be_deleted_is_told(run: Play, monkeypatc
 
 
 def test_many_made_again_at_once_keep_their_topics(run: Play) -> None:
-    """As after a restore from a backup, or by a tool that replaces every object it applies: nobody meant to delete
-    records."""
+    """Many Topics are deleted and created again between two sweeps, as after a restore from a backup, or by a tool that
+    replaces every object it applies: nobody meant to delete records."""
 
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube
@@ -602,8 +602,9 @@ def test_a_record_of_topics_that_somebody_deletes_is_made_again(run: Play) -> No
 
 
 def test_a_record_that_kubernetes_refuses_keeps_no_topic_from_being_made(run: Play) -> None:
-    """A quota refuses the record, for example. The refusal is reported, and topics that aren't in the record are kept.
-    When the record is written, topics are deleted as usual."""
+    """The operator's record of the Topics that Kubernetes has had is a ConfigMap, which a quota may refuse, for
+    example. The refusal is reported, and topics whose Topics aren't in the record are kept. When the record is written,
+    topics are deleted as usual."""
 
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube

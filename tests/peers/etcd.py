@@ -69,12 +69,12 @@ class Etcd:
             self.start()
 
     def listen_on(self, endpoint: str) -> None:
-        """Starts it at this address. After `kill` the address may be another one than before."""
+        """Starts etcd at this address. After `kill` the address may be another one than before."""
         self.endpoint = endpoint
         self.start()
 
     def start(self) -> None:
-        """Starts it, also after `kill`, and waits until it is healthy."""
+        """Starts etcd, also after `kill`, and waits until it is healthy."""
         self.launch()
         self.wait()
 
@@ -86,7 +86,7 @@ class Etcd:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
     def wait(self) -> None:
-        """Waits until it is healthy: a leader is elected. Raises AssertionError."""
+        """Waits until etcd is healthy: a leader is elected. Raises AssertionError."""
         deadline = time.monotonic() + 20
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
@@ -114,7 +114,7 @@ class Etcd:
         self.process.wait()
 
     def pause(self) -> None:
-        """Sends SIGSTOP: its connections stay open, and it doesn't answer."""
+        """Sends SIGSTOP: etcd's connections stay open, and it doesn't answer."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -122,13 +122,14 @@ class Etcd:
         self.process.send_signal(signal.SIGCONT)
 
     def snapshot(self, file: Path) -> None:
-        """Saves a snapshot of all its data."""
+        """Saves a snapshot of all of etcd's data to `file`."""
         self.control("snapshot", "save", str(file))
 
     def replace_data(self, snapshot: Path | None, prepare: Callable[[], None] | None = None) -> Path:
-        """Kills it, and starts it on the data of a snapshot, or without data. Returns the folder of its former data.
+        """Kills etcd, and starts it on the data of a snapshot, or without data. Returns the folder of its former data.
 
-        `prepare` is called before that, while it runs on the new data at another address."""
+        Before etcd starts at its usual address, `prepare` is called while it runs on the new data at another address.
+        """
         self.kill()
         kept = self.folder / f"data-{time.monotonic_ns()}"
         (self.folder / "data").rename(kept)
@@ -156,7 +157,7 @@ class Etcd:
                 assert connection.getresponse().read()
 
     def put_back(self, kept: Path) -> None:
-        """Kills it, and starts it on the former data that `replace_data` returned."""
+        """Kills etcd, and starts it on the former data that `replace_data` returned."""
         self.kill()
         (self.folder / "data").rename(self.folder / f"data-{time.monotonic_ns()}")
         kept.rename(self.folder / "data")

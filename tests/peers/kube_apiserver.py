@@ -87,7 +87,7 @@ class KubeApiServer:
         self._wait()
 
     def _wait(self) -> None:
-        """Waits until it reports that it is ready. Raises AssertionError."""
+        """Waits until the API server reports that it is ready. Raises AssertionError."""
         unverified = ssl._create_unverified_context()
         deadline = time.monotonic() + READY_S_MAX
         while self._process.poll() is None and time.monotonic() < deadline:

@@ -144,7 +144,7 @@ class OttlaCluster:
     # ---- start and stop
 
     def stop(self) -> None:
-        """Sends SIGTERM to all brokers at once. Raises AssertionError if a broker doesn't end cleanly."""
+        """Sends SIGTERM to all brokers at the same time. Raises AssertionError if a broker doesn't end cleanly."""
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(OttlaBroker.stop, self.brokers))
 

@@ -75,7 +75,8 @@ class ScriptedCluster:
                     view[name] = topic
 
     def times(self, count: int, code: ErrorCode, *api_keys: int, brokers: Sequence[int] = ()) -> None:
-        """Lets the next `count` answers of these APIs, of these brokers or of all, be `code`."""
+        """Lets the next `count` answers to these APIs have the error `code`, from these brokers or, without `brokers`,
+        from all."""
         left = [count]
 
         def fault(broker: int, api_key: int, topic: str) -> ErrorCode:

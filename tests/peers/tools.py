@@ -49,7 +49,8 @@ def need_native_walk() -> None:
 
 
 def go_program(source: Path, package: str = ".", name: str = "") -> Path:
-    """The program of a package of the Go module in `source`, rebuilt if that is newer. Skips the test without Go."""
+    """The program of a package of the Go module in `source`, rebuilt if a file there is newer. Skips the test if Go is
+    missing."""
     need("go")
     name = name or source.name
     with locked(f"go/{source.name}") as folder:

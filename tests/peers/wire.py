@@ -35,7 +35,7 @@ class Wire:
         self.socket.close()
 
     def call(self, api_key: int, version: int, message: dict[str, Any] | None = None) -> Any:
-        """Sends a request, and returns kio's object of its answer."""
+        """Sends a request, and returns the answer as an object of kio."""
         self.ask(api_key, version, write_request(api_key, version, message or {}))
         return self.answer(api_key, version)
 
@@ -60,7 +60,8 @@ class Wire:
         return self._exactly(size)
 
     def closed_by_peer(self) -> bool:
-        """Waits until the broker closes the connection. False if it sends bytes, or nothing until the time-out."""
+        """Waits until the broker closes the connection. Returns False if it sends bytes instead, or nothing until the
+        time-out."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:

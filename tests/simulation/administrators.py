@@ -1,8 +1,8 @@
-"""Checks answers to administrators: when a topic is answered as created or deleted, every live broker knows that.
+"""Checks that every live broker knows of a topic's creation or deletion when a broker answers the administrator.
 
 The check runs at the moment in which the answer leaves, and looks into the processes themselves, so nothing can happen
-in between. A broker counts as live if the answering broker saw it registered before and after its wait, under the
-registration that the live broker still has.
+in between. A broker counts as live if it has a registration that the answering broker saw both before and after its
+wait for the other brokers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 
 class administrators_watched:  # used as a context manager
-    """Appends a sentence to `wrong` for each broker that doesn't know an answered change."""
+    """Appends a sentence to `wrong` for each live broker that doesn't know a change when another broker answers it."""
 
     def __init__(self, world: Callable[[], World | None], wrong: list[str]) -> None:
         self._world = world
@@ -98,7 +98,8 @@ def _undeleted(other: Broker, topic_id: UUID) -> str:
 
 
 def _unopened(other: Broker, topic_id: UUID) -> Iterator[str]:
-    """Phrases for partitions that the broker leads by its image without an open log, if its disk isn't the reason."""
+    """A phrase for each partition that the broker leads by its image, but whose log isn't open. It is no violation if a
+    disk is full or has failed, or if the directory's name is taken."""
     for index, state in other.image.partitions[topic_id].items():
         leads = state.leads(other.id, other.replicas.broker_epoch)
         wanting = (topic_id, index) in other.replicas._unopened or other.logs.failed or other.logs.full

@@ -39,8 +39,8 @@ def deposed_leader_leads_again(faults: Faults) -> str:
 def _ambush_a_leader(
     faults: Faults, topics: tuple[str, ...], hows: tuple[str, ...], ambush: Ambush, isr_min: int = 1
 ) -> str:
-    """Begins an ambush of the leader of a random partition of these topics. Returns a text about it, empty if none
-    begins."""
+    """Begins an ambush of the leader of a random partition of these topics. Returns a description of the ambush; empty
+    if none begins."""
     state = faults.random.choice(faults.observer.states(topics) or [None])
     if state is None or state.leader == NO_LEADER or len(state.isr) < isr_min:
         return ""

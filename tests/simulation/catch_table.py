@@ -1,4 +1,5 @@
-"""The table of the planted bugs that a swarm catches: in each line a bug, the first seed that catches it, and why."""
+"""The table of the planted bugs that a swarm catches: each line has a bug, the first seed that catches it, and the
+first violation in that seed's run."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ FirstCaught = Callable[[str, Iterable[int]], Catch | None]
 
 
 class CatchTable:
-    """The file `caught.txt` of a swarm: makes it and replays it."""
+    """The file `caught.txt` of a swarm: writes it, and replays the seeds in it."""
 
     def __init__(self, file: Path, seeds: str, first_caught: FirstCaught) -> None:
         """`seeds`: the tried seeds, as a text such as `0-499`."""

@@ -1,12 +1,12 @@
 """Which seed catches which planted bug: the table `caught.txt`, how it is made, and how it is replayed.
 
 A seed catches a bug if its run fails with the bug planted and passes without. What a seed means changes with the
-product (every random number that is drawn differently makes another run), so a replay that fails goes on with the seeds
-behind the recorded one, up to a bound. Bugs that few seeds catch may be missed by that; the table made anew says by how
-many.
+product (every random number that is drawn differently makes another run), so a replay of a seed that doesn't catch its
+bug any more goes on with the seeds after the recorded one, up to a bound. A replay may therefore miss a bug that only
+few seeds catch, although the swarm still catches it.
 
-`python -m tests.simulation.catches --seeds 0-499 [--bug NAME …]` makes the table (or those lines of it) anew;
-`--replay` runs it, `--replay --seconds 30` as much of it as can be begun in that time.
+`python -m tests.simulation.catches --seeds 0-499 [--bug NAME …]` writes the table (or the lines of these bugs)
+anew. `--replay` runs the recorded seeds; with `--seconds 30` no run begins after that time.
 """
 
 from __future__ import annotations

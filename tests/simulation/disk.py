@@ -83,7 +83,7 @@ class Directory:
         self.unsynced: list[list[tuple[str, Inode | Directory | None]]] = []
 
     def change(self, *names: tuple[str, Inode | Directory | None]) -> None:
-        """Sets and removes names, all at once."""
+        """Sets and removes names, as one change that no loss of power splits."""
         self.unsynced.append(list(names))
         _rename(self.names, names)
 

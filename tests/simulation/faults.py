@@ -1,6 +1,6 @@
 """One seed decides everything: the cluster's settings, the machine's behaviour, the faults and their times.
 
-Each run favours some kinds of fault over others (a swarm). With all kinds at once few requests would ever be served,
+Each run favours some kinds of fault over others (a swarm). With all kinds together few requests would ever be served,
 and two faults of the same kind would hardly ever follow each other.
 """
 
@@ -150,7 +150,8 @@ class Faults:
     """The faults of one world, and their healing at the end."""
 
     def __init__(self, world: World, knobs: Knobs, random: Random, process: Process, observer: Observer) -> None:
-        """`process` is the administrator's, whose `admin` makes requests."""
+        """`process` is the simulated process of an administrator. Its client, `admin`, makes the requests that some
+        faults need."""
         self.admin: Client | None = None
         self.bell = Bell()  # wakes all clients
         self.members: list[Process] = []  # the processes of the group's members

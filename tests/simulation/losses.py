@@ -18,7 +18,7 @@ from .history import Event, Key, key_of
 
 
 class Asked(NamedTuple):
-    """The age of an answer, as positions among the events."""
+    """The age of an answer, as two positions among the history's events: only a loss after that position excuses it."""
 
     when: int  # for losses of power: a loss excuses no request that comes after it
     as_of: int  # for unclean elections: a deposed leader that hasn't heard of one goes on to acknowledge
@@ -37,7 +37,7 @@ class Permitted:
         self._power: dict[Key, list[tuple[int, int]]] = defaultdict(list)  # position among the events, offset
         self._unclean: dict[Key, list[tuple[int, dict[int, str]]]] = defaultdict(list)  # position, its records
         self._invoked: dict[int, int] = {}
-        self._sent: dict[str, int] = {}  # value → when
+        self._sent: dict[str, int] = {}  # value → the position of its `send`
         self._elections: dict[Key, list[_Election]] = defaultdict(list)
         for position, event in enumerate(events):
             if event["op"] == "permitted":
@@ -52,13 +52,14 @@ class Permitted:
                     self._sent.update(dict.fromkeys(event["values"], position))
 
     def invoked(self, event: Event, position: int) -> int:
-        """The position of the request whose end is this event, at `position`."""
+        """The position of the request that `event`, at `position`, answers; `position` itself if the event answers
+        none."""
         return self._invoked.get(event.get("id", -1), position)
 
     def acknowledged(self, event: Event, position: int) -> Asked:
-        """The age of the acknowledgement of a write. It is that of the request, or, if that is later, of the answering
-        broker's first election (whose `unclean` event comes directly after it). It is never later than the end of the
-        broker's leadership."""
+        """The age of the acknowledgement of a write: the position of the request, or that of the answering broker's
+        first election if it came later. An `unclean` event directly after that election counts as earlier than the
+        answer. For unclean elections the age is never later than the end of the broker's leadership."""
         invoked, by = self.invoked(event, position), event.get("by", -1)
         elections = [election for election in self._elections.get(key_of(event), ()) if election.position < position]
         began = next((election.position for election in elections if election.broker == by), -1)
@@ -72,9 +73,10 @@ class Permitted:
         return Asked(when, ended)
 
     def shown(self, event: Event, position: int, value: str) -> Asked:
-        """The age of a read's statement that a value is committed. It is that of the request, but never later than the
-        end of the leader epoch in which the read was answered. For losses of power this limit counts only if the value
-        was sent before it: later values are committed in an old epoch only if the new leader has them, too."""
+        """The age of a read's statement that a value is committed: the position of the request, or the end of the
+        leader epoch in which the read was answered if that came earlier. For losses of power this limit counts only if
+        the value was sent before the epoch's end: later values are committed in an old epoch only if the new leader has
+        them, too."""
         epoch = event.get("epoch", -1)
         elections = self._elections.get(key_of(event), ())
         invoked = self.invoked(event, position)
@@ -82,8 +84,8 @@ class Permitted:
         return Asked(as_of if self._sent.get(value, position) < as_of else invoked, as_of)
 
     def excuses(self, key: Key, offset: int | None, value: str, asked: Asked) -> bool:
-        """Whether a loss excuses that a value isn't there, although an answer of this age told of it. `offset` None:
-        the offset is unknown."""
+        """Whether a loss excuses that a value isn't there, although an answer of the age `asked` said that the value
+        was written or committed. `offset` is None if it is unknown."""
         return any(
             at > asked.when and (offset is None or offset >= lost) for at, lost in self._power.get(key, ())
         ) or any(

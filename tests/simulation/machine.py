@@ -72,7 +72,7 @@ class LoopThreads:
 
 
 class InlineExecutor(Executor):
-    """An executor whose work takes no virtual time, for work that starts and stops wait for."""
+    """An executor whose work takes no virtual time, for work that a broker waits for while it starts or stops."""
 
     def __init__(self, workers: int) -> None:
         pass

@@ -78,7 +78,7 @@ class Network:
         return self.latency_s * (0.5 + self._random.expovariate(2.0))
 
     def shortened(self, size: int) -> int:
-        """How many of `size` bytes are transferred at once."""
+        """How many of `size` bytes one send or receive transfers: all of them, or at random fewer."""
         if size > 1 and self.partial and self._random.random() < self.partial:
             return self._random.randrange(1, size)
         return size

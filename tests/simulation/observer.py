@@ -81,7 +81,8 @@ class Observer:
         return [state for (topic_id, _), state in self._states.items() if self._topics.get(topic_id) in topics]
 
     def _told(self, topic_id: UUID) -> str:
-        """The name of a topic in the history."""
+        """The name by which the history has a topic: with its id for the topic NAME, which may be deleted and created
+        again."""
         name = self._topics.get(topic_id, "")
         return f"{NAME}/{topic_id}" if name == NAME else name
 
@@ -177,8 +178,8 @@ class Observer:
         return None if node is None or node.broker is None else node.broker.partitions.get_by_id(*key)
 
     def _end(self, broker_id: int, key: Key) -> int | None:
-        """The end of the replica's log, now or at the end of the process, in the process that is registered for the
-        broker. A later process counts only under its own registration."""
+        """The log end offset of a broker's replica in the process that is registered for the broker: the present
+        offset, or the one at which that process ended. None without a registration or without the replica."""
         registered, node = self._brokers.get(broker_id), self._world.nodes.get(broker_id)
         if registered is None or node is None:
             return None

@@ -27,7 +27,7 @@ _CALM = "import os, signal; os.kill(1, signal.SIGUSR1)"
 
 
 class Chaos:
-    """The pod, and its reports."""
+    """The pod with the operator and the proxy of faults, and the reports in its log."""
 
     def __init__(self, operator: Operator) -> None:
         self._kube = operator.kube
@@ -93,7 +93,7 @@ def in_its_place(operator: Operator, seed: int) -> Iterator[Chaos]:
 
 
 def pod_of(template: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The pod, from the template of the operator's Deployment."""
+    """The manifest of the pod with the operator and the proxy, from the pod template of the operator's Deployment."""
     spec = copy.deepcopy(template["spec"])
     (container,) = spec["containers"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

@@ -1,7 +1,7 @@
 """Tracks by a watch which brokers' pods are away because they were deleted.
 
 A pod is away from the beginning of its deletion until another pod of its name is ready. A pod that isn't ready but
-wasn't deleted isn't counted: the operator didn't take it.
+wasn't deleted doesn't count as away, because the operator didn't cause that.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class Proxy:
     async def _events(
         self, request: web.Request, response: web.StreamResponse, content: aiohttp.StreamReader, fault: Fault
     ) -> bytes:
-        """Forwards events. Returns the first event that the fault suppresses (a stand-in if the watch's time is over);
-        empty if the watch ended by itself."""
+        """Forwards a watch's events until its fault ends the watch. Returns the first event that isn't forwarded any
+        more, or a stand-in if the watch's time is over; empty if the watch ended by itself."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + fault.watched_s
         events, begun = 0, b""

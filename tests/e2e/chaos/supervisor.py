@@ -51,7 +51,8 @@ class Supervisor:
         tell: Callable[..., None],
         words: tuple[str, ...] = (),
     ) -> None:
-        """`words` are the operator's arguments. It finds the proxy by the file `kubeconfig`, which is written here."""
+        """`words` are the operator's arguments. `kubeconfig` is a file that the supervisor writes; by it the operator
+        finds the proxy."""
         self._faults = faults
         self._kubeconfig = kubeconfig
         self._token = upstream.token
