@@ -75,15 +75,15 @@ class BrokerSets:
         for item in _of_removed_pools(visit):
             # Foreground: the StatefulSet goes after its pods. Pods that still ran without it wouldn't count as the
             # Cluster's any more, and would stop being drained.
-            await self._delete_unwanted(visit, item, "Foreground")
+            await self._delete_unwanted(visit, "StatefulSet", item, "Foreground")
         sets = pools.keys() | found.by_name("StatefulSet").keys()
         for pod in found.all("Pod", BROKER):
             if _set_of(pod) not in sets and not going(pod):
-                await self._delete_unwanted(visit, pod)
+                await self._delete_unwanted(visit, "Pod", pod)
 
-    async def _delete_unwanted(self, visit: Visit, item: Object, propagation: str = "Background") -> None:
+    async def _delete_unwanted(self, visit: Visit, kind: str, item: Object, propagation: str = "Background") -> None:
         """Deletes the StatefulSet of a removed pool, or one of its pods without a StatefulSet."""
-        kind, name, uid = item["kind"], item["metadata"]["name"], item["metadata"]["uid"]
+        name, uid = item["metadata"]["name"], item["metadata"]["uid"]
         await visit.tell("ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
         await self._kube.delete(kind, visit.cluster.namespace, name, uid=uid, propagation=propagation)
 

@@ -24,6 +24,9 @@ Object = dict[str, Any]
 GRANTED = frozenset(each((*IN_NAMESPACES, *OF_NO_NAMESPACE)))
 
 
+CUSTOM = frozenset({"Cluster", "Topic"})
+
+
 class World:
     """The objects, the operator's requests, and the controllers for which `settle` acts.
 
@@ -84,7 +87,12 @@ class World:
             and namespace in ("", key[1])
             and wanted.items() <= (item["metadata"].get("labels") or {}).items()
         ]
-        return [copied(item) for _, item in sorted(found, key=itemgetter(0))]
+        items = [copied(item) for _, item in sorted(found, key=itemgetter(0))]
+        if kind not in CUSTOM:  # the API server leaves the kind out of the items of a list, unless a CRD defines them
+            for item in items:
+                item.pop("kind", None)
+                item.pop("apiVersion", None)
+        return items
 
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
         key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
