@@ -1,8 +1,8 @@
 """How the broker writes its own log: one line for each event, for people (`text`) or for programs (`json`).
 
 `ottla.log.format` sets the format, and `ottla.log.level` the lowest level that is written. A JSON line holds the
-message, and as `event` the message's template without its values, which is the same at each occurrence and can be
-searched for.
+message, and in the field `event` the message's template without values, which is the same at each occurrence, so that
+one can search for it.
 """
 
 from __future__ import annotations

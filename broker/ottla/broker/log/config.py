@@ -1,8 +1,8 @@
 """The settings of a topic that its logs use. Pure.
 
 Names and defaults are Kafka's (`segment.bytes` → `segment_bytes`); −1 means unlimited where Kafka says so.
-`ottla.broker.topic_rules` makes a LogConfig from a topic's resolved configuration. Logs share it, since most topics
-have no settings of their own.
+`ottla.broker.topic_rules` makes a LogConfig from a topic's resolved configuration. Most topics have no settings of
+their own; their logs share one LogConfig.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Creates new logs: for each a directory with its topic id and an empty segment.
 
 The topic id (`partition.metadata`) is synced to disk before any other file is created. One thread creates many logs,
-except for the syncs, which run in parallel: that takes the disk a fifth of the time. The remaining work is done in a
-single thread, because many threads would compete with the event loop for the interpreter.
+except for the syncs: run in parallel, they take the disk a fifth of the time. The remaining work is done in a single
+thread, because many threads would compete with the event loop for the interpreter.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class NewLog(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """A directory that has only `partition.metadata`; `sync` returns when that file is on the disk, or raises
-    OSError."""
+    """A new log whose directory has only `partition.metadata` so far; `sync` returns when that file is on the disk, or
+    raises OSError."""
 
     services: DirectoryServices
     directory: str
@@ -56,8 +56,8 @@ def create(services: DirectoryServices, directory: str, new: NewLog) -> Log:
 def create_all(
     wanted: Iterable[tuple[DirectoryServices, str, NewLog]], pool: Executor, syncs: int
 ) -> list[tuple[NewLog, Log]]:
-    """Creates logs in their directories, with `syncs` syncs at a time in `pool`, until one can't be begun. Returns the
-    logs that were created. Blocks.
+    """Creates logs in their directories, with `syncs` syncs at a time in `pool`, until the creation of a log fails.
+    Returns the logs that were created. Blocks.
 
     A directory that exists is skipped: the caller has to find out first what it is.
     """
@@ -100,8 +100,8 @@ def _begin(disk: Disk, directory: str, new: NewLog) -> File:
 
 
 def _syncing(file: File, pool: Executor) -> Callable[[], object]:
-    """Begins a sync in `pool`. The returned function waits for it, or does the sync itself where the system gives no
-    thread."""
+    """Begins to sync `file` in `pool`. The returned function waits for that sync, or syncs the file itself where the
+    system gives the pool no thread."""
     try:
         return pool.submit(file.fsync).result
     except RuntimeError:

@@ -2,7 +2,7 @@
 
 A log that was cut may soon be complete again, by copies from its leader; a partition with one replica has lost its
 records. Either way the loss is to be reported to persons who don't read the broker's own log. The totals cover all
-logs, the list of cuts the first KEPT_MAX.
+cuts, the list only the first KEPT_MAX.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ KEPT_MAX = 200
 
 
 class Cut(NamedTuple):
-    """A log that ends at `offset` since bytes and whole segments behind it were dropped. `missing` is how many
-    committed records this replica lacks, by the high watermark that was checkpointed last."""
+    """A log that ends at `offset`, because its bytes and whole segments behind that offset were dropped. `missing` is
+    how many committed records this replica lacks, by the high watermark that was checkpointed last."""
 
     topic: str
     partition: int
@@ -28,14 +28,14 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class Cuts:
-    """All cuts of one start."""
+    """All cuts that one start of the broker made."""
 
     logs: int = 0
     bytes_dropped: int = 0
     kept: list[Cut] = field(default_factory=list)
 
     def add(self, cut: Cut) -> None:
-        """Adds a log that was cut, or lacks committed records."""
+        """Adds the cut of a log, or that a log lacks committed records."""
         self.logs += 1
         self.bytes_dropped += cut.bytes_dropped
         if len(self.kept) < KEPT_MAX:

@@ -1,6 +1,7 @@
-"""Files whose removal is delayed, because reads that began before may still use them (`file.delete.delay.ms`).
+"""Files whose removal is delayed, because reads that began before the deletion may still use them
+(`file.delete.delay.ms`).
 
-The files have been renamed already, so that a restart in between finds and removes them.
+The files have been renamed already, so that a broker that restarts during the delay finds and removes them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from .disk import Disk
 
 
 class Deletions:
-    """Paths of files and directories by the time they are due, ms."""
+    """Paths of files and directories, by the time in ms at which their removal is due."""
 
     __slots__ = ("_due",)
 
@@ -22,12 +23,12 @@ class Deletions:
         return len(self._due)
 
     def add(self, due_ms: int, path: str) -> None:
-        """Removes `path` at `due_ms` or later."""
+        """Schedules the removal of `path` for `due_ms`."""
         heapq.heappush(self._due, (due_ms, path))
 
     def due(self, now_ms: int, count_max: int | None = None) -> list[str]:
-        """Takes out the paths that are due, the longest due first, `count_max` at most. The caller removes them
-        (`remove`), in a thread."""
+        """Takes out the paths that are due, at most `count_max` of them, those with the earliest times first. The
+        caller removes them (`remove`), in a thread."""
         paths: list[str] = []
         while self._due and self._due[0][0] <= now_ms and len(paths) != count_max:
             paths.append(heapq.heappop(self._due)[1])

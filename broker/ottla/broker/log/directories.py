@@ -1,10 +1,11 @@
 """The log directories of a broker, and the logs in them.
 
-Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name. It is deleted
-only by a call with that id; an unknown one is set aside under another name, never removed. A log directory that fails
-takes its logs offline and no others; a full log directory hasn't failed. A log that can't be opened although its disk
-works, or that is found damaged when it has to be changed, is offline alone. A log that may lie in a failed log
-directory is lost for now: no empty log is created for it elsewhere.
+Rules: a partition's directory belongs to the topic id in its `partition.metadata`, whatever its name. The directory is
+deleted only by a call with that id; a directory with an unknown topic id is set aside under another name, never
+removed. A log directory that fails takes its logs offline and no others; a full log directory doesn't count as failed.
+A log that can't be opened although its disk works, or that is found damaged when it has to be changed, goes offline
+alone, without the other logs of its directory. A log that may lie in a failed log directory is lost for now: no empty
+log is created for it elsewhere.
 
 All methods but `open` and `close` run on the event loop. A thread creates new logs (`create_ahead`); the event loop
 creates only logs that the thread couldn't create. `opening` opens all logs at the start. Source: Kafka's LogManager.
@@ -49,7 +50,8 @@ _THREADS = 8
 
 
 class LogDirectories:
-    """`logs` by (topic id, partition), those `lost` to an error; `failed` and `full` log directories with theirs."""
+    """`logs` has the open logs by (topic id, partition), `lost` the errors of those that can't be used; `failed` and
+    `full` have the errors of log directories, by path."""
 
     def __init__(
         self,
@@ -62,8 +64,8 @@ class LogDirectories:
         recovery_threads: int = 2,
         threads: Callable[[int], Executor] = ThreadPoolExecutor,
     ) -> None:
-        """`recovery_threads` are per log directory; `open_files_max` segments stay open, by default as many as leave
-        most of the process's file descriptors to connections."""
+        """`recovery_threads` is the number of threads per log directory; `open_files_max` segments stay open, by
+        default as many as leave most of the process's file descriptors to connections."""
         self.paths = [path.rstrip("/") or "/" for path in paths]
         self.disk: Disk = disk or RealDisk()
         self.owner = owner
@@ -134,8 +136,8 @@ class LogDirectories:
         self._opened = True
 
     async def open_again(self, config_of: Callable[[str], LogConfig], tried: Callable[[UUID, int], None]) -> None:
-        """Opens logs that couldn't be opened on a full disk, where there is room now. `tried` is called for each, on
-        the event loop, whether it could be opened or not."""
+        """Opens the logs that couldn't be opened because the disk was full, as far as their log directories have room
+        now. Calls `tried` on the event loop for each such log, whether or not the log could be opened."""
         await self._opening.open_again(config_of, tried)
 
     # ---- partitions
@@ -145,11 +147,12 @@ class LogDirectories:
         return self.logs.get((topic_id, index))
 
     def expect(self, wanted: Iterable[LogKey]) -> None:
-        """Takes, after `open`, the broker's replicas by the metadata: a missing one may lie in a failed directory."""
+        """Notes as lost those of `wanted`, the replicas that the metadata gives this broker, that have no open log
+        while a log directory has failed: they may lie there. Called after `open`."""
         self._held.expect(wanted, self.failed)
 
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:
-        """The log of a partition; a new one where there is none. Raises OSError, of which BeingOpened is one."""
+        """The log of a partition; a new one where there is none. Raises OSError, also its subclass BeingOpened."""
         log = self.logs.get((topic_id, index))
         if log is not None:
             log.config = config
@@ -171,9 +174,10 @@ class LogDirectories:
         return log
 
     async def create_ahead(self, new_logs: Iterable[NewLog]) -> None:
-        """Creates logs in a thread, so that `open_or_create` finds them. Errors are left for `open_or_create` to meet.
+        """Creates logs in a thread, so that `open_or_create` finds them. A log that can't be created is left to
+        `open_or_create`, which tries again and raises the error.
 
-        Until it returns, no other task may open or create these logs.
+        Until the call returns, no other task may open or create these logs.
         """
         new = [
             item
@@ -211,7 +215,8 @@ class LogDirectories:
         return self._homes.emptiest(count, map(directory_of, self.logs.values()), self.cordoned)
 
     def _make_room(self, directory: str, topic: str, index: int) -> None:
-        """Sets a directory of that name aside, which belongs to another topic id or to none. Raises BeingOpened."""
+        """Sets `directory` aside if it exists: it belongs to another topic id or to none. Raises OSError, also its
+        subclass BeingOpened."""
         self._held.without_room.check_not_opened(directory)
         if self.disk.exists(directory):
             target = self._set_aside(directory, topic, index)
@@ -248,7 +253,8 @@ class LogDirectories:
         self._held.bad.topic_deleted(topic_id)
 
     def delete(self, topic_id: UUID, index: int) -> None:
-        """Deletes one partition; if its log directory has failed, a later start sets it aside."""
+        """Deletes one partition; if its log directory has failed, a later start sets the partition's directory
+        aside."""
         key = topic_id, index
         log = self.logs.pop(key, None)
         if log is None and (log := self._held.bad.damaged.pop(key, None)) is not None:
@@ -258,8 +264,9 @@ class LogDirectories:
             log.retire(self._doom(log.directory, log))
 
     def moved_to_others(self, topic_id: UUID, index: int) -> None:
-        """Sets logs of a partition that couldn't be opened aside, because other brokers have the partition now: a new
-        log can be created if it comes back. A log that may lie in a failed log directory stays lost."""
+        """Sets aside the directories of a partition's logs that couldn't be opened, because other brokers have the
+        partition now: if the partition comes back, a new log can be created. A log that may lie in a failed log
+        directory stays lost."""
         if (topic_id, index) not in self.lost:
             return
         for home, found in self._held.bad.unopened(topic_id, index):
@@ -287,7 +294,7 @@ class LogDirectories:
 
     def set_aside_unknown(self, wanted: Callable[[UUID, int], bool], among: Iterable[LogKey] = ()) -> list[str]:
         """Sets aside the partitions (of `among`, else all) that the metadata doesn't know or has given to other
-        brokers. Returns their new directories."""
+        brokers. Returns the paths of their directories under the new names."""
         moved = []
         for key in list(among or self.logs):
             log = self.logs.get(key)
@@ -314,11 +321,12 @@ class LogDirectories:
     # ---- failures
 
     def damaged(self) -> Iterator[tuple[str, int, OSError]]:
-        """(topic, partition, error) of the logs that are offline alone."""
+        """(topic, partition, error) of the damaged logs, which are offline although their log directories work."""
         return self._held.damaged()
 
     def _log_failed(self, log: Log, error: OSError) -> None:
-        """Decides what an OSError of a log's files means."""
+        """Handles an OSError of a log's files: a damaged log goes offline alone, any other error goes to
+        `directory_failed`."""
         if not isinstance(error, DamagedSegment):
             self.directory_failed(directory_of(log), error)
         elif self._held.take_damaged_offline(log, error):
@@ -327,8 +335,9 @@ class LogDirectories:
             self.owner.went_offline([log])
 
     def directory_failed(self, path: str, error: OSError) -> None:
-        """Judges an OSError. A full directory serves reads and waits for room. A lack of the process's resources
-        passes. Damage concerns one log only. Any other error ends the directory's use."""
+        """Judges an OSError of the log directory `path`. A full directory serves reads and waits for room. A lack of
+        descriptors or memory is taken as temporary. Damage concerns one log only. Any other error ends the directory's
+        use."""
         if not self._homes.fails_by(path, error, opened=self._opened):
             return
         self.stopped_epoch = UNKNOWN_EPOCH
@@ -344,7 +353,7 @@ class LogDirectories:
             self.owner.went_offline(offline)
 
     def look_for_room(self) -> None:
-        """Notices that a full log directory has room again."""
+        """Checks whether full log directories have room again, and tells the owner when one has."""
         for path in list(self.full):
             try:
                 room = has_room(*self.disk.free_bytes(path))
@@ -378,7 +387,8 @@ class LogDirectories:
         return self.offset_files.high_watermarks(path, self._held.in_directory(path), self.owner.high_watermark_of)
 
     def _outdated(self, wanted: Iterable[tuple[Home, str, int]]) -> list[OffsetFile]:
-        """The checkpoints to write before these logs are created, because they have lines about earlier ones."""
+        """The checkpoints to write before these logs are created, because they have lines about earlier logs of the
+        same names."""
         files = self.offset_files
         paths = {home.path for home, topic, index in wanted if files.may_name(home.path, topic, index)}
         points = [file for path in paths for file in self._recovery_points(path)]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 class DirectoryServices:
     """The services of one log directory. `now_ms` is the wall clock. `wants_flush` is called with a log that has a
-    sealed segment to sync. `failed` is called with a log and each OSError of its files, and decides what it means."""
+    sealed segment to sync. `failed` is called with a log and each OSError of its files, and decides what the error
+    means."""
 
     __slots__ = ("deletions", "disk", "failed", "flushes", "now_ms", "open_files", "wants_flush")
 
@@ -42,7 +43,8 @@ class DirectoryServices:
         self.flushes = flushes or FlushCounters()
 
     def doom(self, directory: str, file_names: Iterable[str], delay_ms: int) -> None:
-        """Renames those of the files that exist, and has them removed after `delay_ms`. Raises OSError."""
+        """Renames the files that exist among `file_names`, and schedules their removal after `delay_ms`. Raises
+        OSError."""
         due_ms = self.now_ms() + delay_ms
         for name in file_names:
             path = f"{directory}/{name}"

@@ -1,7 +1,7 @@
 """The part of a file system that logs need: the port behind which tests put a simulated disk.
 
-Everything here blocks. Writes reach the page cache; only `fsync` and `fsync_directory` reach the disk. A file is
-replaced by `write_atomically`, so that a crash leaves either the old content or the new one.
+All methods block. Writes reach the page cache; only `fsync` and `fsync_directory` reach the disk. `write_atomically`
+replaces a file so that a crash leaves either the old content or the new one.
 
 An open `File` closes itself when its last reference goes, because a range of it may be on its way to a socket while its
 segment is deleted.
@@ -28,7 +28,8 @@ _READ_AHEAD_BYTES = 256 << 10  # in one system call
 
 @contextlib.contextmanager
 def unless_full() -> Iterator[None]:
-    """Wraps a write that is repeated later, or isn't needed: a lack of room, descriptors or memory is no error."""
+    """Wraps a write that is repeated later, or can be done without: suppresses an OSError for a lack of room,
+    descriptors or memory."""
     try:
         yield
     except OSError as error:
@@ -38,8 +39,8 @@ def unless_full() -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_or_unusable() -> Iterator[None]:
-    """Wraps changes that only make sense together. Where one of them fails, for whatever reason, only recovery helps:
-    raises OSError EIO."""
+    """Wraps changes that only make sense together. After a failure of one of them only recovery helps, so any OSError
+    is raised as EIO."""
     try:
         yield
     except OSError as error:
@@ -68,14 +69,16 @@ class File(Protocol):
         """As `pread`, but doesn't wait for the disk: raises BlockingIOError where it would have to."""
 
     def cached(self, size: int, position: int) -> int:
-        """How many of these bytes can be read without waiting for the disk, before the first one that can't."""
+        """How many of the `size` bytes at `position` can be read without waiting for the disk, counted up to the first
+        byte that can't."""
 
     def read_ahead(self, size: int, position: int) -> None:
-        """Brings these bytes into memory, as far as the file has them. Waits for the disk."""
+        """Brings the `size` bytes at `position` into memory, as far as the file has them. Waits for the disk."""
 
     @property
     def volume(self) -> int:
-        """The number of the volume that has the file: when a volume doesn't answer, none of its files can be read."""
+        """The number of the volume (`st_dev`) that has the file: if a volume doesn't answer, none of its files can be
+        read."""
 
     def pwrite(self, data: Buffer, position: int) -> None:
         """Writes all of `data` at `position`. After an OSError some of it may have been written."""
@@ -129,7 +132,7 @@ class Disk(Protocol):
 
 
 class RealFile:
-    """A file descriptor."""
+    """A file of the operating system, which has an open descriptor."""
 
     __slots__ = ("_coming", "_descriptor", "_lately", "volume")
 
@@ -212,7 +215,7 @@ class RealFile:
         coming.came(at - position, position)
 
     def _comes(self, size: int, position: int) -> Coming:
-        """Notes that these bytes may be on their way from the disk."""
+        """Notes that the `size` bytes at `position` may be on their way from the disk."""
         coming = self._coming
         if coming is None:
             coming = self._coming = Coming()

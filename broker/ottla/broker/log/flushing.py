@@ -1,8 +1,8 @@
 """Brings a log's bytes to the disk: a sync begins on the event loop and runs in a thread.
 
 `Log.begin_flush` lists the files to sync, `PendingFlush.run` syncs them, and `Log.flushed` is called at the end. The
-thread itself uses no state of the log. A clean stop (`Log.close`) blocks instead. Source: Kafka's UnifiedLog.flush and
-close, and LocalLog.
+thread uses no state of the log. A clean stop (`Log.close`) blocks instead. Source: Kafka's UnifiedLog.flush and close,
+and LocalLog.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class PendingFlush(NamedTuple):
-    """The files to sync and the snapshots to write before. Afterwards everything below `end_offset` is durable. `run`
-    may be called once, from any thread."""
+    """One sync of a log: the files to sync, and the producer snapshots to write before. After `run` everything below
+    `end_offset` is durable. `run` may be called only once, from any thread."""
 
     disk: Disk
     directories: Sequence[str]
@@ -35,7 +35,8 @@ class PendingFlush(NamedTuple):
     counters: FlushCounters
 
     def run(self) -> None:
-        """Syncs. Raises OSError; then nothing may be assumed durable, and the log directory has failed."""
+        """Writes the snapshots and syncs the files. Raises OSError; then nothing may be assumed durable, and the log
+        directory has failed."""
         began = perf_counter_ns()
         for snapshot in self.snapshots:
             # Where there is no room for a snapshot, the sync goes on without it, and the next sync tries it again.
@@ -80,7 +81,8 @@ def begin_flush(log: Log, end_offset: int) -> PendingFlush:
 
 
 def close(log: Log) -> None:
-    """Leaves the files as a clean stop does. Raises OSError. Blocks."""
+    """Leaves the log's files as a clean stop does: indexes complete, producers in a snapshot, all synced, files closed.
+    Raises OSError. Blocks."""
     if log.active.size:
         log.active.seal()
     snapshots = log.producer_snapshots

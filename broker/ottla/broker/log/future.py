@@ -1,8 +1,8 @@
 """A copy of a log in another log directory; it catches up while the log is read and written (KIP-113).
 
-Files are copied unchanged, so that the log only needs new paths in the end. The event loop determines what the copy
-lacks (`next_pass`), and a thread copies it (`Pass.run`). The next pass is for changes made meanwhile: segments that
-grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
+Files are copied unchanged, so that at the end of the move the log only has to be given the new paths. The event loop
+determines what the copy lacks (`next_pass`), and a thread copies it (`Pass.run`). The next pass copies what changed
+meanwhile: segments that grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TargetFailed(Exception):
 
 class Stretch(NamedTuple):
     """`size` bytes of `source` from `position` on, to be copied to the same position of the file `target`. With `anew`,
-    `target` is truncated to `position` before."""
+    `target` is first truncated to `position`."""
 
     source: File
     target: str
@@ -55,8 +55,8 @@ class Pass(NamedTuple):
     generation: int
 
     def run(self, *, sync: bool, bytes_per_second: int, given_up: threading.Event) -> None:
-        """Copies. Blocks, so that it runs in a thread unless `size` is small. Raises OSError where the log can't be
-        read, TargetFailed where the copy can't be written."""
+        """Copies the files and bytes. Blocks, so that it runs in a thread unless `size` is small. Raises OSError where
+        the log can't be read, TargetFailed where the copy can't be written."""
         with _of_target():
             for path in self.unwanted:
                 self.disk.remove(path)
@@ -92,7 +92,7 @@ class Pass(NamedTuple):
 
 
 class FutureLog:
-    """The copy of `log` in `directory`, which the constructor creates (raises TargetFailed). Owned by the event
+    """The copy of `log` in `directory`; the constructor creates the directory (raises TargetFailed). Owned by the event
     loop."""
 
     def __init__(self, disk: Disk, log: Log, topic_id: UUID, directory: str) -> None:
@@ -147,8 +147,8 @@ class FutureLog:
         return Pass(self._disk, stretches, whole, unwanted, done, size, covered, log.generation)
 
     def copied(self, done: Pass, *, synced: bool) -> None:
-        """Notes that a pass has run. If the log was truncated meanwhile, the pass doesn't count, and the next one
-        removes the files that it wrote."""
+        """Notes that a pass has run. If the log was truncated meanwhile, the pass doesn't count, and the next pass
+        removes the files that this one wrote."""
         self._copied.update(done.done)
         if done.generation != self.log.generation:
             return

@@ -39,7 +39,8 @@ class HeldLogs:
         return [log for log in held if log.directory.startswith(start)]
 
     def expect(self, wanted: Iterable[LogKey], failed: Mapping[str, OSError]) -> None:
-        """Notes as lost those of the broker's replicas that aren't there: they may lie in a failed log directory."""
+        """Notes as lost those of `wanted`, the broker's replicas, that aren't online while a log directory has failed:
+        they may lie in it."""
         for path, error in failed.items():
             for key in wanted:
                 if key not in self.online and self.lost.setdefault(key, error) is error:
@@ -56,7 +57,7 @@ class HeldLogs:
         return list(offline.values())
 
     def take_damaged_offline(self, log: Log, error: DamagedSegment) -> bool:
-        """Takes a log offline alone, because its files are damaged. Returns whether it was online."""
+        """Takes only this log offline, because its files are damaged. Returns whether it was online."""
         keys = [key for key, held in self.online.items() if held is log]
         for key in keys:
             logger.error("%r is damaged: %s; its partition is offline here, the others aren't", log, error)
@@ -65,7 +66,7 @@ class HeldLogs:
         return bool(keys)
 
     def damaged(self) -> Iterator[tuple[str, int, OSError]]:
-        """(topic, partition, error) of the logs that are offline alone."""
+        """(topic, partition, error) of the damaged logs, which are offline although their log directories work."""
         known = ((topic, index, self.lost.get(key)) for key, topic, index in self.bad.known())
         return ((topic, index, error) for topic, index, error in known if isinstance(error, (BadLog, DamagedSegment)))
 

@@ -1,4 +1,4 @@
-"""One log directory: its lock, its owner, how its last stop went, what its checkpoints said."""
+"""One log directory: its lock, the broker that it belongs to, how its last stop went, and what its checkpoints said."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ForeignDirectory(OSError):
 
 
 class Home:
-    """A log directory. `clean` tells that its last stop was a clean one, which ended the broker epoch
-    `stopped_epoch`."""
+    """A log directory. `clean` says whether its last stop was a clean one; `stopped_epoch` is the broker epoch that
+    this stop ended."""
 
     __slots__ = ("clean", "compacted", "lock", "log_starts", "path", "recovery_points", "services", "stopped_epoch")
 
@@ -37,7 +37,8 @@ class Home:
         self.lock: object = None
 
     def identify(self, cluster_id: str, node_id: int) -> None:
-        """Checks that the log directory is this broker's; a new one becomes so. Raises ForeignDirectory, OSError."""
+        """Checks that the log directory belongs to this broker; claims a new one for it. Raises ForeignDirectory,
+        OSError."""
         disk = self.services.disk
         properties = read_properties(disk, self.path)
         version = properties.get("version", _VERSION)
@@ -58,7 +59,7 @@ class Home:
             write_properties(disk, self.path, properties)
 
     def take_marker(self) -> None:
-        """Learns whether the last stop was clean, and removes the marker that says so. Raises OSError."""
+        """Finds out whether the last stop was clean, and removes the marker that says so. Raises OSError."""
         epoch = take_clean_marker(self.services.disk, self.path)
         self.clean = epoch is not None
         self.stopped_epoch = UNKNOWN_EPOCH if epoch is None else epoch

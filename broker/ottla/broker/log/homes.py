@@ -1,7 +1,8 @@
 """All log directories of one broker: their locks, and which of them have failed or are full.
 
-A failed log directory isn't used again before the broker's next start. A full one hasn't failed: it serves reads, and
-waits for room. Owned by the event loop, except while the directories are opened and closed. Source: Kafka's LogManager.
+A failed log directory isn't used again before the broker's next start. A full one doesn't count as failed: it serves
+reads, and waits for room. Owned by the event loop, except while the directories are opened and closed. Source: Kafka's
+LogManager.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _TOLD_AGAIN_MS = 10_000
 
 
 class Homes:
-    """Log directories by their paths; the errors of those that have `failed` or are `full`. `cluster_id` is that of
-    their `meta.properties`, None where they have none."""
+    """Log directories by their paths; the errors of those that have `failed` or are `full`. `cluster_id` is the cluster
+    id in their `meta.properties`, None where they have none."""
 
     def __init__(
         self, paths: Sequence[str], disk: Disk, now_ms: Callable[[], int], services: Callable[[], DirectoryServices]
     ) -> None:
-        """Locks the log directories, and makes those that don't exist. `services` makes the services of one. Raises
-        ForeignDirectory."""
+        """Locks the log directories, and creates those that don't exist. `services` returns the services for one log
+        directory. Raises ForeignDirectory."""
         self.disk = disk
         self.by_path: dict[str, Home] = {}
         self.failed: dict[str, OSError] = {}
@@ -80,9 +81,9 @@ class Homes:
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
 
     def emptiest(self, count: int, held: Iterable[str], cordoned: Collection[str]) -> list[Home]:
-        """The log directories of `count` new partitions: each goes to the one with the fewest by then. `held` names the
-        log directory of each present partition; a path of `cordoned` is chosen only if there is no other. Raises
-        OSError where every log directory has failed."""
+        """Chooses log directories for `count` new partitions: for each partition the one that has the fewest by then.
+        `held` has the log directory of each partition that exists; a path of `cordoned` is chosen only if all online
+        ones are cordoned. Raises OSError where every log directory has failed."""
         online = self.online
         if not online:
             raise OSError(errno.EIO, "every log directory has failed")
@@ -98,9 +99,9 @@ class Homes:
         return chosen
 
     def fails_by(self, path: str, error: OSError, *, opened: bool) -> bool:
-        """Judges an OSError: whether the log directory has failed just now. It hasn't by damage, which concerns one log
-        only, nor by a lack of room. A lack of the process's resources passes, unless the logs aren't `opened` yet: then
-        any failure to read counts as a loss."""
+        """Judges an OSError of the log directory `path`, and returns whether it makes the directory fail just now.
+        Damage doesn't, because it concerns one log only, nor does a lack of room. A lack of descriptors or memory is
+        temporary, unless the logs aren't `opened` yet: then it makes the directory fail, too."""
         if isinstance(error, BeingOpened):
             return False
         of_one_log = isinstance(error, (BadLog, DamagedSegment))

@@ -1,6 +1,8 @@
-"""Reads and writes the files that say whose a directory is, and how its last stop went.
+"""Reads and writes the files that say to which cluster, broker or topic a directory belongs, and whether its last stop
+was clean.
 
-`ottla.storage.identity` has their formats. `meta.properties` and the marker of a clean stop are replaced atomically.
+`ottla.storage.identity` has the files' formats. `meta.properties` and the marker of a clean stop are replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def write_properties(disk: Disk, directory: str, properties: dict[str, str]) -> 
 
 
 def take_clean_marker(disk: Disk, directory: str) -> int | None:
-    """The broker epoch (−1: unknown) that ended with a clean stop; None without the marker of one. Removes the
+    """The broker epoch (−1: unknown) that ended with a clean stop; None without the marker of a clean stop. Removes the
     marker."""
     path = f"{directory}/{names.CLEAN_SHUTDOWN}"
     if not disk.exists(path):

@@ -27,13 +27,13 @@ _SEARCH_BLOCK = 256  # entries: a search reads its last so many at once
 
 
 class _SparseIndex:
-    """The entries in the file, then the entries of the tail."""
+    """An index: the entries in the file, then the entries of the tail in memory."""
 
     __slots__ = ("_ends", "_entries", "_file", "base_offset", "disk", "path")
     entry: struct.Struct
 
     def __init__(self, disk: Disk, path: str, base_offset: int, size_bytes: int = 0) -> None:
-        """`size_bytes` is the size of the file at `path`; where it is 0, the file need not exist."""
+        """`size_bytes` is the size of the file at `path`; where the size is 0, the file need not exist."""
         self.disk = disk
         self.path = path
         self.base_offset = base_offset
@@ -56,11 +56,11 @@ class _SparseIndex:
 
     @property
     def stored_bytes(self) -> int:
-        """How many bytes of the file are entries; the rest doesn't count."""
+        """How many bytes of the file are entries; bytes behind them don't count."""
         return self._entries[1] * self.entry.size
 
     def moved(self, path: str) -> None:
-        """The file lies at `path` now."""
+        """Notes that the file lies at `path` now."""
         with _changing:
             self._file = None
             self.path = path
@@ -92,11 +92,12 @@ class _SparseIndex:
         self.let_go()
 
     def let_go(self) -> None:
-        """Closes the file; it reopens by itself."""
+        """Closes the file; the next access opens it again."""
         self._file = None
 
     def file(self, *, create: bool = False) -> File:
-        """The open file. A reader must not create it, because the segment may just have been deleted."""
+        """The file, opened if it isn't open. A reader must not create it, because the segment may just have been
+        deleted."""
         file = self._file
         if file is None:
             path = self.path
@@ -201,18 +202,19 @@ class _SparseIndex:
 
 
 class OffsetIndex(_SparseIndex):
-    """Where batches start. Sorted by offset, and thereby by position."""
+    """Where batches start in the log file. Sorted by offset, and thereby by position."""
 
     __slots__ = ()
     entry = OFFSET_ENTRY
 
     def append(self, offset: int, position: int) -> None:
-        """Adds an entry for the batch that ends with `offset`, greater than all before, and starts at `position`."""
+        """Adds an entry for the batch that ends with `offset`, a greater offset than in all earlier entries, and starts
+        at `position`."""
         self._add(self.entry.pack(offset - self.base_offset, position))
 
     def floor(self, offset: int, wait: bool = True) -> OffsetPosition:
         """The last entry whose batch ends at or before `offset`; the segment's start where there is none. Without
-        `wait`, raises BlockingIOError where it would have to wait for the disk."""
+        `wait`, raises BlockingIOError where the search would have to wait for the disk."""
         count = self._count_at_most(0, offset - self.base_offset, wait)
         return self._entry(count - 1, wait)
 
@@ -237,7 +239,7 @@ class OffsetIndex(_SparseIndex):
 
 
 class TimeIndex(_SparseIndex):
-    """The greatest timestamp so far, by offset; both columns ascend."""
+    """The greatest timestamp up to an offset; timestamps and offsets both ascend."""
 
     __slots__ = ("_last",)
     entry = TIME_ENTRY

@@ -4,7 +4,7 @@ Owned by the event loop: every method that changes the log, except `flush` and `
 doesn't wait for the disk (writes reach the page cache). A sync has three steps: `begin_flush` lists the files,
 `PendingFlush.run` syncs them in a thread, and `flushed` moves the recovery point, which never covers unsynced batches.
 
-`recovery.open_log` makes a log. Source: Kafka's UnifiedLog and LocalLog.
+`recovery.open_log` creates the `Log` object. Source: Kafka's UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Log:
     """Batches from `log_start_offset` to `log_end_offset`.
 
     All batches below `recovery_point` are on the disk. Below `compacted_to`, each key has one record. `epochs` and
-    `producers` change only with the log.
+    `producers` change only when the log changes.
     """
 
     __slots__ = (
@@ -117,7 +117,7 @@ class Log:
 
     @property
     def active(self) -> Segment:
-        """The segment that is appended to."""
+        """The segment that batches are appended to."""
         return self.segments.active
 
     def directory_failed(self, error: OSError) -> None:
@@ -133,8 +133,9 @@ class Log:
     ) -> None:
         """Appends the bytes of one batch, which the caller has checked and whose offset and epoch it has patched.
 
-        `header` may be the one from before the patching: the arguments overrule its base offset and epoch, and with
-        `append_time` its timestamps. Raises OSError; then no record was added, though a segment or an epoch may be new.
+        `header` may be the batch's header from before the patching: the arguments overrule its base offset and epoch,
+        and with `append_time` its timestamps. Raises OSError; then no record was added, though a segment or an epoch
+        may be new.
         """
         if base_offset < self.log_end_offset:
             raise AssertionError(f"{self!r}: offset {base_offset} appended at the end {self.log_end_offset}")
@@ -166,7 +167,8 @@ class Log:
     def append_replicated(self, buffer: Buffer, headers: Sequence[tuple[int, BatchHeader]]) -> None:
         """Appends batches from a leader: `headers` are the (position, header) of whole batches that fill `buffer`.
 
-        All batches take one write. Raises OSError; then no record was added, though a segment or an epoch may be new.
+        All batches are written in one call. Raises OSError; then no record was added, though a segment or an epoch may
+        be new.
         """
         if not headers:
             return
@@ -199,15 +201,17 @@ class Log:
         self.log_end_offset = last.last_offset + 1
 
     def _waited_long_enough(self, segment: Segment, timestamp: int) -> bool:
-        """Whether the active segment is older than `segment.ms`, by the records' timestamps where they have any."""
+        """Whether the active segment is so old that it has to be rolled (`LogConfig.roll_ms`), by the records'
+        timestamps where they have any."""
         limit = self.config.roll_ms
         if timestamp >= 0 and segment.first_timestamp >= 0:
             return timestamp - segment.first_timestamp > limit
         return self.services.now_ms() - segment.created_ms > limit
 
     def _roll_for(self, base_offset: int, last_offset: int) -> Segment:
-        """A new segment for these offsets. It begins at the log's end, also where the leader's compaction removed the
-        next offsets, so that recovery can tell a hole; at `base_offset` if indexes can't express `last_offset` then."""
+        """A new segment for records from `base_offset` to `last_offset`. It begins at the log's end, even if the
+        leader's compaction removed the records right after it, so that recovery can tell where a segment is missing. It
+        begins at `base_offset` only if the indexes couldn't express `last_offset` otherwise."""
         reached = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
         return self.roll(self.log_end_offset if reached else base_offset)
 
@@ -237,8 +241,9 @@ class Log:
         `max_bytes`: the last batch may be cut, as in Kafka.
 
         With `minimum_one` the first batch is whole whatever its size; without, the list is empty where the first batch
-        doesn't fit. The caller checks that `offset` lies between the log's start and end. Empty where there is nothing
-        to read. Without `wait`, raises BlockingIOError where the look-up would have to wait for the disk.
+        doesn't fit. The caller checks that `offset` lies between the log's start and end. The list is empty, too, where
+        there is nothing to read. Without `wait`, raises BlockingIOError where the look-up would have to wait for the
+        disk.
         """
         if offset >= limit_offset:
             return []
@@ -260,7 +265,7 @@ class Log:
         return [_new(FileRange, (file, start, end - start))] if end > start else []
 
     def read_bytes(self, offset: int, max_bytes: int, limit_offset: int) -> bytes:
-        """As `read`, but the bytes themselves: for the broker's own topics."""
+        """Returns the bytes of the batches that `read` finds: for the broker's own topics."""
         return b"".join(
             part.file.pread(part.size, part.position) for part in self.read(offset, max_bytes, limit_offset)
         )
@@ -293,8 +298,8 @@ class Log:
     # ---- looking up
 
     def offset_for_timestamp(self, timestamp: int) -> FoundRecord | None:
-        """The first record whose timestamp is at least `timestamp`. Reads, and may decompress, one batch: not for the
-        event loop where batches are large."""
+        """The first record whose timestamp is at least `timestamp`. Reads, and may decompress, one batch: not to be
+        called on the event loop where batches are large."""
         return first_from(self, timestamp)
 
     def offset_of_max_timestamp(self) -> FoundRecord | None:
@@ -313,11 +318,13 @@ class Log:
         return self.log_end_offset > self.recovery_point and now_ms - self.last_flush_ms >= self.config.flush_ms
 
     def begin_flush(self, end_offset: int | None = None) -> PendingFlush:
-        """The sync that makes everything below `end_offset` (default: the log's end) durable. Raises OSError."""
+        """Prepares the sync that makes everything below `end_offset` (default: the log's end) durable. Raises
+        OSError."""
         return flushing.begin_flush(self, self.log_end_offset if end_offset is None else end_offset)
 
     def flushed(self, flush: PendingFlush) -> None:
-        """A flush has run without error: moves the recovery point, unless the log was truncated or moved meanwhile."""
+        """Notes that a flush has run without error: moves the recovery point, unless the log was truncated or moved
+        meanwhile."""
         self.producer_snapshots.synced(flush.snapshots)
         if flush.generation == self.generation:
             self.unsynced.synced()
@@ -348,7 +355,8 @@ class Log:
 
     def retire(self, directory: str) -> None:
         """Notes that the broker gives up this log. Its files lie in `directory` now, where threads that still read find
-        them. A new log may take its former name at once; later calls on this log don't touch the new one."""
+        them. A new log may take the former name of the directory immediately; later calls on this log don't touch the
+        new one."""
         self.producer_snapshots.give_up()
         self.retired = True
         self.segments.moved(self.services, directory)
@@ -356,7 +364,8 @@ class Log:
     # ---- shortening
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops everything from `offset` on, a batch that contains `offset` whole; returns whether there was anything.
+        """Drops everything from `offset` on, a batch that contains `offset` whole; returns whether anything was
+        dropped.
 
         Epochs, producers and the recovery point are set back, too. Raises OSError.
         """
@@ -386,8 +395,8 @@ class Log:
         return True
 
     def retention(self, now_ms: int, high_watermark: int, count_max: int | None = None) -> tuple[int, str] | None:
-        """Deletes the oldest segments that the topic no longer keeps, at most `count_max`. Returns how many and why,
-        None for none.
+        """Deletes the oldest segments that the topic no longer keeps, at most `count_max`. Returns how many it deleted
+        and why, or None if it deleted none.
 
         Never deletes beyond the high watermark; files are removed after `file.delete.delay.ms`. Raises OSError, also
         for lack of room, because a longer file name may take a block. The next call then deletes the remaining
@@ -396,7 +405,7 @@ class Log:
         return shortening.delete_old_segments(self, now_ms, high_watermark, count_max)
 
     def expire_producers(self, now_ms: int, count_max: int) -> Iterator[None]:
-        """Forgets idle producers in steps, each of which looks at `count_max`; yields between two steps."""
+        """Forgets idle producers in steps, each of which looks at `count_max` producers; yields between two steps."""
         return self.producers.expire_in_steps(now_ms, self.config.producer_id_expiration_ms, count_max)
 
     def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:

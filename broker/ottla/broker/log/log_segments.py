@@ -1,8 +1,8 @@
-"""The segments of one log, in the order of their offsets: finding one, adding one, taking some away.
+"""The segments of one log, in the order of their offsets: finds, adds and removes segments.
 
 Owned by the event loop; threads only read. The files of segments that are taken away are renamed at once, in an order
-such that a stop in between leaves no hole, and removed after a delay: threads that still read find them under the new
-names. Source: Kafka's LogSegments, and LocalLog for the files.
+such that a stop halfway leaves no gap in the log, and removed after a delay: threads that still read find them under
+the new names. Source: Kafka's LogSegments, and LocalLog for the files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _BOUNDARIES_MAX = 16
 
 
 class LogSegments(Sequence[Segment]):
-    """At least one segment. `active` is the last one, which is appended to; `all` is the list of all of them, and
-    `bases` that of their base offsets. `boundaries` tells where recent batches of the active segment start, by their
-    base offsets."""
+    """The segments, of which there is at least one. `active` is the last one, which batches are appended to; `all` is
+    the list of all of them, and `bases` the list of their base offsets. `boundaries` has the positions of recent
+    batches of the active segment, by their base offsets."""
 
     __slots__ = ("active", "all", "bases", "boundaries", "directory", "services")
 
@@ -49,7 +49,8 @@ class LogSegments(Sequence[Segment]):
         return self.all[index]
 
     def index_of(self, offset: int) -> int:
-        """The index of the segment that has `offset`, if any does."""
+        """The index of the segment whose range of offsets contains `offset`; the first segment where `offset` is below
+        all."""
         if offset >= self.active.base_offset:
             return len(self.all) - 1
         return max(bisect_right(self.bases, offset) - 1, 0)
@@ -62,8 +63,8 @@ class LogSegments(Sequence[Segment]):
             del boundaries[next(iter(boundaries))]
 
     def end_position(self, at: int, limit_offset: int, wait: bool) -> int:
-        """The position in segment `at` where its batches below `limit_offset`, which is below the log's end, end.
-        `wait` is as in `Segment.position_of`."""
+        """The end position, in segment `at`, of the batches below `limit_offset`. That offset must be below the log's
+        end. `wait` is as in `Segment.position_of`."""
         segment = self.all[at]
         if at + 1 < len(self.bases) and limit_offset >= self.bases[at + 1]:
             return segment.size
@@ -75,7 +76,8 @@ class LogSegments(Sequence[Segment]):
     # ---- adding
 
     def begin(self, base_offset: int) -> Segment:
-        """A new segment with empty files, to be added. Raises OSError; then its files don't exist."""
+        """Creates a segment with empty files, which the caller passes to `add`. Raises OSError; then its files don't
+        exist."""
         services = self.services
         segment = Segment(
             services.disk,
@@ -92,7 +94,7 @@ class LogSegments(Sequence[Segment]):
         return segment
 
     def add(self, segment: Segment) -> None:
-        """Makes a new segment the active one."""
+        """Adds a new segment as the active one."""
         self.all.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
@@ -101,8 +103,8 @@ class LogSegments(Sequence[Segment]):
     # ---- taking away
 
     def drop(self, start: int, stop: int | None, delete_delay_ms: int, *, from_end: bool) -> set[int]:
-        """Takes the segments from `start` to `stop` away; from the last one on with `from_end`, because the log is
-        truncated. Returns their base offsets. Raises OSError; then some are taken away. If no segment is left, the
+        """Removes the segments from index `start` to `stop`; with `from_end`, for a truncation, the last of them goes
+        first. Returns their base offsets. Raises OSError; then only some may be removed. If no segment is left, the
         caller adds one."""
         dropped = self.all[start:stop]
         for segment in reversed(dropped) if from_end else dropped:
@@ -149,13 +151,13 @@ class LogSegments(Sequence[Segment]):
     # ---- the files elsewhere
 
     def moved(self, services: DirectoryServices, directory: str) -> None:
-        """The files lie in `directory` now, in the log directory of `services`."""
+        """Notes that the files lie in `directory` now, in the log directory of `services`."""
         self.services = services
         self.directory = directory
         for segment in self.all:
             segment.moved(directory)
 
     def let_go(self) -> None:
-        """Closes the files; they reopen by themselves."""
+        """Closes the files; the next access opens them again."""
         for segment in self.all:
             segment.let_go()

@@ -1,7 +1,7 @@
 """Moves logs from one log directory of this broker to another while they are read and written (KIP-113).
 
 A copy catches up with the log (`future`), in a thread and at most at `replica.alter.log.dirs.io.max.bytes.per.second`.
-Once little is missing, one turn of the event loop copies the rest and swaps: (1) the copy's directory gets the
+Once little is missing, the event loop copies the rest and swaps, all in one turn: (1) the copy's directory gets the
 partition's name; (2) the log, which remains the same object, takes over the new paths; (3) the old directory is renamed
 for deletion. Everything below the log's new recovery point was synced before.
 
@@ -34,7 +34,8 @@ _UNSYNCED_PASSES_MAX = 50  # then the event loop copies more: the log grows too 
 
 
 class Moves:
-    """The moves of one broker, by (topic id, partition). `bytes_per_second` says how fast each may copy."""
+    """The moves of one broker, by (topic id, partition). `bytes_per_second` returns the limit of the rate at which each
+    move copies."""
 
     def __init__(self, logs: LogDirectories, bytes_per_second: Callable[[], int]) -> None:
         self.futures: dict[LogKey, FutureLog] = {}
@@ -43,8 +44,8 @@ class Moves:
         self._targets: dict[LogKey, str] = {}
 
     def wish(self, key: LogKey, target: str) -> bool:
-        """Notes that a log is to move to log directory `target`, and returns whether `run` has to be called for that.
-        If the log is there already, a move to another log directory ends."""
+        """Notes that a log is to move to log directory `target`, and returns whether the caller has to call `run` for
+        it. If the log lies in `target` already, a move of it to another log directory is given up."""
         at_work = key in self._targets
         if self._logs.directory_of(self._logs.logs[key]) == target:
             target = ""
@@ -63,8 +64,8 @@ class Moves:
             future.given_up.set()
 
     async def run(self, key: LogKey) -> None:
-        """Moves one log to the log directory that was wished last; returns when the log is there, or the move is given
-        up."""
+        """Moves one log to the log directory that was given to `wish` last; returns when the log is there, or the move
+        is given up."""
         while (target := self._targets.get(key)) is not None:
             log = self._logs.logs.get(key)
             if log is None:
@@ -109,7 +110,7 @@ class Moves:
 
     def _make_durable(self, checkpoints: list[OffsetFile], target: str) -> None:
         """Writes the logs' recovery points and start offsets, and syncs the directories' names. An error is only
-        logged, because the log directory will soon fail elsewhere, too."""
+        logged, because the next access to that log directory will report it, too."""
         try:
             self._logs.offset_files.write_all(checkpoints)
             self._logs.disk.fsync_directory(target)
@@ -117,7 +118,8 @@ class Moves:
             logger.error("a move to %s can't be made durable: %s", target, error)
 
     async def _catch_up(self, key: LogKey, future: FutureLog, target: str) -> bool:
-        """Copies until nothing is missing; False where the move is given up or the log is gone."""
+        """Copies until the copy lacks nothing, then returns True; False where the move is given up or the log is
+        gone."""
         begun = False
         unsynced = 0
         while self._logs.logs.get(key) is future.log and self._targets.get(key) == target:

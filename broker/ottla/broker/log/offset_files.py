@@ -1,10 +1,10 @@
 """The offset checkpoints of the log directories: recovery points, log starts, high watermarks, compacted offsets.
 
-Their lines name a partition by topic and index, as Kafka's do, and not by topic id. So a line that outlived its log
-would be applied, after a kill, to a new log of the same name: the new log's first records would count as deleted, and
-its unsynced records as synced. Before such a log is made, the files are therefore written without the line (Kafka
-writes them when a log is deleted), and an earlier rendering is never written over a later one. The line about a log
-that couldn't be opened stays: without it, deleted records would reappear once the log can be opened.
+The checkpoints' lines name a partition by topic and index, as Kafka's do, and not by topic id. So a line that outlived
+its log would be applied, after a kill, to a new log of the same name: the new log's first records would count as
+deleted, and its unsynced records as synced. Before a new log is created, the files are therefore written without the
+line (Kafka writes them when a log is deleted), and an earlier rendering is never written over a later one. The line
+about a log that couldn't be opened stays: without it, deleted records would reappear once the log can be opened.
 
 The event loop renders the files, and threads write them.
 """
@@ -29,7 +29,8 @@ _FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.
 
 
 class OffsetFile(NamedTuple):
-    """The content to be written to a checkpoint. `turn` is its number among all rendered ones."""
+    """The content to be written to a checkpoint. `turn` numbers the contents in the order in which they were
+    rendered."""
 
     path: str
     content: bytes
@@ -107,7 +108,7 @@ class OffsetFiles:
                 self._kept.setdefault(path, {})[partition] = offset
 
     def forget(self, directory: str, partition: tuple[str, int]) -> None:
-        """Ends `keep`, because the log was opened or is gone."""
+        """Undoes `keep` for a log that was opened or is gone."""
         for name in _FILES:
             self._kept.get(f"{directory}/{name}", {}).pop(partition, None)
 
@@ -124,7 +125,8 @@ class OffsetFiles:
             self._forget(file.path, lambda turn: turn < file.turn)
 
     def _forget(self, path: str, gone: Callable[[int], bool]) -> None:
-        """Forgets contents that aren't on the disk, and won't be."""
+        """Forgets the contents of a checkpoint whose turns `gone` accepts: they aren't on the disk, and won't be
+        written."""
         with self._lock:
             contents = self._on_disk[path]
             for turn in [turn for turn in contents if gone(turn)]:

@@ -1,7 +1,8 @@
-"""Opens the logs of a broker's log directories: all of them when it starts, and later those that lacked room.
+"""Opens the logs of a broker's log directories: all of them when it starts, and later those that it couldn't open on a
+full disk.
 
-A log that can't be opened although its disk works is offline alone. Source: Kafka's LogManager.loadLogs, for which an
-unforeseen error in one log ends the start of the broker.
+A log that can't be opened although its disk works goes offline alone, without the other logs of its directory. Source:
+Kafka's LogManager.loadLogs, for which an unforeseen error in one log ends the start of the broker.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class Opening:
         self._open_logs(found, config_of, threads)
 
     async def open_again(self, config_of: Callable[[str], LogConfig], tried: Callable[[UUID, int], None]) -> None:
-        """Opens logs that couldn't be opened on a full disk, where there is room now. `tried` is called for each, on
-        the event loop, whether it could be opened or not."""
+        """Opens the logs that couldn't be opened because the disk was full, as far as their log directories have room
+        now. Calls `tried` on the event loop for each such log, whether or not the log could be opened."""
         online, full, failed = self._held.online, self._homes.full, self._homes.failed
         await self._held.without_room.open_each(
             lambda key, home: key not in online and home.path not in full and home.path not in failed,
@@ -102,7 +103,7 @@ class Opening:
         held.bad.opened_or_gone(item.directory)
 
     def _survey(self, home: Home) -> list[FoundLog]:
-        """Reads the checkpoints and the marker, and finds the partitions."""
+        """Reads the checkpoints and the clean-stop marker of a log directory, and finds its partitions."""
         files = self._offset_files
         home.take_marker()
         home.recovery_points = files.read(home.path, names.RECOVERY_POINTS)
@@ -143,7 +144,8 @@ class Opening:
                     logger.info("opened %d of %d logs", done, len(found))
 
     def _not_opened(self, home: Home, item: FoundLog, error: OSError) -> None:
-        """Notes a log as offline: alone, unless its log directory has failed."""
+        """Notes a log as offline after `error`, and reports the error to its log directory unless only the log is
+        bad."""
         held = self._held
         held.lost[item.topic_id, item.partition] = error
         held.bad.not_opened(home, item)
@@ -156,7 +158,7 @@ class Opening:
         self._directory_failed(home.path, error)
 
     def _told(self, opened: Opened) -> Log:
-        """The opened log, after its losses are logged and kept for reports."""
+        """Returns the opened log, after it has logged the log's losses and added them to `cuts`."""
         log = opened.take_over()
         high_watermark = self.high_watermarks.get((log.topic, log.index), 0)
         opened.tell(high_watermark)

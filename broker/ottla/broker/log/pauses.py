@@ -1,6 +1,6 @@
-"""Pauses in a thread that has much work, because the event loop needs the interpreter, too.
+"""Pauses a thread that has much work, because the event loop needs the interpreter, too.
 
-A thread that is asked to give up the interpreter keeps it for 5 ms first, and for the whole of a call into C. So a
+A thread that is asked to give up the interpreter still keeps it for 5 ms, or until a call into C has returned. So a
 thread with much work divides it into pieces of half a millisecond, and sleeps between two pieces.
 """
 
@@ -17,7 +17,7 @@ _PIECES_AT_ONCE = 4  # so many are done without a pause: nearly always there are
 
 
 def with_pauses(pieces: Iterator[T]) -> Iterator[T]:
-    """The same pieces, with a pause before each but the first few. Blocks."""
+    """Yields the same pieces, and sleeps before each but the first few. Blocks."""
     for number, piece in enumerate(pieces):
         if number > _PIECES_AT_ONCE:
             time.sleep(_PAUSE_SECONDS)

@@ -1,12 +1,13 @@
 """A snapshot of the producers' state that is taken on the event loop and written in a thread.
 
-A roll needs the state as of that moment, but not its file at once: recovery can read the log from an older snapshot. So
-the roll keeps the state, which costs little (`Producers.freeze`), and the sync that follows the roll writes it.
-Otherwise the file of a hundred thousand producers would stop the event loop for a third of a second.
+A roll of the active segment needs the state as of that moment, but no file of it yet: recovery can read the log from an
+older snapshot. So the roll keeps the state, which costs little (`Producers.freeze`), and the sync that follows the roll
+writes it. Written by the roll, the file of a hundred thousand producers would stop the event loop for a third of a
+second.
 
 A truncation, a deletion or a move may come before the file is written. Then the snapshot is given up: from that moment
-on no file of its name appears, because the next recovery would believe a stale one. To give up a snapshot takes one
-rename's time at most.
+on no file of its name appears, because the next recovery would believe a stale one. To give up a snapshot takes as long
+as one rename at most.
 
 Source: Kafka's ProducerStateManager.takeSnapshot, whose sync is asynchronous, too (KAFKA-9393).
 """
@@ -27,7 +28,7 @@ _serial = count()
 
 
 class PendingSnapshot:
-    """The snapshot of `offset`. Owned by the event loop, except `write`."""
+    """The snapshot for `offset`, at which the log ended then. Owned by the event loop, except `write`."""
 
     __slots__ = (
         "_disk",
@@ -74,7 +75,7 @@ class PendingSnapshot:
             self._disk.remove(self._temporary)
 
     def give_up(self) -> bool:
-        """Ensures that no file appears from now on. Returns whether it was written already; then the caller is
+        """Ensures that no file appears from now on. Returns whether the file was written already; then the caller is
         responsible for it."""
         with self._renaming:
             self._given_up = True

@@ -5,8 +5,8 @@ Owned by the log, since it changes only with appends, truncation and replay. `ch
 
 A truncation takes the same time however many producers there are: it only notes the log's new end. Each producer's
 entry is set back when it is next used, by the batches kept in it. The result is the same as that of reading the log's
-headers, except for a producer whose kept batches are all dropped and that wrote earlier ones. Only the epoch of such a
-producer is known then. This is enough:
+headers, except for a producer whose kept batches are all dropped and that wrote earlier ones. Of such a producer only
+the epoch is known then. The epoch is enough:
 
 1. A producer has at most BATCHES_KNOWN batches in flight. So every batch that it wrote before the first of its
    BATCHES_KEPT batches was answered, and the producer doesn't send it again.
@@ -14,7 +14,8 @@ producer is known then. This is enough:
 3. The producer's next batch either has sequence 0 of this epoch or of a newer one, and is accepted. Or it follows a
    batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
 
-It isn't enough where markers were dropped, or where a snapshot of Kafka's has only one batch: then the log is read.
+The epoch isn't enough where transaction markers were dropped, or where a snapshot written by Kafka has only one batch
+of a producer: then the log is read.
 
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360).
 """
@@ -67,7 +68,7 @@ class ProducerEntry:
         self.transaction_start = -1
 
     def copy(self, version: int) -> ProducerEntry:
-        """A copy for another version."""
+        """A copy of the entry, for another version of `Producers`."""
         made = ProducerEntry(self.epoch, version)
         made.batches, made.wrote_more, made.last_timestamp = self.batches, self.wrote_more, self.last_timestamp
         made.coordinator_epoch, made.transaction_start = self.coordinator_epoch, self.transaction_start
@@ -83,7 +84,7 @@ class ProducerEntry:
 
 
 class _Cut(NamedTuple):
-    """A truncation to `end_offset`. It concerns the entries of versions before `version`."""
+    """A truncation to `end_offset`. It concerns entries whose version is less than `version`."""
 
     version: int
     end_offset: int
@@ -93,8 +94,8 @@ _version_of = itemgetter(0)
 
 
 def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
-    """The entry, set back by the later ones of `cuts`: a new entry if they concern it, None where its producer had
-    written nothing yet."""
+    """The entry, set back by those of `cuts` that came after its version: a new entry if they drop batches of it, None
+    if its producer had written nothing before these batches."""
     at = bisect_right(cuts, entry.version, key=_version_of)
     if at == len(cuts):
         return entry
@@ -112,7 +113,7 @@ def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
 
 
 class FrozenProducers:
-    """The state at one moment, which never changes. May be read in any thread."""
+    """The producers' state at one moment, which never changes. May be read in any thread."""
 
     __slots__ = ("_cuts", "_entries")
 
@@ -121,7 +122,7 @@ class FrozenProducers:
         self._cuts = cuts
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """(producer id, entry) of each."""
+        """(producer id, entry) of each producer."""
         for producer_id, entry in self._entries.items():
             if (now := _as_of(entry, self._cuts)) is not None:
                 yield producer_id, now
@@ -149,18 +150,19 @@ class Producers:
         return len(self._entries)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """(producer id, entry) of each."""
+        """(producer id, entry) of each producer."""
         return FrozenProducers(self._entries, self._cuts).items()
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """A producer's entry."""
+        """A producer's entry; None where the partition has none of it."""
         entry = self._entries.get(producer_id)
         if entry is not None and entry.version < self._cut_version:
             return _as_of(entry, self._cuts)
         return entry
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """Checks whether a client's batch may be appended: None if so, the first one's offsets for a repeated batch.
+        """Checks whether a client's batch may be appended: returns None if it may, and for a repeated batch the offsets
+        of the first append.
 
         Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
         """
@@ -248,9 +250,9 @@ class Producers:
         )
 
     def expire(self, now_ms: int, expiration_ms: int, among: Iterable[int] | None = None) -> int:
-        """Forgets producers (of `among`, or all) that wrote nothing for `expiration_ms` and have no open transaction,
-        and producers that wrote only truncated batches. Returns how many. The entries of the others are set back by all
-        truncations so far."""
+        """Forgets producers (of `among`, or all) that have written nothing for `expiration_ms` and have no open
+        transaction, and producers that wrote only truncated batches. Returns how many it has forgotten. The entries of
+        the others are set back by all truncations so far."""
         entries, cut_version = self._entries, self._cut_version
         before = len(entries)
         for producer_id in list(entries) if among is None else among:
@@ -267,8 +269,8 @@ class Producers:
 
     def expire_in_steps(self, now_ms: int, expiration_ms: int, count_max: int) -> Iterator[None]:
         """As `expire`, with `count_max` producers in each step; yields between two steps, where the state may change.
-        After the last step, the truncations from before the first one are forgotten: every entry was set back by
-        them."""
+        After the last step, the truncations from before the first step are forgotten, because every entry has been set
+        back by them."""
         version = self._version
         ids = list(self._entries)
         for start in range(0, len(ids), count_max):

@@ -3,15 +3,16 @@
 After a clean stop, only the last index interval of the active segment is scanned, unless indexes or leader epochs are
 missing or damaged. After an unclean stop, every segment from the recovery point on is read: each batch must be whole,
 of magic 2, with a valid CRC and ascending offsets. The log ends before the first batch that isn't, and later segments
-are dropped. Indexes, leader epochs and producers are rebuilt on the way. A second recovery changes nothing. A log can
-be opened and read even if the disk is full.
+are dropped. Indexes, leader epochs and producers are rebuilt on the way. A second recovery of the same log changes
+nothing. A log can be opened and read even if the disk is full.
 
 Segments are adjacent: each begins at the offset where the one before ends (`Log.roll` and compaction ensure this). If a
 segment above the recovery point and the compacted part begins later, a loss of power took the end of the one before:
 the log ends there, too.
 
-Interrupted work is finished first. `.swap` files come from a complete compaction, and get their final names. `.cleaned`
-files come from an incomplete one, and are removed, as `.deleted` files are. Source: Kafka's LogLoader.
+A compaction or deletion that was interrupted is finished first. `.swap` files come from a complete compaction, and get
+their final names. `.cleaned` files come from an incomplete one, and are removed, as `.deleted` files are. Source:
+Kafka's LogLoader.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class BadLog(OSError):
-    """A log can't be opened because of its files' content or a fault of ours, although its disk works."""
+    """A log can't be opened because of its files' content or a bug in Ottla, although its disk works."""
 
 
 class Damage(NamedTuple):
@@ -64,13 +65,14 @@ class Opened(NamedTuple):
     shortened: Segment | None
 
     def take_over(self) -> Log:
-        """The log. Its owner calls this on the event loop, because recovery may have run in a thread."""
+        """Returns the log to its new owner. Called on the event loop, because recovery may have run in a thread."""
         if self.shortened is not None:
             self.log.was_cut(self.shortened)
         return self.log
 
     def tell(self, high_watermark: int) -> None:
-        """Writes to the broker's log what was lost; `high_watermark` is the one that was checkpointed last."""
+        """Writes to the broker's log what was lost; `high_watermark` is the log's high watermark that was checkpointed
+        last."""
         damage = self.damage
         if damage is not None:
             logger.warning(
@@ -84,7 +86,8 @@ class Opened(NamedTuple):
             )  # fmt: skip
 
     def cut(self, high_watermark: int) -> Cut | None:
-        """The loss, None where nothing was lost; see `tell`."""
+        """What the log lost, for the broker's reports; None where nothing was lost. `high_watermark` is as in
+        `tell`."""
         log, damage = self.log, self.damage
         missing = max(high_watermark - log.log_end_offset, 0)
         if damage is None:
@@ -108,9 +111,8 @@ def open_log(
 ) -> Opened:
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
-    `clean` tells that the last stop was a clean one. The offsets come from the checkpoints. Blocks; may run in any
-    thread.
-    Raises BadLog, and any other OSError of the disk's.
+    `clean` tells that the last stop was a clean one. The three offsets come from the checkpoints. Blocks; may run in
+    any thread. Raises BadLog, and any other OSError of the disk's.
     """
     told = recovery_point, log_start_offset, compacted_to
     try:
@@ -125,7 +127,7 @@ def open_log(
 
 
 class _Opening:
-    """The state of one `open_log`."""
+    """The state of one call of `open_log`."""
 
     def __init__(
         self,
@@ -211,8 +213,8 @@ class _Opening:
             return LeaderEpochs(self.disk, self.directory)
 
     def _load_segments(self, files: dict[str, Entry]) -> list[int]:
-        """Fills `segments` and `snapshots`. Returns the positions of segments whose indexes are missing or can't be
-        right."""
+        """Fills `segments` and `snapshots`. Returns the positions of segments whose indexes are missing or
+        implausible."""
         by_offset: dict[int, dict[str, Entry]] = {}
         for name, entry in files.items():
             parsed = names.parse_offset_name(name)
@@ -268,14 +270,14 @@ class _Opening:
         return last.offset > segment.base_offset and 0 <= last.position < segment.size
 
     def _has_several_batches(self, segment: Segment) -> bool:
-        """Whether an index without entries is wrong for a segment of this size: it is right for a single large
-        batch."""
+        """Whether the segment, whose offset index is empty, has so many bytes behind its first batch that entries are
+        missing. (For a single large batch, an empty index is right.)"""
         header = segment.header_at(0)
         return header is None or segment.size - header.size > 2 * self.config.index_interval_bytes
 
     def _first_unsynced(self) -> int:
-        """The position of the segment with the recovery point, or of the last one: its indexes needn't be complete on
-        the disk."""
+        """The position of the segment with the recovery point, or of the last one: the indexes from that segment on may
+        be incomplete on the disk."""
         at = len(self.segments) - 1
         while at > 0 and self.segments[at].base_offset > self.recovery_point:
             at -= 1
@@ -303,8 +305,9 @@ class _Opening:
         )
 
     def _recover_from(self, first: int, now_ms: int, synced: int) -> int:
-        """Recovers the segments from `first` on; a gap before a segment that begins at or below `synced` isn't damage,
-        because the segment before was synced whole. Returns the offset up to which the producers are known then."""
+        """Recovers the segments from `first` on. A gap before a segment that begins at or below `synced` isn't damage,
+        because the segment before the gap was synced whole. Returns the offset up to which the producers' state is
+        known then."""
         base = self.segments[first].base_offset
         replay_producers(self.producers, self.segments[:first], self._restore(now_ms), base)
         known_starts = self.epochs.forget_from(base)
@@ -329,7 +332,8 @@ class _Opening:
         return next_offset
 
     def _end_with(self, at: int, size: int, end: int, reason: str) -> None:
-        """Ends the log with the segment `at`, which had `size` bytes: drops its invalid end and all later segments."""
+        """Ends the log with the segment `at`, which had `size` bytes: drops the invalid end of that segment, and all
+        later segments."""
         segment = self.segments[at]
         dropped = self.segments[at + 1 :]
         del self.segments[at + 1 :]
@@ -360,9 +364,9 @@ class _Opening:
             self.disk.remove(f"{self.directory}/{names.offset_name(segment.base_offset, suffix)}")
 
     def _drop_hollow(self) -> None:
-        """Removes empty segments that begin among the offsets of the segment before. A failed roll began such a
-        segment, or it was cut to nothing; it would hide these offsets. Its snapshot is removed, too, because it is of
-        another offset than its name says."""
+        """Removes an empty segment whose base offset is among the offsets of the segment before: reads of the offsets
+        from there on would find nothing. Such a segment was begun by a roll that failed, or was cut to nothing. Its
+        producer snapshot is removed, too, because it wasn't taken at the offset that its name says."""
         for at in range(len(self.segments) - 1, 0, -1):
             segment = self.segments[at]
             if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:
@@ -373,8 +377,8 @@ class _Opening:
                     self._drop_snapshot(segment.base_offset)
 
     def _end_offset(self) -> int:
-        """The log's end offset. Prepares the active segment for appends; begins a first segment where there is none, or
-        where all lie below the log start offset."""
+        """The log's end offset. Prepares the active segment for appends; creates a first segment where there is none,
+        or where the log ends below the log start offset."""
         if self.segments:
             end = self.segments[-1].resume()
             if end >= self.log_start_offset:
@@ -401,10 +405,11 @@ class _Opening:
 
 
 def _resumable(segment: Segment) -> bool:
-    """Whether the last entry of the offset index points to a batch, from which on the log's end is searched.
+    """Whether the last entry of the offset index points to a batch, so that the search for the log's end can begin
+    there.
 
-    In a directory of Kafka's, an entry may have the last offset of several batches and the position of the first of
-    them. There may also be batches of an older magic, whose headers differ.
+    In a directory that Kafka wrote, an entry may have the last offset of several batches and the position of the first
+    of them. There may also be batches of an older magic, whose headers differ.
     """
     if not segment.size or not len(segment.offsets):
         return True
@@ -418,6 +423,7 @@ def _resumable(segment: Segment) -> bool:
 
 
 def _is_hole(end: int, base_offset: int) -> bool:
-    """Whether offsets are missing between segments. A leap that indexes couldn't express isn't a hole: `Log` rolled a
-    segment there. It measures the leap up to the last offset appended then, which is somewhat beyond `base_offset`."""
+    """Whether offsets are missing between a segment that ends at `end` and the next one. A leap too wide for the
+    relative offsets of indexes isn't a hole: `Log` began the next segment beyond it. `Log` measures the leap up to the
+    last offset of the batches to append, which is somewhat beyond `base_offset`; hence half of the limit here."""
     return 0 < base_offset - end <= MAX_RELATIVE_OFFSET // 2

@@ -1,4 +1,5 @@
-"""Rebuilds the producers' state: from a snapshot beside the segments, then from the headers of the batches after it.
+"""Rebuilds the producers' state: from a snapshot beside the segments, then from the headers of the batches after that
+snapshot.
 
 Blocks. Source: Kafka's ProducerStateManager and UnifiedLog.rebuildProducerState.
 """
@@ -18,7 +19,7 @@ from .segment import Segment
 
 
 def write_snapshot(disk: Disk, directory: str, offset: int, producers: Producers) -> None:
-    """Writes the producers' state as of `offset` to its file."""
+    """Writes the producers' state as of `offset` to the snapshot file of that offset."""
     path = f"{directory}/{names.offset_name(offset, names.PRODUCER_SNAPSHOT)}"
     disk.write_atomically(path, producers.snapshot(), fsync=False)
 
@@ -33,9 +34,9 @@ def producers_at(
     now_ms: int,
     expiration_ms: int,
 ) -> Producers:
-    """The producers as they were when the log ended at `end`. `now` are its present producers, which are set back and
-    returned if possible; otherwise new ones are read from a snapshot and the log. Damaged ones of `snapshots` are
-    removed from the disk and from the list."""
+    """The producers as they were when the log ended at `end`. The parameter `now` is the log's present `Producers`: it
+    is set back and returned if possible; otherwise a new `Producers` is built from a snapshot and the log. Damaged
+    snapshots are removed from the disk and from the list `snapshots`."""
     if now.truncate_to(end):
         return now  # reading a segment's headers would take seconds, or minutes
     producers = Producers()
@@ -51,7 +52,7 @@ def restore_snapshot(
     disk: Disk, directory: str, snapshots: list[int], producers: Producers, now_ms: int, expiration_ms: int
 ) -> int:
     """Loads the newest readable snapshot, and returns the offset to replay from. Damaged or missing snapshots are
-    removed from the disk and from the list."""
+    removed from the disk and from the list `snapshots`."""
     while snapshots:
         path = f"{directory}/{names.offset_name(snapshots[-1], names.PRODUCER_SNAPSHOT)}"
         try:
@@ -64,7 +65,7 @@ def restore_snapshot(
 
 
 def replay_producers(producers: Producers, segments: Sequence[Segment], start: int, end: int) -> None:
-    """Notes the batches from `start` to `end`, by their headers."""
+    """Adds to the producers' state the batches from `start` to `end`, by their headers."""
     for at, segment in enumerate(segments):
         if at + 1 < len(segments) and segments[at + 1].base_offset <= start:
             continue
@@ -85,8 +86,8 @@ def replay_producers(producers: Producers, segments: Sequence[Segment], start: i
 
 
 def note_batch(producers: Producers, batch: Buffer, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
-    """Notes a batch of a producer: its records, or the marker in it. `last_offset` and `max_timestamp` (in ms) are
-    those under which the batch is in the log."""
+    """Adds a batch to the state of its producer: its records, or the transaction marker in it. `last_offset` and
+    `max_timestamp` (in ms) are those of the batch in the log."""
     if header.attributes & CONTROL:
         note_marker(producers, batch, header)
     else:
@@ -94,7 +95,8 @@ def note_batch(producers: Producers, batch: Buffer, header: BatchHeader, last_of
 
 
 def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> None:
-    """Notes the commit or abort marker in a control batch. A batch that compaction emptied has none."""
+    """Ends a producer's transaction by the commit or abort marker in a control batch. A batch that compaction emptied
+    has no marker."""
     for record in records(batch):
         value = record.value or b""
         coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1

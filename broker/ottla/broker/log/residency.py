@@ -1,17 +1,19 @@
 """Finds out which bytes of a file are in the page cache, without waiting for the disk.
 
-The rule it protects: the event loop reads only bytes that are in memory. Linux has three ways to ask, none of which is
-enough alone (measured on Linux 6.18, for a megabyte):
+The rule that this protects: the event loop reads only bytes that are in memory. Linux has three ways to ask whether
+bytes are in memory, none of which is enough alone (measured on Linux 6.18, for a megabyte):
 
 - `cachestat` (Linux 6.5): 0.6 µs. It also counts pages that a read in progress has only just requested, and on a disk
-  that doesn't answer, these pages never arrive. So it isn't asked about bytes that may be on their way (`Coming`).
-- `mincore`, on a mapping made for the question: 23 µs. It counts only pages whose content is in memory. It answers
-  truthfully only to a process that may write the file, as a broker may write its logs.
+  that doesn't answer, these pages never arrive. So `cachestat` isn't used for bytes that may be on their way
+  (`Coming`).
+- `mincore`, on a memory mapping that is created for this one call: 23 µs. It counts only pages whose content is in
+  memory. It answers truthfully only to a process that may write the file, as a broker may write its logs.
 - `preadv2` with RWF_NOWAIT: costs as much as a read. It is used for bytes that are going to be read anyway.
 
-The cost of `cachestat` grows with the number of the page cache's pieces: 1 µs for a megabyte written at once, 18 µs for
-a megabyte written 1000 bytes at a time, which is a tenth of the time it takes to send it. So the kernel isn't asked
-twice about the same bytes within a moment (`Lately`), nor about bytes that this process has just written.
+The cost of `cachestat` grows with the number of the page cache's pieces: 1 µs for a megabyte that was written in one
+call, 18 µs for a megabyte that was written 1000 bytes at a time. The latter is a tenth of the time that it takes to
+send a megabyte. So the kernel isn't asked twice about the same bytes within a moment (`Lately`), nor about bytes that
+this process has just written.
 
 Where none of the three is available (on another operating system, on a file system without RWF_NOWAIT, such as tmpfs),
 everything counts as being in memory, and a read waits for the disk.
@@ -38,10 +40,11 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class Lately:
-    """The stretch of a file that was in memory a moment ago, because this process wrote it or found it there.
+    """The stretch of a file that was in memory a moment ago, because this process wrote that stretch or found it in
+    memory.
 
     A moment is so short that pages aren't evicted within it unless memory is very scarce. It is so long that consumers
-    which follow a producer cause hardly any questions. Any thread may call this.
+    which follow a producer hardly ever make the broker ask the kernel. The methods may be called in any thread.
     """
 
     __slots__ = ("_stretch",)
@@ -50,13 +53,13 @@ class Lately:
         self._stretch = 0, 0, 0.0  # start, end, until when; one object, so that no thread sees half of a change
 
     def holds(self, size: int, position: int) -> bool:
-        """Whether all of these bytes were in memory a moment ago."""
+        """Whether all of the `size` bytes at `position` were in memory a moment ago."""
         start, end, until = self._stretch
         return start <= position and position + size <= end and time.monotonic() < until
 
     def found(self, size: int, position: int) -> None:
-        """Notes that these bytes are in memory now. If they touch the known stretch, both together count until the
-        older one expires."""
+        """Notes that the `size` bytes at `position` are in memory now. If they touch the known stretch, the two are
+        joined, and the whole expires when the known stretch would have expired."""
         if not size:
             return
         start, end, until = self._stretch
@@ -73,9 +76,9 @@ class Lately:
 
 class Coming:
     """The stretch of a file that may be on its way from the disk: the bytes requested lately, and those that the kernel
-    reads ahead. Threads request bytes, and the event loop finds that they have arrived.
+    reads ahead. Threads request bytes, and the event loop finds out when they have arrived.
 
-    Reads by other processes, such as compaction or a tool, aren't known.
+    Reads by other processes, such as compaction or a tool, aren't noticed.
     """
 
     __slots__ = ("_end", "_lock", "_start")
@@ -85,7 +88,7 @@ class Coming:
         self._lock = threading.Lock()
 
     def asked(self, size: int, position: int) -> None:
-        """Notes that these bytes, and some behind them, may be on their way."""
+        """Notes that the `size` bytes at `position`, and some behind them, may be on their way."""
         end = position + size + READ_AHEAD_BYTES
         with self._lock:
             if self._start < self._end:
@@ -93,13 +96,13 @@ class Coming:
             self._start, self._end = position, end
 
     def came(self, size: int, position: int) -> None:
-        """Notes that these bytes are in memory."""
+        """Notes that the `size` bytes at `position` are in memory."""
         with self._lock:
             if position <= self._start < position + size:
                 self._start = position + size
 
     def holds(self, size: int, position: int) -> bool:
-        """Whether some of these bytes may be on their way."""
+        """Whether some of the `size` bytes at `position` may be on their way."""
         with self._lock:
             return position < self._end and self._start < min(position + size, self._end)
 
@@ -113,7 +116,8 @@ class _Statistics(ctypes.Structure):
 
 
 class PageCache:
-    """The operating system's page cache. `counts` and `tells` say whether `cachestat` and `mincore` are available."""
+    """The operating system's page cache. `counts` says whether `cachestat` is available, and `tells` whether `mincore`
+    is."""
 
     def __init__(self) -> None:
         self.counts = self.tells = sys.platform == "linux"
@@ -130,8 +134,8 @@ class PageCache:
             self._munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def has_all(self, descriptor: int, size: int, position: int) -> bool:
-        """Whether each page of these bytes is in the page cache, or requested by a read in progress. False also where
-        the kernel can't say."""
+        """Whether each page of the `size` bytes at `position` is in the page cache, or requested by a read in progress.
+        False also where the kernel can't say."""
         if not self.counts:
             return False
         statistics = _Statistics()
@@ -143,7 +147,7 @@ class PageCache:
         return bool(statistics.cached == (position + size - 1) // _PAGE - position // _PAGE + 1)
 
     def prefix(self, descriptor: int, size: int, position: int) -> int:
-        """How many of these bytes are in memory before the first one that isn't."""
+        """How many of the `size` bytes at `position` are in memory, counted up to the first byte that isn't."""
         if not self.tells:
             return size
         skipped = position % _PAGE

@@ -1,7 +1,8 @@
 """Decides how much of a stretch of a log file can be sent without waiting for the disk.
 
-Asks the file, and reads a little of it; has no state. The rule it protects: an answer that contains a stretch isn't
-stopped in the middle of it by a disk that doesn't answer, because everything behind the stretch would wait, too.
+Asks the file which bytes are in memory, and reads a little of it; has no state. The rule that this protects: a disk
+that doesn't answer never stops a response in the middle of a stretch, because everything behind the stretch on the
+connection would wait, too.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ WAIT = -1
 
 
 def resident(found: list[FileRange], small_bytes: int) -> tuple[Sequence[Part], int]:
-    """The part in memory of the range (one or none) that a log's read `found`, and its size in bytes; its first batch
-    is whole. A range of at most `small_bytes` is read, because that costs as much as asking whether it is in memory.
-    With WAIT for `small_bytes` the range is returned as it is, and reading it may wait for the disk.
+    """`found` is the result of a log's read: one range or none. Returns the part of the range that is in memory, with
+    its first batch whole, and the part's size in bytes. A range of at most `small_bytes` is returned as bytes, because
+    to read them costs as much as to ask whether they are in memory. With WAIT for `small_bytes`, the range is returned
+    as it is, and sending it may wait for the disk.
 
-    Raises BlockingIOError where some of the first READ_AHEAD_BYTES aren't in memory. A thread then reads that many at
-    once: otherwise clients would fetch the small pieces that the kernel has read so far. Raises DamagedSegment where
-    the file ends before the range does.
+    Raises BlockingIOError where some of the first READ_AHEAD_BYTES aren't in memory. The caller then has a thread read
+    that many bytes: otherwise clients would get only the small pieces that the kernel has read so far. Raises
+    DamagedSegment where the file ends before the range does.
     """
     if not found:
         return found, 0

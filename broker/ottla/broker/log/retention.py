@@ -15,7 +15,7 @@ from .config import LogConfig
 
 class Segment(Protocol):
     """A segment, as far as retention looks at it. `age_stamp`, its greatest timestamp in ms, may have to be read from
-    the disk, so it is asked for only where it decides."""
+    the disk; it is read only where the decision depends on it."""
 
     @property
     def base_offset(self) -> int: ...
@@ -34,8 +34,8 @@ def deletable(
     log_start_offset: int,
     count_max: int | None = None,
 ) -> tuple[int, str]:
-    """(how many segments from the front may be deleted, at most `count_max`, and why). An empty last segment always
-    stays."""
+    """How many of the oldest segments may be deleted, at most `count_max`, and for which reason. An empty last segment
+    always stays."""
     candidates: list[tuple[Segment, int]] = []  # with the base offset of the next one
     for at, segment in enumerate(islice(segments, count_max)):
         last = at + 1 == len(segments)

@@ -1,7 +1,8 @@
 """One segment: a log file, its two indexes, and its greatest timestamp.
 
-A segment is searched by offset, and answers with positions in its file: `sendfile` sends the payload. No file is opened
-before it is needed, because a broker has tens of thousands of segments; `OpenFiles` bounds how many stay open.
+A segment is searched by offset, and the result is a position in its file: `sendfile` sends the batches from the file.
+No file is opened before it is needed, because a broker has tens of thousands of segments; `OpenFiles` bounds how many
+stay open.
 
 Source: Kafka's LogSegment (KIP-33 for the timestamps).
 """
@@ -50,11 +51,11 @@ class FoundRecord(NamedTuple):
 
 
 class DamagedSegment(OSError):
-    """A segment's file has something else than batches, although the disk works."""
+    """A segment's file contains something that isn't a batch, although the disk works."""
 
 
 def files_to_keep_open() -> int:
-    """How many segments may be open in this process: each may hold three descriptors."""
+    """How many segments may stay open in this process: each may hold three file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(min(soft // 8, _OPEN_FILES_MAX), 16)
 
@@ -71,7 +72,8 @@ class OpenFiles:
         self.changing = threading.Lock()  # guards the open file and the path of each segment
 
     def opened(self, segment: Segment) -> None:
-        """Notes an opened segment. Beyond the limit, closes one that wasn't used since it was last looked at."""
+        """Notes an opened segment. Beyond the limit, closes a segment that hasn't been used since this method last
+        examined it."""
         with self._lock:
             self._open.append(segment)
             while len(self._open) > self.limit:
@@ -84,7 +86,8 @@ class OpenFiles:
 
 
 class Segment:
-    """The batches from `base_offset` on, in one file. `size` is its end; bytes behind it don't count."""
+    """The batches from `base_offset` on, in one file. `size` is where the batches end in the file; bytes behind that
+    position don't count."""
 
     __slots__ = (
         "_file",
@@ -162,13 +165,13 @@ class Segment:
         return file
 
     def begin(self) -> None:
-        """Creates the files, empty."""
+        """Creates the segment's files, empty."""
         self._open(create=True).truncate(0)
         self.offsets.clear()
         self.times.clear()
 
     def erase(self) -> None:
-        """Removes the files, as far as possible."""
+        """Removes the segment's files, as far as possible."""
         self.let_go()
         for path in (self._path, self.offsets.path, self.times.path):
             with contextlib.suppress(OSError):
@@ -184,18 +187,18 @@ class Segment:
         return file
 
     def let_go(self) -> None:
-        """Closes the files unless they are in use elsewhere; they reopen by themselves."""
+        """Closes the files, except those that a reader still holds; the next access opens them again."""
         self._file = None
         self.offsets.let_go()
         self.times.let_go()
 
     def moved(self, directory: str) -> None:
-        """The files lie in `directory` now."""
+        """Notes that the files lie in `directory` now."""
         self._renamed(f"{directory}/{self.base_offset:020d}", "")
 
     def doomed(self) -> None:
-        """Notes that the files were renamed for deletion: threads that still read find them under the new names, and no
-        other files."""
+        """Notes that the files were renamed for deletion: threads that still read find these files under the new names,
+        and never other files under the old names."""
         self._renamed(self._path.removesuffix(names.LOG), names.DELETED)
 
     def _renamed(self, stem: str, suffix: str) -> None:
@@ -221,8 +224,8 @@ class Segment:
             raise
 
     def appended(self, last_offset: int, position: int, size: int, max_timestamp: int, config: LogConfig) -> None:
-        """Notes a batch of `size` bytes that was written at `position`, the segment's end; indexes it if more than an
-        index interval was written since the last entry."""
+        """Notes a batch of `size` bytes that was written at `position`, the segment's end; adds index entries for it if
+        more than an index interval was written since the last entry."""
         if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._offset_of_max = last_offset
@@ -240,16 +243,16 @@ class Segment:
 
     @property
     def age_stamp(self) -> int:
-        """The greatest timestamp in ms; the time of the file's last change where its records have none."""
+        """The greatest timestamp in ms; the time of the file's last change where its records have no timestamps."""
         timestamp = self.largest().timestamp
         return timestamp if timestamp >= 0 else self.modified_ms
 
     def has_room_for(self, last_offset: int) -> bool:
-        """Whether indexes can express `last_offset`."""
+        """Whether the indexes can express `last_offset` relative to the base offset."""
         return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def seal(self) -> None:
-        """Completes the indexes; nothing is appended any more."""
+        """Completes the indexes, because nothing is appended to this segment any more."""
         self.times.append(*self.largest())
         self.offsets.seal()
         self.times.seal()
@@ -260,13 +263,13 @@ class Segment:
         self.times.write_out()
 
     def files(self) -> list[File]:
-        """The open files, for a sync. They stay open, so that a deletion meanwhile doesn't matter."""
+        """The open files, for a sync. A deletion meanwhile doesn't matter, because open files can still be synced."""
         return [self._file or self.disk.open(self._path), self.offsets.file(create=True), self.times.file(create=True)]
 
     def cut_for(self, offset: int) -> tuple[int, int]:
-        """What `cut` needs to drop every batch with `offset` or later offsets: the position, and the offset at which
-        the log ends then. This is `offset`, or the base offset of a batch that contains it. Opens the files that will
-        be cut."""
+        """The arguments with which `cut` drops every batch that has `offset` or later offsets: the position, and the
+        offset at which the log ends then. That end is `offset`, or the base offset of a batch that contains `offset`.
+        Opens the files that will be cut."""
         self.offsets.file(create=True)
         self.times.file(create=True)
         position = self.position_of(offset)
@@ -285,8 +288,8 @@ class Segment:
         self.resume()
 
     def resume(self) -> int:
-        """Prepares for appends after opening or cutting. Reads the batches from the last index entry on for the
-        greatest timestamp, the bytes since that entry, and the end offset, which it returns."""
+        """Prepares for appends after opening or cutting. Reads the batches from the last index entry on to find the
+        greatest timestamp, the bytes since that entry, and the end offset. Returns the end offset."""
         end = self.base_offset
         start = self.offsets.last().position if len(self.offsets) else 0
         self._max_timestamp, self._offset_of_max = self.times.last()
@@ -305,14 +308,15 @@ class Segment:
     # ---- reading
 
     def header_at(self, position: int, wait: bool = True) -> BatchHeader | None:
-        """The header of the batch at `position`; None at the end. `wait` is as in `position_of`."""
+        """The header of the batch at `position`; None at the segment's end. `wait` is as in `position_of`."""
         if position + HEADER_SIZE > self.size:
             return None
         read = self.file.pread if wait else self.opened.pread_cached
         return read_header(read(HEADER_SIZE, position))
 
     def headers(self, position: int = 0, stop: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the whole batches from `position` on, up to `stop` (default: the present end)."""
+        """(position, header) of the whole batches from `position` on, up to `stop` (default: the segment's present
+        end)."""
         end = self.size if stop is None else stop
         while position + HEADER_SIZE <= end:
             chunk = self.file.pread(min(_SCAN_SIZE, end - position), position)
@@ -328,7 +332,7 @@ class Segment:
             position += at
 
     def batches(self, size: int | None = None) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """(position, header, bytes) of each batch in the first `size` bytes of the file (default: the segment's).
+        """(position, header, bytes) of each batch in the first `size` bytes of the file (default: the segment's size).
 
         Raises ValueError at a batch that isn't whole.
         """
@@ -354,7 +358,7 @@ class Segment:
 
     def position_of(self, offset: int, wait: bool = True) -> int | None:
         """The position of the first batch that ends at or after `offset`; None where the segment has none. Without
-        `wait`, raises BlockingIOError where it would have to wait for the disk."""
+        `wait`, raises BlockingIOError where the search would have to wait for the disk."""
         if offset <= self.base_offset:
             return 0 if self.size else None
         position = self.offsets.floor(offset, wait).position
@@ -380,9 +384,9 @@ class Segment:
         return None
 
     def read_end(self, start: int, max_bytes: int, minimum_one: bool, wait: bool) -> int:
-        """The position where a read of `max_bytes` from the batch at position `start` ends: inside a batch, unless that
-        is the first one. With `minimum_one`, the first batch is whole whatever its size. `wait` is as in
-        `position_of`."""
+        """The position where a read of `max_bytes` from the batch at position `start` ends. This may be inside a batch,
+        but not inside the first one. With `minimum_one`, the first batch is read whole whatever its size; otherwise a
+        first batch of more than `max_bytes` isn't read. `wait` is as in `position_of`."""
         header = self.header_at(start, wait)
         if header is None:
             return start
@@ -391,9 +395,9 @@ class Segment:
         return start + header.size if minimum_one else start
 
     def read_ahead(self, offset: int, limit_offset: int, size: int) -> None:
-        """Brings into memory the bytes that are read to find `offset` and `limit_offset`, and from `offset` on `size`
-        bytes, or a whole batch where that is more. For a thread: the event loop may change the segment meanwhile, and
-        looks again afterwards."""
+        """Brings into memory the bytes that a search for `offset` and for `limit_offset` reads, and the `size` bytes
+        from `offset` on, or the first batch where it is larger. Runs in a thread: the event loop may change the segment
+        meanwhile, and therefore looks the positions up again afterwards."""
         start = self.position_of(offset)
         if start is not None:
             header = self.header_at(start)

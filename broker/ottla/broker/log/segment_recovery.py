@@ -1,4 +1,5 @@
-"""Recovers one segment: reads it whole, rebuilds all that is made of its batches, and finds where the valid ones end.
+"""Recovers one segment: reads it whole, rebuilds what is derived from its batches, and finds where the valid batches
+end.
 
 A batch is valid if it is whole, of magic 2, with the right CRC and ascending offsets. Source: Kafka's
 LogSegment.recover.
@@ -24,10 +25,12 @@ def recover_segment(
     producers: Producers,
     next_offset: int,
 ) -> tuple[int, str]:
-    """Reads a whole segment, rebuilds its indexes, and ends it behind the last valid batch; the file isn't cut yet.
+    """Reads a whole segment, rebuilds its indexes, and sets its end behind the last valid batch; the file isn't
+    truncated yet.
 
-    `next_offset` is the least offset that the segment may begin with, `known_starts` has the start offsets of epochs
-    from the checkpoint. Returns the offset after the last valid batch, and why the rest isn't valid (empty if it is).
+    `next_offset` is the least offset that the segment may begin with; `known_starts` has the start offsets of epochs
+    from the checkpoint. Returns the offset after the last valid batch, and why the bytes behind it aren't valid (empty
+    if there are none).
     """
     size = segment.size
     segment.offsets.clear()
@@ -61,7 +64,7 @@ def recover_segment(
 
 
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
-    """The fault of a whole batch; empty where it has none."""
+    """What makes a whole batch invalid; empty where it is valid."""
     if header.magic != MAGIC:
         return f"a batch of magic {header.magic}"
     if not crc_valid(batch, 0, header.size):

@@ -1,4 +1,4 @@
-"""Shortens a log: at its end, where its leader's log goes another way, and at its start, where its topic keeps no more.
+"""Shortens a log: at its end, where it diverges from its leader's log, and at its start, where retention ends.
 
 What depends on the dropped batches changes with them: epochs, producers, their snapshots, the recovery point. The
 functions here are steps of `Log`, on the event loop. Source: Kafka's UnifiedLog (truncateTo, truncateFullyAndStartAt,
@@ -47,7 +47,7 @@ def truncate_to(log: Log, offset: int) -> bool:
 
 
 def truncate_fully_and_start_at(log: Log, offset: int) -> None:
-    """Drops everything; the empty log begins at `offset`."""
+    """Drops all records; the empty log begins at `offset`."""
     segments = log.segments
     fresh = None if offset in segments.bases else segments.begin(offset)
     with all_or_unusable():
@@ -82,7 +82,7 @@ def delete_old_segments(
 
 
 def drop_snapshots(log: Log, unwanted: Callable[[int], bool]) -> None:
-    """Drops the producers' snapshots of these offsets."""
+    """Drops the producers' snapshots whose offsets `unwanted` accepts."""
     gone = log.producer_snapshots.forget(unwanted)
     files = (names.offset_name(offset, names.PRODUCER_SNAPSHOT) for offset in gone)
     log.services.doom(log.directory, files, log.config.file_delete_delay_ms)

@@ -1,7 +1,7 @@
 """The snapshots of a log's producers: those on the disk, and pending ones that the next sync writes.
 
-Owned by the event loop. A pending snapshot that is no longer wanted, or whose directory gets another name, is given up
-before anything else happens, so that no thread writes its file afterwards.
+Owned by the event loop. A pending snapshot is given up first of all when it is no longer wanted, or when its directory
+gets another name, so that no thread writes its file afterwards.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class Snapshots:
 
     @property
     def last(self) -> int:
-        """The greatest offset of a snapshot on the disk or pending; −1 where there is none."""
+        """The greatest offset of all snapshots, on the disk or pending; −1 where there is none."""
         return max(self.on_disk[-1] if self.on_disk else -1, *self._pending, -1)
 
     def write_later(self, disk: Disk, directory: str, offset: int, producers: Producers) -> None:
-        """Has the next sync write a snapshot of the present state, when the log ends at `offset`."""
+        """Freezes the producers' present state, while the log ends at `offset`, as a pending snapshot, which the next
+        sync writes."""
         if self.last >= offset:
             return
         if len(self._pending) == _PENDING_MAX:  # rolls are faster than the disk
@@ -43,7 +44,7 @@ class Snapshots:
         return [snapshot for snapshot in self._pending.values() if snapshot.offset <= end_offset]
 
     def synced(self, snapshots: Iterable[PendingSnapshot]) -> None:
-        """Notes that a sync with these snapshots has ended."""
+        """Notes that a sync has ended that was to write these snapshots."""
         for snapshot in snapshots:
             if snapshot.written and self._pending.get(snapshot.offset) is snapshot:
                 self._settle(snapshot.offset)
@@ -55,7 +56,8 @@ class Snapshots:
         self.give_up()
 
     def give_up(self, unwanted: Callable[[int], bool] = lambda _: True) -> None:
-        """Gives up the unwanted pending snapshots; one that has been written already counts as on the disk."""
+        """Gives up the unwanted pending snapshots. One whose file has been written already counts as on the disk from
+        now on."""
         for offset in [offset for offset in self._pending if unwanted(offset)]:
             self._settle(offset)
 
@@ -67,8 +69,8 @@ class Snapshots:
         return gone
 
     def moved(self) -> None:
-        """Notes that the log goes on in another directory, which lacks a pending snapshot that a sync has written to
-        the former one."""
+        """Notes that the log was moved to another directory. The copy lacks pending snapshots, even one that a sync has
+        just written to the former directory."""
         copied = list(self.on_disk)
         self.give_up()
         self.on_disk = copied

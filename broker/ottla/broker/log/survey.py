@@ -1,4 +1,5 @@
-"""Lists a log directory's content when a broker starts: partitions, and directories that were renamed earlier.
+"""Lists a log directory's content when a broker starts: partitions, and directories that were renamed for deletion or
+for a move.
 
 A partition's directory belongs to the topic id in its `partition.metadata`. A directory without a topic id is left
 alone, and remembered if it has records. No log is opened here, and nothing is changed. Source: Kafka's
@@ -32,7 +33,8 @@ class FoundLog(NamedTuple):
 
 
 class InterruptedMove(NamedTuple):
-    """An incomplete copy in the log directory `to`. Its topic id and partition are None where they can't be read."""
+    """A move between log directories that a stop interrupted: its incomplete copy lies in log directory `to`. Topic id
+    and partition are None where they can't be read."""
 
     topic_id: UUID | None
     partition: int | None
@@ -41,8 +43,8 @@ class InterruptedMove(NamedTuple):
 
 @dataclass(slots=True)
 class Survey:
-    """`unclaimed` has directories with records but without a topic id, by (topic, partition); `doomed` has directories
-    to be removed."""
+    """The content of a log directory: `logs` has the partitions to be opened; `unclaimed` has directories with records
+    but without a topic id, by (topic, partition); `doomed` has directories to be removed."""
 
     logs: list[FoundLog] = field(default_factory=list)
     unclaimed: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class Survey:
 
 
 def survey(disk: Disk, path: str) -> Survey:
-    """Looks through the log directory `path`. Raises OSError."""
+    """Lists the content of the log directory `path`. Raises OSError."""
     result = Survey()
     for entry in disk.list(path):
         directory = f"{path}/{entry.name}"

@@ -1,8 +1,9 @@
-"""Replaces segments by the one that compaction made of them, and finishes that after a stop.
+"""Replaces segments by the segment into which compaction merged them, and finishes a replacement that a stop
+interrupted.
 
-The order is such that a swap that a stop interrupts at any point can be finished or undone (`finish_interrupted`).
-First the new files get `.swap` names, the log file last, which says that the new segment is complete. Then the old
-segments are taken away. Then the new files get their final names, the log file last again.
+Wherever a stop interrupts the swap, the next start can finish or undo it (`finish_interrupted`), because of its order.
+First the new files get `.swap` names. The log file is renamed last: its new name says that the new segment is complete.
+Then the old segments are taken away. Then the new files get their final names, the log file last again.
 
 Source: Kafka's LocalLog.replaceSegments, and LogLoader for what a stop interrupted.
 """
@@ -21,10 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 def put_in_place(disk: Disk, stem: str, take_old_away: Callable[[], None]) -> None:
-    """Gives the `.cleaned` files of `stem`, which are synced, their final names. Blocks.
+    """Takes the old segments away by `take_old_away`, and gives the `.cleaned` files of `stem`, which are synced, their
+    final names. Blocks.
 
-    Raises OSError: EIO where a part was done, because only recovery helps then; the original error where nothing has
-    changed yet.
+    Raises OSError: EIO after a part of the changes, because only recovery helps then; the original error where nothing
+    has changed yet.
     """
     suffixes = [suffix for suffix in names.SEGMENT_SUFFIXES if disk.exists(f"{stem}{suffix}{names.CLEANED}")]
     for suffix in suffixes[:1]:
@@ -55,8 +57,8 @@ def finish_interrupted(disk: Disk, directory: str) -> dict[str, Entry]:
 
 
 def _finish_swap(disk: Disk, directory: str, files: dict[str, Entry], swaps: list[str]) -> None:
-    """Removes the segments that were compacted into a `.swap` segment, and gives its files their final names. The log
-    file is renamed last: as long as it has the old name, all of this is done again."""
+    """Removes the segments that were compacted into a `.swap` segment, and gives that segment's files their final
+    names. The log file is renamed last: until then, another start would repeat the whole procedure."""
     lowest, highest = 1 << 63, -1
     for name in swaps:
         parsed = names.parse_offset_name(name.removesuffix(names.SWAP))

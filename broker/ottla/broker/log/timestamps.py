@@ -27,17 +27,19 @@ class ReadLog(Protocol):
 
 
 def first_from(log: ReadLog, timestamp: int) -> FoundRecord | None:
-    """The first record, from the log's start on, whose timestamp is at least `timestamp`. Blocks. Raises OSError."""
+    """The first record, from the log start offset on, whose timestamp is at least `timestamp`. Blocks. Raises
+    OSError."""
     return _despite_changes(log, lambda: _first_from(list(log.segments), timestamp, log.log_start_offset))
 
 
 def first_of_greatest(log: ReadLog) -> FoundRecord | None:
-    """The first record, from the log's start on, with the greatest timestamp of all. Blocks. Raises OSError."""
+    """The first of the records with the greatest timestamp, from the log start offset on. Blocks. Raises OSError."""
     return _despite_changes(log, lambda: _first_of_greatest(list(log.segments), log.log_start_offset))
 
 
 def _despite_changes(log: ReadLog, look_up: Callable[[], FoundRecord | None]) -> FoundRecord | None:
-    """Repeats a look-up during which the log was truncated: neither its result nor its error counts."""
+    """Repeats a look-up during which the log was truncated: then neither the result nor an error of the look-up
+    counts."""
     for attempt in range(_TRIES_MAX):
         last = attempt + 1 == _TRIES_MAX
         generation = log.generation

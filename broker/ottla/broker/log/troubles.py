@@ -1,7 +1,7 @@
 """Errors of single logs in the duties of upkeep and compaction.
 
 An error of one log must not end the upkeep of the others, and a recurring error must not fill the broker's log. So an
-error is logged when it begins and when it changes, and counted each time, and the round goes on with the next log.
+error is logged when it begins and when it changes, and counted each time, and the duty goes on with the next log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Troubles:
-    """The errors of one broker's logs. `counts` are by duty, since the start."""
+    """The errors of one broker's logs. `counts` has the number of errors by duty, since the broker's start."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -33,6 +33,6 @@ class Troubles:
             )
 
     def over(self, duty: str, log: Log) -> None:
-        """Notes that a duty worked for a log."""
+        """Notes that a duty succeeded for a log."""
         if self._said and self._said.pop((log, duty), None) is not None:
             logger.info("%r: %s works again", log, duty)

@@ -2,7 +2,7 @@
 aborted ones. Reads a partition's directory, and changes nothing.
 
 Open transactions are in the newest producer snapshot (Kafka writes one at a clean stop), and aborted ones in the
-transaction indexes. Later changes than the snapshot's are read from the batches. Source: Kafka's ProducerStateManager,
+transaction indexes. Changes after the snapshot are read from the batches. Source: Kafka's ProducerStateManager,
 TransactionIndex and EndTransactionMarker.
 """
 
@@ -33,8 +33,8 @@ class Uncommitted(NamedTuple):
 
 
 def uncommitted(disk: Disk, directory: str, log_start: int = 0) -> Uncommitted:
-    """The open and aborted transactions in a partition's directory. Those in an index that end below `log_start` don't
-    count. Raises OSError."""
+    """The first offsets of the open and of the aborted transactions in a partition's directory. Transactions in a
+    transaction index that end below `log_start` don't count. Raises OSError."""
     files = {}
     for entry in disk.list(directory):
         if (parsed := names.parse_offset_name(entry.name)) is not None:
@@ -74,8 +74,8 @@ def _snapshot(disk: Disk, directory: str, offsets: list[int]) -> tuple[int, dict
 
 
 def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[int]:
-    """Notes in `still_open` the transactions that a segment's batches from `start` on begin and end. Returns the first
-    offsets of the aborted ones."""
+    """Reads a segment's batches from `start` on: adds the transactions that begin to `still_open`, and removes those
+    that end. Returns the first offsets of those that were aborted."""
     aborted = []
     for position, header in segment.headers():
         if header.base_offset < start or not header.is_transactional:

@@ -1,8 +1,8 @@
 """A log's truncations that aren't known to be on the disk yet. Pure.
 
 Until a truncation is synced, a loss of power may bring back the former log, without the records that compaction had
-removed from it. So until then every checkpoint says that the former offsets are compacted. Otherwise the log that came
-back would count as one that has every record.
+removed from it. So until then every checkpoint says that the former offsets are compacted. Otherwise a log that came
+back that way would count as one that lacks no record.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Unsynced:
-    """The unsynced truncations of one log. `segments` were shortened; below `compacted_to` the log on the disk may
-    still be a compacted one."""
+    """The unsynced truncations of one log. `segments` has the segments that were shortened; below `compacted_to`, the
+    log on the disk may still have the compacted segments from before a truncation."""
 
     __slots__ = ("_truncated", "compacted_to", "segments")
 
@@ -28,7 +28,7 @@ class Unsynced:
         return self._truncated or bool(self.segments)
 
     def truncated(self, compacted_to: int) -> None:
-        """Notes that the log was truncated, and was compacted up to `compacted_to` before."""
+        """Notes that the log was truncated, and that it had been compacted up to `compacted_to`."""
         self._truncated = True
         self.compacted_to = max(self.compacted_to, compacted_to)
 

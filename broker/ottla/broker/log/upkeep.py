@@ -2,7 +2,7 @@
 
 Runs on the event loop as one task per duty. Threads wait for the disk, and long walks over all logs give way to other
 tasks. `LogConfig` has the limits of each log, `UpkeepIntervals` the interval of each duty. A duty that fails for one
-log goes on with the next one (`Troubles`). Source: Kafka's LogManager.startup.
+log goes on with the next log (`Troubles`). Source: Kafka's LogManager.startup.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Upkeep:
             self._logs.troubles.over(_SYNC, log)
 
     async def flush(self, log: Log, end_offset: int | None = None) -> None:
-        """Syncs a log up to `end_offset` (default: its end) in a thread. An error fails the log directory."""
+        """Syncs a log up to `end_offset` (default: its end) in a thread. An OSError is reported to the log
+        directory."""
         try:
             pending = log.begin_flush(end_offset)
             await asyncio.to_thread(PendingFlush.run, pending)
@@ -132,7 +133,8 @@ class Upkeep:
                 )  # fmt: skip
 
     async def _retain(self, log: Log) -> dict[str, int]:
-        """How many segments of a log were deleted, by the reason."""
+        """Deletes the segments of a log that its topic no longer keeps. Returns how many were deleted for which
+        reason."""
         deleted: dict[str, int] = {}
         while gone := log.retention(self._now_ms(), self._logs.owner.high_watermark_of(log), _SEGMENTS_PER_TURN):
             count, reason = gone
@@ -142,8 +144,8 @@ class Upkeep:
 
     async def remove_due(self) -> None:
         """Removes deleted files whose delay is over. A bounded number is removed each second, so that the disk has time
-        for other work; all are removed at once while a log directory is full. Then looks whether full log directories
-        have room again."""
+        for other work; while a log directory is full, all are removed in one go. Then looks whether full log
+        directories have room again."""
         now_ms = self._now_ms()
         due = self._logs.deletions.due(now_ms, None if self._logs.full else _REMOVALS_PER_TURN)
         if due:
@@ -174,9 +176,9 @@ class Upkeep:
 
     def shortened(self, log: Log) -> None:
         """Notes that a log was truncated below its checkpointed offsets. If a start after a kill found the old
-        checkpoints, records written since would count as synced, and as compacted, so that a deleted key would come
-        back when its tombstone is removed. The checkpoints may be lowered only after a sync (`unsynced.py`), so both
-        are done soon."""
+        checkpoints, records written after the truncation would count as synced, and as compacted, so that a deleted key
+        would come back when its tombstone is removed. The checkpoints may be lowered only after a sync (`unsynced.py`),
+        so the log is synced and the checkpoints are written soon."""
         self._lowered.append(log)
         self._shortened.set()
 
@@ -191,15 +193,15 @@ class Upkeep:
             await asyncio.sleep(_SHORTENED_SECONDS)
 
     async def checkpoint_recovery_points(self) -> None:
-        """Syncs the logs whose checkpoints are to be lowered, then writes recovery points, log start offsets and how
-        far logs are compacted."""
+        """Syncs the logs whose checkpoints are to be lowered, then writes recovery points, log start offsets and the
+        offsets up to which logs are compacted."""
         lowered, self._lowered = self._lowered, []
         for log in lowered:
             await self._sync(log, log.active.base_offset)
         await self._write(self._logs.recovery_points())
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Writes high watermarks."""
+        """Writes the checkpoints of the high watermarks."""
         await self._write(self._logs.high_watermark_checkpoints())
 
     async def _write(self, files: list[OffsetFile]) -> None:

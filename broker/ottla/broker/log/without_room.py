@@ -1,7 +1,7 @@
-"""Logs that couldn't be opened for lack of room, and are opened when there is room again: one after the other, in a
-thread, because recovery may read a log from its first byte to its last.
+"""Opens the logs that couldn't be opened on a full disk, once there is room: one after the other, in a thread, because
+recovery may read a log from its first byte to its last.
 
-Owned by the event loop, except the thread's work. The rule it protects: while the thread works in a partition's
+Owned by the event loop, except the thread's work. The rule that this protects: while the thread works in a partition's
 directory, which it knows by its path, that directory isn't renamed, and no other directory gets its name.
 """
 
@@ -29,11 +29,12 @@ Key = tuple[UUID, int]  # topic id, partition
 
 
 class BeingOpened(OSError):
-    """A thread is opening the log in this directory; the directory's name can be given away afterwards."""
+    """A thread is opening the log in this directory; the directory can be renamed, or its name be used for another one,
+    only afterwards."""
 
 
 class _Attempt:
-    """One try to open a log."""
+    """One attempt to open a log."""
 
     def __init__(self, work: Callable[[], Opened]) -> None:
         self.work = work
@@ -51,16 +52,16 @@ class WithoutRoom:
         self._ended = False
 
     def is_opened(self, directory: str) -> bool:
-        """Whether the thread is at work in that directory."""
+        """Whether the thread is opening the log in that directory now."""
         return directory in self._under_way
 
     def check_not_opened(self, directory: str) -> None:
-        """Raises BeingOpened where the thread is at work in that directory."""
+        """Raises BeingOpened if the thread is opening the log in that directory now."""
         if directory in self._under_way:
             raise BeingOpened(errno.EBUSY, f"{directory} is being opened: its name can't be given away now")
 
     def gone(self, directory: str) -> None:
-        """Notes that the directory has another name now: its log isn't opened any more."""
+        """Notes that the directory was renamed: its log won't be opened any more."""
         for key in [key for key, (_, found) in self.logs.items() if found.directory == directory]:
             del self.logs[key]
 
@@ -71,8 +72,8 @@ class WithoutRoom:
         opened: Callable[[Home, FoundLog, Opened | OSError], None],
         tried: Callable[[UUID, int], None],
     ) -> None:
-        """Opens the logs that are due, each by `work` in a thread. Calls `opened` with the result, unless the log is
-        gone meanwhile; then calls `tried` in any case."""
+        """Opens the logs that are due, each by `work` in a thread. After each attempt calls `opened` with the result,
+        unless the log was dropped from `logs` meanwhile, and `tried` in any case."""
         async with self._one_at_a_time:
             for key, waiting in list(self.logs.items()):
                 home, item = waiting
@@ -87,7 +88,7 @@ class WithoutRoom:
 
     async def _opened(self, directory: str, work: Callable[[], Opened]) -> Opened | OSError:
         """Opens the log in that directory in a thread, and tries again as long as threads, descriptors or memory are
-        lacking. Returns the log or the error."""
+        lacking. Returns the opened log or the error."""
         self._under_way.add(directory)
         try:
             while True:
@@ -124,7 +125,8 @@ class WithoutRoom:
         self._ended = True
 
     def wait(self) -> None:
-        """Waits for the attempt in progress: these log directories may be opened anew after it. Blocks."""
+        """Waits until the attempt in progress has ended: only then may the log directories be released, and be opened
+        anew. Blocks."""
         with self._opening:
             pass
 
