@@ -37,7 +37,7 @@ _QUESTIONS_A_STALL = 3
 
 
 class Renewal(Protocol):
-    """Keeps one lease at a time alive. Belongs to the event loop that made it."""
+    """Keeps one lease at a time alive. Belongs to the event loop on which it was created."""
 
     def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
         """Renews this lease from now on, and no other. Calls `ended` on the event loop when the lease has ended."""
@@ -47,7 +47,7 @@ class Renewal(Protocol):
 
     @property
     def unconfirmed_s(self) -> float:
-        """Seconds since the store last confirmed the lease: up to a quarter of the session, more while it is away."""
+        """Seconds since the store last confirmed the lease: up to a quarter of the session, more if renewals fail."""
 
     async def close(self) -> None:
         """Stops renewing the lease, and ends the task or thread that renewed it."""

@@ -50,12 +50,12 @@ def contenders_ends(image: Image, partition: Partition) -> dict[int, LogEnd]:
 
 
 def reporters(image: Image) -> frozenset[int]:
-    """The registered brokers whose reports are complete."""
+    """The registered brokers whose reports of log ends are complete."""
     return frozenset(broker_id for broker_id in image.brokers if _parts(image, broker_id))
 
 
 def silent(image: Image) -> frozenset[int]:
-    """The brokers whose reports are still missing."""
+    """The awaited and the registered brokers whose reports of log ends are missing or incomplete."""
     awaited = () if image.cluster is None else image.cluster.awaited
     return frozenset(awaited).union(image.brokers) - reporters(image)
 
@@ -70,7 +70,7 @@ def reported(image: Image, broker_id: int, partition_id: PartitionId) -> LogEnd 
 
 
 def _parts(image: Image, broker_id: int) -> int:
-    """The number of parts of the broker's report; 0 while any part is missing."""
+    """The number of parts of the broker's report of log ends; 0 while any part is missing or of an old registration."""
     broker = image.brokers.get(broker_id)
     first = image.reports.get((broker_id, 0))
     if broker is None or first is None:

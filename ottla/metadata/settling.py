@@ -7,7 +7,7 @@ out. Another process may have undone the first in between: either the guards cov
 key is read.
 
 A request takes no longer than its time-out, whether it waits for the store, for the controller or for this broker's
-image. A refusal that the store is certain of is reported at once.
+image. If the store certainly refused a write, the refusal is reported without a wait.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Settling:
 
     @property
     def image(self) -> Image:
-        """The broker's image."""
+        """The broker's image of the metadata."""
         return self._follower.image
 
     async def attempt(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected | None:
@@ -65,11 +65,11 @@ class Settling:
         return result
 
     async def until(self, find: Callable[[Image], Topic | bool | None], topic_id: UUID | None = None) -> None:
-        """Waits until `find` returns something other than None for the image, as `Follower.wait` does."""
+        """Waits until `find`, called with the image, returns something other than None. See `Follower.wait`."""
         await self._follower.wait(find, None, topic_id)
 
     async def until_revision(self, revision: int) -> None:
-        """Waits until the image is at that revision or a later one."""
+        """Waits until the image shows `revision` or a later one."""
         await self._follower.wait_for_revision(revision, None)
 
     async def until_settled(self, *settled: str) -> None:
@@ -96,7 +96,7 @@ class Settling:
 
 @asynccontextmanager
 async def within(timeout_s: float) -> AsyncIterator[None]:
-    """Raises KafkaError REQUEST_TIMED_OUT if the block takes longer. Writes that were made by then stay."""
+    """Cancels the block after `timeout_s`, and raises KafkaError REQUEST_TIMED_OUT. Writes made by then stay."""
     try:
         async with asyncio.timeout(timeout_s):
             yield
@@ -105,9 +105,9 @@ async def within(timeout_s: float) -> AsyncIterator[None]:
 
 
 def _written_before(writes: Sequence[Write], rejected: Rejected) -> int | None:
-    """The revision at which the earlier of two equal transactions was carried out, given the later one's rejection.
+    """The revision at which the first of two equal transactions was carried out, if the second was `rejected` for that.
 
-    It is 0, for an unknown revision, if the transaction was a deletion. None means that the later one's guards failed
+    It is 0, for an unknown revision, if the transaction was a deletion. None means that the second one's guards failed
     because of another process's writes.
     """
     revision = None

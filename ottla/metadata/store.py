@@ -159,7 +159,7 @@ class Rejected(NamedTuple):
 
 
 class LeaseLine(Protocol):
-    """A way to the store for a thread that keeps leases alive, which works while the event loop stands still."""
+    """A thread's own connections to the store, which keep leases alive even while the event loop stands still."""
 
     def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
         """As `Store.keep_alive`, within `timeout_s`. Blocks. Raises LeaseExpired, StoreUnavailable."""
@@ -180,7 +180,7 @@ class Store(Protocol):
     def watch(
         self, prefix: str, after_revision: int, attached: Attached | None = None
     ) -> AsyncGenerator[Revision, None]:
-        """Each later revision that touches `prefix`, once and in order. Raises Compacted.
+        """Each revision after `after_revision` that changes keys under `prefix`, once and in order. Raises Compacted.
 
         `attached` is awaited each time that the watch has a new connection to the store, before anything from that
         connection is yielded, because another store may answer there now. An error that it raises ends the watch.
@@ -210,7 +210,7 @@ class Store(Protocol):
         ...
 
     def lease_line(self) -> LeaseLine:
-        """A new line for one thread. It must be closed before the store is closed."""
+        """A new `LeaseLine` for one thread. It must be closed before the store is closed."""
         ...
 
     async def revoke(self, lease: LeaseId) -> None:

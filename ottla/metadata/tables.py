@@ -268,8 +268,8 @@ class Tables:
     def _write_ahead(self) -> None:
         """Sets the file to write-ahead logging, in several attempts if need be.
 
-        If several processes create the file at once, SQLite detects a deadlock, and one process gets "locked" at once,
-        in spite of its time-out.
+        If several processes create the file at the same time, SQLite detects a deadlock. One of them then gets the
+        error "database is locked" immediately, although its connection has a time-out for waiting.
         """
         deadline = time.monotonic() + _BUSY_S
         while True:

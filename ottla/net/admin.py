@@ -25,7 +25,7 @@ Edit = tuple[str, int, str | None]
 
 
 async def ask(peer: Peer, api: tuple[int, int], message: Mapping[str, Any], timeout_seconds: float) -> Any:
-    """The answer of one broker to a request of that API (key, version). Raises OSError, ProtocolError."""
+    """Sends `message` as a request of `api` (key, version), and returns the answer. Raises OSError, ProtocolError."""
     key, version = api
     answer = await peer.request(key, version, write_request(key, version, message), timeout_seconds)
     return read_response(key, version, bytes(answer.frame[answer.start : answer.end]))
@@ -41,7 +41,7 @@ def settings_wanted(kind: int, names: Iterable[str], settings: Iterable[str] | N
 def settings_altered(kind: int, changes: Mapping[str, Iterable[Edit]]) -> dict[str, Any]:
     """An IncrementalAlterConfigs request with the edits of each named resource.
 
-    A broker makes all edits of a resource or none.
+    A broker applies either all edits of a resource or none.
     """
     resources = [
         {
@@ -57,7 +57,7 @@ def settings_altered(kind: int, changes: Mapping[str, Iterable[Edit]]) -> dict[s
 
 
 def refusal(answered: Any) -> KafkaError | None:
-    """The error in this part of an answer; None if the broker carried out that part of the request."""
+    """The error in one resource's part of an answer; None if the broker carried out that part of the request."""
     if answered.error_code == ErrorCode.none:
         return None
     return KafkaError(answered.error_code, answered.error_message or "")

@@ -1,9 +1,10 @@
 """One blocking connection to a broker: frames out, frames in, every wait bounded.
 
-It owns a stream, the broker's version ranges (asked for by ApiVersions right after connecting) and the order of
-answers. A broker answers a connection's requests in the order in which they came, so `receive` needs only a queue of
-the requests that were sent. Several requests may be on the way (`send` … `send` … `receive` … `receive`). A caller that
-catches `ConnectionLost` must drop the connection: after a time-out or half a frame the stream can't be used again.
+The connection owns a stream, the broker's version ranges (asked for by ApiVersions right after connecting) and the
+order of answers. A broker answers a connection's requests in the order in which they came, so `receive` needs only a
+queue of the requests that were sent. Several requests may be on the way (`send` … `send` … `receive` … `receive`). A
+caller that catches `ConnectionLost` must drop the connection: after a time-out or half a frame the stream can't be used
+again.
 
 Source: KIP-511, for the fallback if a broker lacks our ApiVersions version.
 """
@@ -80,7 +81,7 @@ class Connection:
         self._deadline = math.inf
 
     def version(self, api_key: int, lowest: int, highest: int) -> int:
-        """The newest version in [lowest, highest] that the broker serves. Raises UnsupportedVersion."""
+        """The API's newest version in [lowest, highest] that the broker serves. Raises UnsupportedVersion."""
         served = self._versions.get(api_key)
         if served is None or served[0] > highest or served[1] < lowest:
             has = "none" if served is None else f"{served[0]} to {served[1]}"
@@ -101,7 +102,7 @@ class Connection:
         return self.receive(extra_s=extra_s if within_s is None else within_s - self._timeout_s)
 
     def send(self, api_key: int, version: int, message: Message, *, answered: bool = True) -> None:
-        """Sends one request; `answered` is False only for Produce with acks=0."""
+        """Sends one request. `answered` is False only for Produce with acks=0, to which brokers send no answer."""
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         frame = request_frame(
             api_key, version, correlation_id, self._client_id, write_request(api_key, version, message)
@@ -114,7 +115,7 @@ class Connection:
             self._sent.append((correlation_id, api_key, version))
 
     def receive(self, *, extra_s: float = 0.0) -> Any:
-        """The answer to the oldest unanswered request, as kio's object."""
+        """The answer to the oldest unanswered request, as an object of the library kio."""
 
         def read(api_key: int, version: int, frame: memoryview, position: int) -> Any:
             if api_key == API_VERSIONS and bytes(frame[position : position + 2]) == b"\x00\x23":

@@ -22,10 +22,10 @@ PASSED_MAX = 1023
 
 
 class BusyPoll:
-    """Polls after answers that follow one another fast.
+    """Keeps the event loop polling for a window after an answer, if answers follow one another fast.
 
-    `call_soon` is the event loop's. With a window of 0 s it never polls. `looked_seconds` is the time that it has
-    polled in all.
+    `call_soon` is the event loop's. With a window of 0 s the loop never polls. `looked_seconds` is the total time of
+    polling that found no request.
     """
 
     __slots__ = (
@@ -77,14 +77,14 @@ class BusyPoll:
         self._call_soon(self._first_look)
 
     def _first_look(self) -> None:
-        """Begins the window, when the event loop's round in which the answer was sent is over."""
+        """Begins the polling window, after the event loop's iteration in which the answer was sent."""
         self._found = False
         self._looked_at = self._clock()
         self._until = self._looked_at + self._window
         self._call_soon(self._look)
 
     def _look(self) -> None:
-        """Runs between two rounds of the event loop. While it is scheduled, the loop polls without waiting."""
+        """Runs once in each iteration of the event loop. While it is scheduled, the loop polls without waiting."""
         now = self._clock()
         if self._found:
             self._found = False

@@ -2,8 +2,8 @@
 
 A channel knows nothing of frames, and uses its caller's buffers. `PlainChannel` moves bytes as they are.
 
-The event loop's reader and writer callbacks drive a socket here, and not a transport. That allows `sendfile` in
-between, and one receive buffer for all connections.
+The sockets are driven by the event loop's reader and writer callbacks, without asyncio's transports. That allows
+`sendfile` between two sends, and one receive buffer for all connections.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Channel(Protocol):
     def send(self, data: Buffer, *, more: bool) -> int:
         """Sends from the start of `data`, and returns the number of bytes that were taken.
 
-        With `more`, further bytes follow at once, so these needn't leave yet. Raises BlockingIOError if the peer takes
-        none, and OSError.
+        With `more`, further bytes follow immediately, so `data` needn't leave yet (MSG_MORE). Raises BlockingIOError if
+        the peer takes none, and OSError.
         """
 
     def send_file(self, descriptor: int, position: int, size: int) -> int:
@@ -40,13 +40,13 @@ class Channel(Protocol):
         """From now on `callback` is called when bytes have arrived, the peer sends no more, or the channel failed."""
 
     def not_readable(self) -> None:
-        """Ends `on_readable`."""
+        """Ends the calls of the callback that `on_readable` was given."""
 
     def on_writable(self, callback: Callable[[], None]) -> None:
         """From now on `callback` is called when the peer takes more bytes."""
 
     def not_writable(self) -> None:
-        """Ends `on_writable`."""
+        """Ends the calls of the callback that `on_writable` was given."""
 
     def close(self) -> None:
         """Ends the connection. Neither callback is called any more."""

@@ -204,7 +204,7 @@ class Client:
         return self._connect(self._brokers[node])
 
     def any_broker(self, *, besides: Address | None = None) -> Connection:
-        """A connection to any known broker that can be reached, without an answer under way on it.
+        """A connection, without a request under way on it, to any known broker that can be reached.
 
         The broker at the address `besides` is left out. Brokers that failed are tried last. Raises ConnectionLost,
         which names the addresses that were tried, or the one that was left out.
@@ -278,7 +278,7 @@ class Client:
         return connection
 
     def _free(self, address: Address) -> Connection:
-        """A connection without an answer under way: the usual one if it is free, else a second one beside it."""
+        """A connection to `address` without a request under way: the usual one if it has none, else a second one."""
         connections = self._spares if self._is_busy(address) else self._connections
         try:
             if address not in connections:
@@ -302,7 +302,7 @@ class Client:
         )
 
     def _lost(self, error: ConnectionLost) -> None:
-        """Counts a failure once, and closes the idle connections to its address.
+        """Counts the failure, unless it is counted already, and closes the idle connections to the broker's address.
 
         A connection with a request under way stays open, for the caller that waits for the answer.
         """
@@ -316,7 +316,7 @@ class Client:
         self._leaders.clear()
 
     def _patience_s(self, address: Address) -> float:
-        """For how long to wait for an answer that any live broker gives at once; doubles with each of its failures."""
+        """How long to wait for answers that a live broker gives immediately; doubles with each failure of `address`."""
         return min(PATIENCE_S * 2.0 ** min(self._failures.get(address, 0), 10), self.request_timeout_ms / 1000)
 
     def _refresh(self, topics: Iterable[str]) -> None:

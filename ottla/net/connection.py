@@ -200,8 +200,8 @@ class Connection:
         """Drops the served frames from the start of a long inbox, and keeps the rest in place. Returns whether it did.
 
         After a connection was full in both directions, many small requests may wait in its inbox, each for the one
-        before it. Without this, the rest would be copied once for each of them. It returns False if the rest is short,
-        or if it can't be cut without a copy.
+        before it. Without this method, the rest would be copied once for each of them. It returns False if the rest is
+        short, or if it can't be cut without a copy.
         """
         if end - position <= len(self._server.receive_buffer) or not _cut(buffer, position):
             return False
@@ -348,7 +348,7 @@ class Connection:
     # ---- out
 
     def answered(self) -> None:
-        """Called when an unanswered request has got its answer. Sends the answers that are next in order."""
+        """Called when the answer to a waiting request is ready. Sends the answers that are next in order."""
         if not self._pipeline.move_answers(self._queued):
             return
         if self._queued and not self._out.stopped:
@@ -396,7 +396,7 @@ class Connection:
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _go_on(self) -> None:
-        """Called when the peer takes more, or when a piece of a file has been read ahead. Sends and serves on."""
+        """Called when the peer takes more bytes, or a piece of a file was read ahead. Goes on to send and to serve."""
         self.idle_sweeps = 0
         self._send()
         if not self._out.stopped:

@@ -27,7 +27,7 @@ class DiskThreads(Protocol):
     """Runs work that waits for a disk outside the event loop."""
 
     def run(self, volume: Hashable, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Runs `work`, which waits for that volume, in a thread, and returns a future for its outcome.
+        """Runs `work`, which may wait for the disk of `volume`, in a thread, and returns a future for the outcome.
 
         The future belongs to the running event loop. If it is cancelled before the work has begun, the work is dropped.
         Must be called on the event loop. Raises OSError if the process may have no further thread.
@@ -35,7 +35,7 @@ class DiskThreads(Protocol):
 
 
 class VolumeThreads:
-    """`DiskThreads` with up to `per_volume` threads for each volume, which are begun when there is work for them."""
+    """`DiskThreads` with up to `per_volume` threads for each volume. A thread is started when there is work for it."""
 
     def __init__(self, per_volume: int = THREADS_PER_VOLUME, idle_seconds: float = IDLE_SECONDS) -> None:
         self._per_volume = per_volume
@@ -51,7 +51,7 @@ class VolumeThreads:
 
 
 class _Volume:
-    """The threads of one volume, and the work that waits for them."""
+    """The threads of one volume, and the queue of work for them."""
 
     def __init__(self, threads_max: int, idle_seconds: float) -> None:
         self._threads_max = threads_max

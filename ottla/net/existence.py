@@ -29,18 +29,18 @@ BROKERS_MAX = 3  # so many brokers are asked in a round
 
 
 class Wanted(NamedTuple):
-    """A condition for the description of a topic: this id (None: any), and at least so many partitions."""
+    """What a client requires of a topic: this id (None: any id), and at least `partitions` partitions."""
 
     topic_id: UUID | None = None
     partitions: int = 0
 
 
 class TopicGone(KafkaError):
-    """No broker knows the topic, or it was deleted and created anew, with another id."""
+    """No broker knows the topic, or it lacks the partition, or it was deleted and created anew, with another id."""
 
 
 def look_up(client: Client, wanted: Mapping[str, Wanted]) -> ClusterMetadata:
-    """Metadata of the topics.
+    """Metadata of the topics in `wanted`, from as many brokers as it takes to find them as wanted.
 
     If no broker described a topic as wanted, but some broker described it otherwise, that description is returned. If
     no broker described it at all, the topic is among the errors. Raises Unreachable.
@@ -69,7 +69,9 @@ def look_up(client: Client, wanted: Mapping[str, Wanted]) -> ClusterMetadata:
 
 
 def doubt(client: Client, partition: TopicPartition, topic_id: UUID | None, said: str) -> Retry:
-    """Asks several brokers about `partition` after one answered that it doesn't know it (`said` is for the message).
+    """Asks several brokers about `partition`, because one broker answered that it doesn't know the partition.
+
+    `said` is the part of the error message that describes this answer.
 
     Returns a Retry for the caller to raise if the partition exists. Raises TopicGone if the brokers agree that it
     doesn't.

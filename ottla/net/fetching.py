@@ -164,9 +164,9 @@ class RangeReader:
         self._asked = (connection, offset)
 
     def _answer_size(self, offset: int) -> int:
-        """The bytes to ask for: the rest of the range, estimated by the size of the records so far.
+        """The bytes to ask for: the size of the rest of the range, estimated by the size of the records so far.
 
-        So few bytes are fetched beyond the range.
+        A request for more would fetch records beyond the range, which nobody reads.
         """
         done = offset - self._start
         average = self._bytes_read / done if done else _RECORD_BYTES_GUESS

@@ -57,7 +57,7 @@ class BufferedMemory:
         return self._acquire(self._frames, holder, size_bytes, now)
 
     def wait(self, holder: Hashable, size_bytes: int, granted: Callable[[], None]) -> None:
-        """Queues `holder`, which may wait for one thing at a time. `granted` is called when it has the bytes."""
+        """Queues `holder` for `size_bytes` for a frame. `granted` is called when it has them. No holder waits twice."""
         self._waiters[holder] = (size_bytes, self._frames, granted)
 
     def has_room(self, size_bytes: int) -> bool:
@@ -69,18 +69,21 @@ class BufferedMemory:
         self._hold(self._frames, holder, size_bytes, now)
 
     def release(self, holder: Hashable, now: float) -> None:
-        """Gives back the memory that `holder` has for a frame, or ends its wait for it, and serves waiting holders."""
+        """Gives back the memory that `holder` has for a frame, or ends its wait for that. Serves waiting holders."""
         self._give_back(self._frames, holder, now)
 
     # ---- answers
 
     def answered(self, api_key: int, size_bytes: int) -> None:
-        """Learns the size of an API's largest answer."""
+        """Notes the size of an answer to a request of that API, if it is the API's largest so far."""
         if size_bytes > max(self.large_answers.get(api_key, 0), SMALL_BYTES):
             self.large_answers[api_key] = size_bytes
 
     def reserve_answer(self, holder: Hashable, api_key: int, now: float, granted: Callable[[], None]) -> bool:
-        """Whether `holder` may start a request of that API now. If not, `granted` is called when it may."""
+        """Reserves room for the answer to a request of that API, if such answers have been large.
+
+        Returns whether `holder` may start the request now. If not, `granted` is called when it may.
+        """
         size_bytes = self.large_answers.get(api_key, 0)
         if not size_bytes or holder in self._reserved or holder in self._answers:
             return True
@@ -99,15 +102,15 @@ class BufferedMemory:
     # ---- work
 
     def reserve_work(self, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]) -> bool:
-        """Whether `holder` may begin a request that keeps `size_bytes` while it is worked on.
+        """Grants `holder` memory for a request that keeps `size_bytes` while it is worked on. Returns False if it waits.
 
-        If not, `granted` is called when it may. Granted memory is taken over by `begin_work`, or given back by
-        `forget_work`.
+        Then `granted` is called when the memory is granted. Granted memory is taken over by `begin_work`, or given back
+        by `forget_work`.
         """
         return holder in self._work or self._begin(self._work, holder, size_bytes, now, granted)
 
     def begin_work(self, holder: Hashable, size_bytes: int, now: float) -> Work:
-        """Begins work that keeps `size_bytes` until its end, in place of the memory that `holder` was granted."""
+        """Counts `size_bytes` until the end of the returned `Work`, in place of what `holder` was granted for it."""
         work = Work(self)
         self._grant(self._work, work, size_bytes, now)
         self.forget_work(holder, now)
@@ -178,7 +181,7 @@ class BufferedMemory:
         self._serve_waiters(now)
 
     def _drop(self, holdings: _Holdings, holder: Hashable) -> bool:
-        """Takes the memory of that kind from `holder`. Returns whether it had any."""
+        """Takes the memory in `holdings` from `holder`. Returns whether it had any."""
         held = holdings.pop(holder, None)
         if held is None:
             return False
@@ -199,7 +202,7 @@ class BufferedMemory:
                 self._let_begin(holdings, now)
 
     def _let_begin(self, holdings: _Holdings, now: float) -> None:
-        """Grants the first waiting holder its memory of that kind, however little is free."""
+        """Grants memory to the first holder that waits for some in `holdings`, however little is free."""
         for waiter, (size_bytes, wanted, granted) in self._waiters.items():
             if wanted is holdings:
                 del self._waiters[waiter]

@@ -108,7 +108,7 @@ class Outgoing:
             self._not_full()
 
     def close(self) -> None:
-        """Drops all parts and the read ahead. To be called before the channel is closed."""
+        """Drops all parts and cancels the read-ahead under way. To be called before the channel is closed."""
         if self.full:
             self._not_full()
         if self._reading is not None:
@@ -154,7 +154,7 @@ class Outgoing:
         return data
 
     def _send_file(self, part: FileRange) -> bool:
-        """Sends a range of a file. Returns False if it stopped because a piece is read ahead first.
+        """Sends a range of a file. Returns False if it stopped because a thread must first read a piece into memory.
 
         Raises BlockingIOError if the peer takes no more.
         """
@@ -180,12 +180,12 @@ class Outgoing:
         return True
 
     def _take_known(self) -> int:
-        """How many bytes at the start of the first part are known to be in memory. They aren't known any more after."""
+        """How many bytes at the start of the first part are known to be in memory. Forgets the number."""
         known, self._known = self._known, 0
         return known if known and self._loop.time() < self._known_until else 0
 
     def _read_ahead(self, part: FileRange) -> bool:
-        """Puts a range back into the queue, and has its first piece read into memory; nothing is sent before.
+        """Puts a range back into the queue, and has a thread read its first piece. Until then nothing more is sent.
 
         Returns False if the process may have no further thread: then the event loop reads the piece itself, and waits
         for the disk.
@@ -218,7 +218,7 @@ class Outgoing:
 
 
 class _Rest:
-    """The rest of a file range of which a part was sent."""
+    """The rest of a file range, after its beginning was sent."""
 
     __slots__ = ("file", "position", "size")
 
@@ -229,5 +229,5 @@ class _Rest:
 
 
 def _cut_short() -> OSError:
-    """The file is shorter than announced: the frame can't be completed."""
+    """The error for a file that is shorter than the answer's size field announced: the frame can't be completed."""
     return OSError(0, "the log ended inside an answer")

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 class Peer:
-    """A broker at one address. Owned by one task."""
+    """A connection to the broker at one address. Only one task uses it."""
 
     def __init__(self, connect: Connect, host: str, port: int, client_id: str) -> None:
         self.host = host
@@ -60,8 +60,8 @@ class Peer:
     async def until_cut(self) -> None:
         """Waits, without a request under way, until the other side closes the open connection.
 
-        Bytes that it sends without a request end the wait and the connection, too. After a cancelled wait the
-        connection is as it was.
+        If the other side sends bytes without a request, the wait ends as well, and the connection is closed. A
+        cancelled wait leaves the connection as it was.
         """
         assert self._stream is not None
         with suppress(OSError):

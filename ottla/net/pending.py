@@ -1,6 +1,6 @@
 """Answers that come later (`Pending`), and the parts of which answers are made (`Part`). Pure.
 
-A handler that can't answer at once returns a `Pending`. The connection keeps it in its place among the answers.
+A handler that can't answer immediately returns a `Pending`. The connection keeps it in its place among the answers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class OpenFile(Protocol):
     def pread(self, size: int, position: int) -> bytes: ...
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray:
-        """The same as `pread`, without waiting for the disk. Raises BlockingIOError if it would have to wait."""
+        """The same as `pread`, without waiting for the disk. Raises BlockingIOError if `pread` would have to wait."""
 
     def cached(self, size: int, position: int) -> int:
         """How many bytes from `position` on, at most `size`, can be sent without waiting for the disk."""
 
     def read_ahead(self, size: int, position: int) -> None:
-        """Reads these bytes into memory. Waits for the disk."""
+        """Reads `size` bytes from `position` on into the page cache. Waits for the disk."""
 
 
 class FileRange(Protocol):
@@ -47,7 +47,7 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class Asking(Protocol):
-    """The connection by which a request came, as far as its answer needs it."""
+    """The connection by which a request came, with only those methods that its `Pending` calls."""
 
     def answered(self) -> None:
         """Called when one of the connection's requests has got its answer."""
@@ -93,7 +93,7 @@ class Pending:
         connection.answered()
 
     def let_others_start(self) -> None:
-        """From now on requests of the pipelined APIs are served before this one is answered; their answers follow."""
+        """From now on requests of the pipelined APIs may start before this answer, which still leaves before theirs."""
         if self._connection is not None:
             self.overtakable = True
             self._connection.may_go_on()

@@ -27,7 +27,7 @@ _key = struct.Struct(">h")
 
 
 class Bounds(Protocol):
-    """How many requests of a connection may be unanswered. The bounds may change while it runs."""
+    """How many requests of a connection may be unanswered. The bounds may change while the connection is open."""
 
     @property
     def unanswered_max(self) -> int:
@@ -35,7 +35,7 @@ class Bounds(Protocol):
 
     @property
     def unanswered_bytes_max(self) -> int:
-        """The bytes of unanswered requests from which on no further request starts."""
+        """No further request starts while the unanswered requests have so many bytes or more."""
 
 
 class Pipeline:
@@ -65,7 +65,7 @@ class Pipeline:
         )
 
     def waits(self, pending: Pending, size: int) -> None:
-        """Adds a request of `size` bytes that has started, and whose answer isn't there yet or stands behind others."""
+        """Adds a request of `size` bytes that has started. Its answer isn't ready yet, or has to follow others."""
         pending.size = size
         self._unanswered.append(pending)
         self._unanswered_bytes += size
@@ -79,7 +79,7 @@ class Pipeline:
                 first.hurry()
 
     def move_answers(self, queue: deque[Part]) -> bool:
-        """Moves the answers that are next in order into `queue`. Returns whether there was one, even an empty one."""
+        """Moves the answers that are next in order into `queue`. Returns whether there was any, even an empty one."""
         unanswered = self._unanswered
         moved = False
         while unanswered:
@@ -124,7 +124,7 @@ def frame_end(buffer: Buffer, position: int, end: int, size_max: int) -> int:
 
 
 def frame_bytes(buffer: Buffer, position: int, end: int) -> int:
-    """The bytes of the frame at `position`, with its size field; `SIZE_BYTES` if buffer[:end] lacks a whole size."""
+    """The number of bytes of the frame at `position`; `SIZE_BYTES` if buffer[:end] lacks a whole size field."""
     if end - position < SIZE_BYTES:
         return SIZE_BYTES
     return SIZE_BYTES + int(_size.unpack_from(buffer, position)[0])
@@ -136,7 +136,7 @@ def api_key_of(buffer: Buffer, start: int) -> int:
 
 
 def _other_protocol(start: bytes) -> str:
-    """The protocol that the peer seems to speak, by first bytes that make no sense as a frame's size; may be empty."""
+    """A remark on the peer's protocol, if it speaks TLS or HTTP by its first bytes; otherwise an empty text."""
     if start[0] == 0x16 and start[1] == 3:
         return "; the peer speaks TLS, this listener doesn't"
     if start in _HTTP_METHODS:

@@ -1,9 +1,9 @@
 """Produces sealed batches to partitions' leaders: idempotent, in order, one request at a time to each leader.
 
-A request carries the oldest waiting batch of every partition that its leader leads. So no partition ever has two
-batches on the way: a retry can't change the order of batches, and by the batch's sequence numbers the broker recognises
-a batch that it has already. While a leader works on a request, the caller goes on making batches; `send` waits only
-while more than `buffer_bytes` are waiting.
+A request to a broker carries the oldest waiting batch of each partition that the broker leads. So no partition ever has
+two batches on the way: a retry can't change the order of batches, and by the batch's sequence numbers the broker
+recognises a batch that it has already. While a leader works on a request, the caller goes on making batches; `send`
+waits only while more than `buffer_bytes` are waiting.
 
 After an error that a retry can cure, a batch is sent again until it is `delivery_timeout_ms` old. After that, and after
 any other error, `send` or `flush` raises, and the producer can't be used any more. Source: KIP-98, Kafka's Sender and
@@ -112,12 +112,12 @@ class Producer:
             self._turn()
 
     def flush(self) -> None:
-        """Returns when every batch is acknowledged."""
+        """Returns when every batch is acknowledged (with acks=0: sent)."""
         while self._waiting_bytes:
             self._turn()
 
     def _turn(self) -> None:
-        """Sends to every leader without a request under way, then takes the answer of one leader that has one."""
+        """Sends to every leader that has no request under way, then waits for the answer of one leader that has one."""
         trouble = self._dispatch()
         if not self._under_way:
             self._last_trouble = trouble or self._last_trouble
@@ -136,7 +136,7 @@ class Producer:
     def _dispatch(self) -> str:
         """Sends a request to each leader that has waiting batches and no request under way.
 
-        Returns the reason why a batch couldn't be sent, or an empty text.
+        Returns the reason why some batch couldn't be sent; an empty text if there was no failure.
         """
         requests: dict[Connection, list[TopicPartition]] = {}
         busy = {partition for partitions in self._under_way.values() for partition in partitions}

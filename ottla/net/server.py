@@ -39,7 +39,7 @@ Dispatch = Callable[[Connection, Memory, int, int], Reply]
 
 @dataclass
 class Limits:
-    """The limits of a server. Each may change while it runs."""
+    """The limits of a server. Each limit may be changed while the server runs."""
 
     frame_bytes_max: int = 104857600
     buffered_memory_bytes: int = 256 * 1024 * 1024
@@ -122,7 +122,7 @@ class Server:
             listener.accept()
 
     def turn_away(self, why: str) -> None:
-        """Closes every connection, and each new one at once, until `let_in`."""
+        """Closes every connection. Until `let_in`, each new connection is closed as soon as it is accepted."""
         self.turns_away = True
         for listener in self.listeners.values():
             for connection in list(listener.connections):
@@ -167,7 +167,7 @@ class Server:
             listener.close()
 
     async def _sweep(self) -> None:
-        """Closes idle connections and those that hold memory too slowly, once a second."""
+        """Once a second, closes connections that are idle, above max.connections, or slow while others need memory."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1.0)

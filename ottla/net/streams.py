@@ -17,13 +17,13 @@ class Stream(Protocol):
     """Moves bytes to and from one address. Failures are OSErrors, also when the peer closes the connection."""
 
     async def read_exactly(self, into: memoryview) -> None:
-        """Fills `into`."""
+        """Reads until the buffer `into` is full."""
 
     async def write(self, data: bytes) -> None:
         """Sends all of `data`."""
 
     def close(self) -> None:
-        """Ends the connection at once; may be called twice."""
+        """Ends the connection immediately; may be called twice."""
 
 
 Connect = Callable[[str, int], Awaitable[Stream]]

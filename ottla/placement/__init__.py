@@ -68,7 +68,7 @@ def resized(
     replication_factor: int,
     in_sync: Mapping[PartitionName, Collection[int]],
 ) -> dict[PartitionName, Replicas]:
-    """The new replicas of the partitions in `names` that have more or fewer than `replication_factor`.
+    """The new replicas of those partitions in `names` that have more or fewer replicas than `replication_factor`.
 
     A replica is added on a live broker, if possible on a rack that the partition doesn't have yet; of several such
     brokers, on the one with the fewest replicas in all `assignments`. Replicas are removed in this order: those that
@@ -107,7 +107,7 @@ def resized(
 def _least_wanted(
     replicas: Replicas, in_sync: Collection[int], racks: Mapping[int, str | None], load: Mapping[int, int]
 ) -> int:
-    """The replica that is removed first from a partition."""
+    """The replica that is removed first if a partition has too many."""
     kept = next((replica for replica in replicas if replica in in_sync), replicas[0])
     shared = Counter(racks.get(replica) for replica in replicas)
     return max(

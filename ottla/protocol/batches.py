@@ -1,7 +1,7 @@
 """Record batches of magic 2: their headers and their records. Pure.
 
 The broker's hot path reads headers only. Records are read only where they are needed (in internal topics, compaction,
-lookups by timestamp, tools), and then with a bound on the bytes that decompression may make.
+lookups by timestamp, tools), and then with a bound on the size of the decompressed records.
 
 Source: Kafka's DefaultRecordBatch and DefaultRecord (KIP-98); big-endian throughout:
 
@@ -76,7 +76,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record; sequences wrap from 2**31−1 to 0. −1 without a producer."""
+        """The last record's sequence number, which wraps from 2**31−1 to 0; −1 if the batch has no sequence numbers."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -100,7 +100,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon(self) -> int | None:
-        """When the compaction may drop this batch's tombstones (KIP-534), in ms."""
+        """The time from which compaction may drop this batch's tombstones (KIP-534), in ms; None if none is set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
@@ -140,7 +140,7 @@ def iterate_headers(buffer: Buffer, position: int = 0, stop: int | None = None) 
 
 
 def crc_valid(buffer: Buffer, position: int, size: int) -> bool:
-    """Whether the batch of `size` bytes at `position` has the right CRC-32C of the bytes after it."""
+    """Whether the CRC-32C in the header of the batch of `size` bytes at `position` is right."""
     (stated,) = _uint32.unpack_from(buffer, position + 17)
     return bool(crc32c(memoryview(buffer)[position + CRC_START : position + size]) == stated)
 
@@ -220,8 +220,9 @@ def build_batch(
 ) -> bytes:
     """One batch of `records`, whose offsets are absolute, ascending and at least `base_offset`.
 
-    `last_offset` is given if it is greater than the last record's, because compaction keeps a batch's range. With
-    `log_append_time` all records take that time. With `delete_horizon` the base timestamp is the horizon (KIP-534).
+    `last_offset` may be greater than the last record's offset, as in a compacted batch, which keeps its range of
+    offsets. With `log_append_time` all records take that time. With `delete_horizon` the base timestamp is the horizon
+    (KIP-534).
     """
     items = list(records)
     maximum = max((record.timestamp for record in items), default=NO_TIMESTAMP)
@@ -291,7 +292,7 @@ def seal_batch(
 
 
 def write_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
-    """Appends `record` in the form that it has inside a batch."""
+    """Appends `record` to `out`, encoded as inside a batch with that base offset and base timestamp."""
     body = bytearray(b"\x00")
     write_varint(body, record.timestamp - base_timestamp)
     write_varint(body, record.offset - base_offset)
@@ -314,13 +315,16 @@ def _write_bytes(out: bytearray, field: bytes | None) -> None:
 
 
 def assign(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Writes the base offset and the leader epoch, which a leader sets, and which the CRC doesn't cover."""
+    """Writes the base offset and leader epoch, which the leader assigns, into the batch at `position`.
+
+    The CRC covers neither of them.
+    """
     _int64.pack_into(buffer, position, base_offset)
     _int32.pack_into(buffer, position + LOG_OVERHEAD, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Makes the batch at `position` one of LogAppendTime, with the time `now_ms`, and recomputes the CRC."""
+    """Sets the batch at `position` to LogAppendTime, with the time `now_ms`, and recomputes the CRC."""
     header = read_header(buffer, position)
     _rewrite_times(buffer, position, header, header.attributes | LOG_APPEND_TIME, now_ms)
 

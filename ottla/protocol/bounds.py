@@ -51,7 +51,7 @@ _int = struct.Struct(">i").unpack_from
 
 
 def check_arrays(api_key: int, version: int, body: bytes, offset: int) -> None:
-    """Raises ProtocolError if the request body at `offset` announces more elements than it can hold."""
+    """Raises ProtocolError if the body at `offset` announces more elements than it can hold, or than ELEMENTS_MAX."""
     walker = _request_walker(api_key, version)
     if walker is None:
         return
@@ -172,9 +172,9 @@ def _value_walker(kind: str | None, inner: Any, flexible: bool) -> Walker:
 
 
 def _array_walker(element: Walker | None, size: int, flexible: bool) -> Walker:
-    """A walker over an array, by the walker of an `element`.
+    """A walker over an array, which applies the walker `element` to each element.
 
-    `size` is the least number of bytes of an element. Without an `element` walker, each element has exactly that size.
+    `size` is the least number of bytes of an element. If `element` is None, each element has exactly that size.
     """
 
     def walk(data: bytes, position: int, left: list[int]) -> int:
