@@ -23,7 +23,7 @@ DISK_SLACK_BYTES = 64 << 20
 class Worked(NamedTuple):
     """A broker's work since its start: its CPU time, and (bytes in, bytes out) by partition.
 
-    `at` is the moment of the answer, in seconds.
+    `at` is the moment at which the broker's answer came, in seconds.
     """
 
     at: float
@@ -59,7 +59,7 @@ class Measured:
 
     @property
     def slack(self) -> dict[Goal, float]:
-        """Half of a band's least width, by goal: differences between brokers up to that are never balanced."""
+        """The least difference from a broker's fair load that is balanced, by goal: smaller ones are left alone."""
         work = sum(each.leading + (len(each.replicas) - 1) * each.following for each in self.partitions.values())
         cores = sum(self.cores.values())
         return {Goal.disk: DISK_SLACK_BYTES, Goal.cpu: CPU_SLACK * work / cores if cores else work}

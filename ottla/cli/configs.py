@@ -44,7 +44,7 @@ def described_settings(cluster: Cluster, kind: str, name: str, *, synonyms: bool
 
 
 def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """The settings of any one broker, by name. If a broker doesn't answer, one drawn at random is asked again.
+    """The settings of one broker, chosen at random, by name. If it doesn't answer, another random choice is made.
 
     Use it only for settings that are the same on all brokers.
     """
