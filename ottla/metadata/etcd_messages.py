@@ -141,5 +141,5 @@ class Assembly:
 
 
 def _end(first: bytes) -> bytes:
-    """The first key behind all keys that begin with `first`. `first` is UTF-8 text, so it never ends in 0xff."""
+    """The first key after all keys that begin with `first`. `first` is UTF-8 text, so it never ends in 0xff."""
     return first[:-1] + bytes([first[-1] + 1])

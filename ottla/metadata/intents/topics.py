@@ -156,10 +156,10 @@ class TopicIntents:
             await self._settling.until(lambda image: _appeared(image, grown.id, partition_count), grown.id)
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
-        """Confirms in the tombstone that this broker has no data of a deleted topic left.
+        """Confirms in a deleted topic's tombstone that this broker has no data of the topic left.
 
-        It tries until it succeeds, however long the store is away. There is no second confirmation before the broker's
-        next start, and until then the tombstone would stay.
+        It tries until it succeeds, however long the store is away. If it gave up, the next confirmation would come only
+        after the broker's next start, and the tombstone would stay until then.
         """
         tombstone = self._settling.image.tombstones.get(topic_id)
         key = keys.tombstone(topic_id)
