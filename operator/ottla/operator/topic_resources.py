@@ -42,10 +42,10 @@ class TopicResources:
         self._read = read
         self.namespaces = namespaces
         self.vanished: dict[str, DeletionPolicy] = {}  # by uid: the policy that a deleted resource had last
-        self.answered: set[str] = set()  # uids of resources that had an earlier operator's answer at first sight
+        self.answered: set[str] = set()  # uids of resources whose first seen status had an earlier operator's answer
         self._kube = kube
         self._known: dict[Ref, TopicResource] = {}
-        self._told: set[Ref] = set()  # resources that the watch has told of since the present list was requested
+        self._told: set[Ref] = set()  # resources that the watch has reported since the present list was requested
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
 
