@@ -51,9 +51,9 @@ def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
     from kafka.errors import NodeNotReadyError, UnknownBrokerIdError
 
     def ask() -> dict[str, dict[str, Any]]:
-        # kafka-python asks each broker itself for the broker's settings. Until a dead broker's session ends, it is
-        # described among the live brokers. Afterwards the client may forget the broker before this command does. And a
-        # broker that has just started may know none.
+        # kafka-python asks each broker itself for the broker's settings. Until a dead broker's session ends, the
+        # cluster's description lists it among the live brokers. Afterwards the client may forget the broker before this
+        # command does. And a broker that has just started may know of no brokers.
         brokers = cluster.admin.describe_cluster()["brokers"]
         try:
             return _asked(cluster, "broker", str(random.choice(brokers)["broker_id"]))

@@ -66,7 +66,7 @@ def _described(partition: TopicPartition, offset: int, leader: int | None, reaso
 
 
 def _leader(cluster: Cluster, partition: TopicPartition) -> int | None:
-    with suppress(Exception):  # an addition to another error
+    with suppress(Exception):  # the leader's id is only an addition to the text of another error
         described: list[dict[str, Any]] = cluster.admin.describe_topics([partition.topic])
         for one in described[0]["partitions"]:
             if one["partition_index"] == partition.partition and one["leader_id"] >= 0:

@@ -20,7 +20,7 @@ from ottla.cli.errors import sentences
 
 
 class Output:
-    """Prints results in the form that was asked for."""
+    """Prints a command's results as tables for people, or (`as_json`) as JSON for programs."""
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
