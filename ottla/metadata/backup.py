@@ -116,8 +116,8 @@ def read_backup(lines: Sequence[str]) -> Backup:
 def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[int] = ()) -> tuple[Cluster, list[Put]]:
     """(the cluster under its new generation, the writes of all other keys in their order).
 
-    No producer id below `producer_ids` will be handed out. The brokers in `gone` aren't awaited. Raises
-    UnsupportedFormat.
+    No producer id below `producer_ids` will be handed out. Elections after the restore don't wait for the brokers in
+    `gone`. Raises UnsupportedFormat.
     """
     awaited = set(backup.brokers)
     puts = []
@@ -174,8 +174,7 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
 
 
 def _kept(key: str) -> Kept:
-    """Whether a key is in backups, and is restored from them. Keys of later versions of Ottla are restored as they are.
-    """
+    """Whether backups have a key, and restore it. Keys of later versions of Ottla are restored as they are."""
     kind = kind_of(key)
     return Kept.RESTORED if kind is None else kind.kept
 

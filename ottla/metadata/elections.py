@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
 
 
 def led(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition with the leader and the ISR of its election.
+    """The partition with the leader and the ISR that `election` gives it.
 
     `stamped` and `with_eligible` then set the leader epoch, the partition epoch and the ELR.
     """
@@ -204,7 +204,7 @@ def _in_order(partition: Partition, members: Collection[int], electorate: Electo
 
 
 def _with(partition: Partition, leader: int, isr: tuple[int, ...], electorate: Electorate) -> Partition:
-    """The partition with that leader and ISR. The members' epochs are their present ones.
+    """The partition with that leader and ISR. The ISR's epochs are the present registration epochs of the members.
 
     Without a leader, members keep the epochs under which they were admitted.
     """

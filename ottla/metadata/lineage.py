@@ -113,7 +113,7 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
 
 
 def newest_of(found: Iterable[Known]) -> Known | None:
-    """The copy that was written last of several copies of one process's `Known`."""
+    """Of several copies of one process's `Known`, such as those in its log directories, the one written last."""
     newest = None
     for known in found:
         if newest is None or _is_newer(known, newest):

@@ -80,7 +80,7 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         return chain.from_iterable(self._buckets)
 
     def items(self) -> ItemsView[K, V]:
-        """The entries. Iterating needs no look-up for each key, because thousands of partitions are gone through."""
+        """The entries. Iterating needs no look-up for each key, which would cost much with thousands of partitions."""
         return _Items(self)
 
     def values(self) -> ValuesView[V]:

@@ -41,7 +41,8 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create, with either both numbers or `assignments`, which pair a partition index with its replicas."""
+    """A topic to create: either with a partition count and a replication factor, or with `assignments`, which pair a
+    partition's index with its replicas."""
 
     name: str
     partition_count: int = DEFAULT
