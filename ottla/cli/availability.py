@@ -1,7 +1,7 @@
 """Why an answer doesn't come: partitions without a leader, groups without a coordinator, and the brokers that are away.
 
 A partition also has no leader for a moment during an election. So a partition is reported only after it has had no
-leader for `_SETTLED_S`, or at once if all its replicas are on brokers that are away.
+leader for `_SETTLED_S`, or immediately if all its replicas are on brokers that are away.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def check_coordinator(cluster: Cluster, group_id: str) -> None:
 
 
 def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
-    """The descriptions of those topics that exist."""
+    """The descriptions of those topics in `topics` that exist."""
     from ottla.cli.connection import explained
 
     with explained("the description of topics"):

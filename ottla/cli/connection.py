@@ -3,7 +3,7 @@
 The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current context,
 else it is the default. If the route leads to one cluster only (`kubectl ottla`), the route gives the address.
 
-Before a client is made, the address is tried with a plain socket: the operating system says why a connection fails
+Before a client is opened, the address is tried with a plain socket: the operating system says why a connection fails
 ("connection refused"), whereas a Kafka client says only that it failed.
 """
 

@@ -45,7 +45,7 @@ class CommandError(Exception):
 
 
 class Failures(CommandError):
-    """Several errors at once, each on a line of its own. The exit code is that of the first error."""
+    """Several errors as one exception, each printed on a line of its own. The exit code is that of the first error."""
 
     def __init__(self, errors: list[CommandError]) -> None:
         super().__init__("; ".join(error.line() for error in errors), "", errors[0].exit_code)
