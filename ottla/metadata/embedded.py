@@ -2,7 +2,7 @@
 
 One worker thread per process makes all calls that block (`tables.py`); the event loop only exchanges messages with
 the thread. Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards
-and its own revision. Watches get this process's own changes at once. To notice other processes' changes, the worker
+and its own revision. Watches get this process's own changes immediately. To notice other processes' changes, the worker
 asks for SQLite's data version every `poll_interval_s`, which costs a few microseconds, and less often while there is
 no other process.
 
@@ -94,7 +94,7 @@ class _Watch:
 
 
 class EmbeddedStore:
-    """A `Store` over a SQLite file. `open` makes it; it belongs to the event loop that opened it."""
+    """A `Store` over a SQLite file. `open` opens it; it belongs to the event loop in which it was opened."""
 
     def __init__(self, tables: Tables, poll_interval_s: float, timeout_s: float) -> None:
         self._tables = tables

@@ -60,7 +60,7 @@ _SILENCE_S = 5.0  # a member whose watch has brought nothing for so long is aske
 
 
 class EtcdStore:
-    """A `Store` in an etcd cluster, under `prefix`. It belongs to the event loop that made it.
+    """A `Store` in an etcd cluster, under `prefix`. It belongs to the event loop in which it was created.
 
     It connects at the first call.
     """

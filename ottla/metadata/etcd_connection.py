@@ -7,10 +7,10 @@ There is one channel per endpoint; the endpoint that worked last is used until i
 with a backoff of at most a second, and is pinged so that a lost machine is noticed within ten seconds. But a channel
 resolves its endpoint's name at most twice a minute, and only every other minute once the name was unknown for a while.
 A member whose address changes when it comes back, as a pod's does, would be found only after the leases in etcd have
-ended. A new channel resolves the name at once, so a channel that isn't ready for some seconds is replaced.
+ended. A new channel resolves the name immediately, so a channel that isn't ready for some seconds is replaced.
 
-Calls carry `hasleader`: a member that is cut off from the other members refuses them at once, instead of answering with
-outdated data or keeping a watch waiting.
+Calls carry `hasleader`: a member that is cut off from the other members refuses them immediately, instead of answering
+with outdated data or keeping a watch waiting.
 
 The outcome of a write that was sent is unknown unless etcd says that it refused the write. A broken connection and
 etcd's own time-outs ("request timed out", "leader changed") may come after the write was proposed to etcd's members.

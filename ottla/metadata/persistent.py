@@ -22,7 +22,7 @@ _BUCKET_SIZE = 32
 
 
 class PersistentMap(Mapping[K, V], Generic[K, V]):
-    """A mapping from strings, ints, UUIDs or tuples of those; `changed` makes its successor."""
+    """An immutable mapping from strings, ints, UUIDs or tuples of those; `changed` returns its successor."""
 
     __slots__ = ("_buckets", "_size")
 

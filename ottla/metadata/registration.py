@@ -88,7 +88,8 @@ class Registration:
 
     @property
     def made(self) -> bool:
-        """Whether the broker has registered at least once; false while it waits for a predecessor's registration."""
+        """Whether this process has registered the broker at least once; False while it waits for the end of a
+        predecessor's registration."""
         return self.epoch != NO_EPOCH
 
     @property

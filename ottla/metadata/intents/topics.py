@@ -64,7 +64,7 @@ class TopicIntents:
     """What administrators ask for about topics, and the brokers' confirmations of deletions."""
 
     def __init__(self, store: Store, settling: Settling, random: Random) -> None:
-        """`random` makes topic ids and the positions where placement starts."""
+        """`random` draws topic ids and the positions where the placement of replicas starts."""
         self._store = store
         self._settling = settling
         self._random = random
@@ -85,7 +85,7 @@ class TopicIntents:
             )
 
     async def create_topic(self, topic: NewTopic, timeout_s: float, *, validate_only: bool = False) -> CreatedTopic:
-        """Creates a topic and waits until it is visible here. Raises KafkaError."""
+        """Creates a topic and waits until it is visible in this broker's image. Raises KafkaError."""
         _check_deadline(timeout_s)
         self.check_new_topic_name(topic.name)
         async with within(timeout_s):
@@ -109,7 +109,10 @@ class TopicIntents:
         await self._settling.until(lambda image: _appeared(image, intent.id, len(intent.assignments)), intent.id)
 
     async def delete_topic(self, topic_id: UUID, timeout_s: float) -> None:
-        """Deletes a topic and waits until it is invisible here. Raises KafkaError, UNKNOWN_TOPIC_ID among others."""
+        """Deletes a topic and waits until this broker's image doesn't show it any more.
+
+        Raises KafkaError, UNKNOWN_TOPIC_ID among others.
+        """
         _check_deadline(timeout_s)
         intent = self._settling.image.intents_by_id.get(topic_id)
         async with within(timeout_s):
@@ -138,7 +141,7 @@ class TopicIntents:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
+        """Adds partitions up to `partition_count`, and waits until this broker's image has them. Raises KafkaError."""
         _check_deadline(timeout_s)
         async with within(timeout_s):
             await self._settling.until_all_known(keys.broker.prefix)
