@@ -69,14 +69,14 @@ class _Plan:
         self.of_topic = Counter((name[0], broker) for name in self.names for broker in assignments[name])
 
     def evacuate(self) -> None:
-        """Moves every replica away from the brokers that are to have none."""
+        """Moves replicas away from the brokers that are to have none, where another broker is free to take them."""
         for name in self.names:
             for broker in self.replicas[name]:
                 if broker not in self.rack_of and (goal := self._best_goal(name, broker)) is not None:
                     self._move(name, broker, goal)
 
     def spread_over_racks(self) -> None:
-        """Moves a replica to another rack if its partition is on more racks then."""
+        """Moves replicas to other racks where that puts their partition on more racks."""
         for name in self.names if self.racked else ():
             for broker in reversed(self.replicas[name]):
                 goal = self._best_goal(name, broker)
@@ -136,7 +136,8 @@ class _Plan:
     def _move_some(self, giver: int, taker: int, wanted: int) -> int:
         """Moves up to `wanted` replicas, and returns how many moved.
 
-        Topics of which `giver` has the most replicas more than `taker` come first, and followers before leaders.
+        The replicas of a topic move the earlier, the more replicas of the topic `giver` has than `taker`. Within a
+        topic, followers move before leaders.
         """
         queue = [self._rank(name, giver, taker) for name in self.held[giver] if taker not in self.replicas[name]]
         heapify(queue)
@@ -156,7 +157,10 @@ class _Plan:
         return -lopsided, self.replicas[name][0] == giver, name
 
     def _best_goal(self, name: PartitionName, broker: int) -> int | None:
-        """The best broker for that replica: one on a rack that is new to the partition, with the fewest replicas."""
+        """The best broker for the partition's replica on `broker`; None if all brokers have replicas of the partition.
+
+        It is the one that puts the partition on the most racks, and among equals the one with the fewest replicas.
+        """
         free = [goal for goal in self.rack_of if goal not in self.replicas[name]]
 
         def rank(goal: int) -> tuple[int, int, int, int]:
@@ -191,10 +195,11 @@ class _Plan:
         self.led[taker][name] = None
 
     def _path_to_fewer(self, giver: int) -> list[tuple[PartitionName, int]]:
-        """The shortest row of changes of first replicas, each as (partition, new first broker); empty if there is none.
+        """The shortest chain of leader changes by which `giver` leads one partition fewer; empty if there is none.
 
-        After them `giver` leads one partition less, and a broker that leads at least two fewer than `giver` leads one
-        more.
+        Each change is (partition, new first broker). The chain leads from `giver` to a broker that leads at least two
+        partitions fewer than `giver`. That broker leads one more afterwards, and the brokers in between lead as many
+        as before.
         """
         came: dict[int, tuple[int, PartitionName]] = {}
         queue = deque([giver])

@@ -153,7 +153,8 @@ class _Planner:
         self.too_low, self.too_high = self._limits(width, width.patience)  # beyond these, a broker's load is changed
 
     def run(self) -> None:
-        """Plans for all goals in their order, and again, as moves for later goals may allow moves for earlier ones.
+        """Plans the moves for all goals in their order, round after round: moves for later goals may make moves for
+        earlier goals possible.
 
         It ends when nothing moves any more, or after `_ROUNDS` rounds.
         """
@@ -255,7 +256,7 @@ class _Planner:
         return moved
 
     def _give(self, goal: Goal, giver: int) -> int:
-        """Takes load from a broker until it is in the band: leaders first, because that copies nothing.
+        """Takes load from a broker until it is in the band: leaders first, because a change of leader copies nothing.
 
         Returns how many replicas and leaders moved.
         """
@@ -427,7 +428,10 @@ class _Planner:
         return True
 
     def _allowed(self, goal: Goal, effect: Mapping[Goal, float], giver: int, taker: int) -> bool:
-        """Whether a change takes no broker out of its band, or further out of it, in this goal and in earlier ones."""
+        """Whether a change takes no broker out of its band, or further out of it, for `goal` and the goals before it.
+
+        `effect` is the load that `giver` loses and `taker` gets, for each goal.
+        """
         for each in self.goals:
             amount = effect[each]
             if amount:

@@ -23,7 +23,7 @@ DISK_SLACK_BYTES = 64 << 20
 class Worked(NamedTuple):
     """A broker's work since its start: its CPU time, and (bytes in, bytes out) by partition.
 
-    `at` is the moment of the answer, in seconds.
+    `at` is the moment at which the broker's answer came, in seconds.
     """
 
     at: float
@@ -59,14 +59,14 @@ class Measured:
 
     @property
     def slack(self) -> dict[Goal, float]:
-        """The differences between brokers that are allowed in any case, by goal."""
+        """The least difference from a broker's fair load that is balanced, by goal: smaller ones are left alone."""
         work = sum(each.leading + (len(each.replicas) - 1) * each.following for each in self.partitions.values())
         cores = sum(self.cores.values())
         return {Goal.disk: DISK_SLACK_BYTES, Goal.cpu: CPU_SLACK * work / cores if cores else work}
 
 
 def read_worked(at: float, value: str) -> Worked:
-    """The work in a broker's answer, `value`, that came at the moment `at`."""
+    """Parses `value`, a broker's answer about its work, which came at the moment `at`."""
     told = json.loads(value)
     traffic = {
         (topic, int(index)): (bytes_in, bytes_out)
@@ -77,7 +77,7 @@ def read_worked(at: float, value: str) -> Worked:
 
 
 def rates(before: Worked, after: Worked) -> Rates:
-    """The load between two answers. A counter that has fallen began anew in between, and counts from 0."""
+    """The load between two answers of a broker. A counter that has fallen was reset in between, and counts from 0."""
     seconds = max(after.at - before.at, 1e-3)
 
     def grown(earlier: float, later: float) -> float:

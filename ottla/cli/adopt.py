@@ -228,7 +228,8 @@ def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
 
 
 async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, settings: dict[str, str]) -> None:
-    """Writes the topic. The ready mark, which makes it visible, is in the last transaction."""
+    """Writes an adopted topic to the metadata store. The last transaction has the ready mark, which makes the topic
+    visible to clients."""
     from ottla.metadata import keys
     from ottla.metadata.identities import ConfigResource
     from ottla.metadata.model.brokers import NO_EPOCH

@@ -1,7 +1,7 @@
 """Why an answer doesn't come: partitions without a leader, groups without a coordinator, and the brokers that are away.
 
 A partition also has no leader for a moment during an election. So a partition is reported only after it has had no
-leader for `_SETTLED_S`, or at once if all its replicas are on brokers that are away.
+leader for `_SETTLED_S`, or immediately if all its replicas are on brokers that are away.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Leaderless(NamedTuple):
 
     @property
     def certain(self) -> bool:
-        """Whether no replica can be elected leader before one of the brokers runs again."""
+        """Whether all replicas are on brokers that are away, so that no leader can be elected until one comes back."""
         return set(self.replicas) <= set(self.away)
 
     @property
@@ -46,7 +46,7 @@ class Leaderless(NamedTuple):
 
 
 def brokers_text(brokers: Collection[int]) -> str:
-    """`broker 0 is`, `brokers 0 and 2 are`."""
+    """The brokers as the beginning of a sentence: `broker 0 is`, `brokers 0 and 2 are`."""
     ids = [str(broker) for broker in sorted(brokers)]
     if len(ids) == 1:
         return f"broker {ids[0]} is"
@@ -180,7 +180,7 @@ def check_coordinator(cluster: Cluster, group_id: str) -> None:
 
 
 def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
-    """The descriptions of those topics that exist."""
+    """The descriptions of those topics in `topics` that exist."""
     from ottla.cli.connection import explained
 
     with explained("the description of topics"):
@@ -189,7 +189,10 @@ def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
 
 
 def _settled(cluster: Cluster, look: Callable[[], list[Leaderless]]) -> list[Leaderless]:
-    """The partitions that `look` finds after `_SETTLED_S`, or as soon as none of them can get a leader."""
+    """Repeats `look` for up to `_SETTLED_S`, and returns the partitions without a leader that it found last.
+
+    It ends earlier if no partition lacks a leader, or if none of the partitions can get one while its brokers are away.
+    """
     deadline = time.monotonic() + min(cluster.timeout_s, _SETTLED_S)
     while (found := look()) and not all(one.certain for one in found) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

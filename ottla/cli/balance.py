@@ -1,9 +1,9 @@
 """`ottla balance`: level the brokers' measured loads by moves of replicas that copy as few bytes as possible.
 
 `ottla reassign plan` gives brokers the same number of replicas; `ottla balance` looks at each replica's load.
-A plan is a file of `kafka-reassign-partitions`, which that tool executes, too. Between two runs nothing but the plan
-is kept. The cluster itself shows which moves are done, so that the same command goes on with a run that was
-interrupted.
+A plan is a file in the format of `kafka-reassign-partitions`, so that tool can execute it, too. Between two runs
+nothing but the plan is kept. The cluster itself shows which moves are done, so that the same command goes on with a run
+that was interrupted.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _planned(
     window: float,
     tolerance: float,
 ) -> tuple[moves.Plan, list[dict[str, Any]], list[dict[str, Any]]]:
-    """(the moves, a row for each, a row for each goal)."""
+    """(the plan, an output row for each move, an output row for each goal)."""
     from ottla.balance.loads import levelled
     from ottla.cli.measuring import measure
 
@@ -305,7 +305,7 @@ def _carry_out(
 ) -> int:
     """Moves each replica that isn't where the plan wants it, `at_once` partitions at a time, and waits for all moves.
 
-    Returns how many partitions, and replicas between log directories, were moved.
+    Returns the sum of the partitions whose replicas were changed and of the replicas that changed their log directory.
     """
     present = moves.assignments(cluster)
     gone = sorted(set(planned.replicas).difference(present))

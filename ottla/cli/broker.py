@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _StartedByFile(Group):
-    """`ottla broker server.properties`, as Kafka's kafka-server-start takes its file."""
+    """Accepts `ottla broker server.properties`, as Kafka's kafka-server-start takes the file without an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Turns a file name in the place of a subcommand into `--config FILE`."""
@@ -62,7 +62,7 @@ DataOption = Annotated[
 
 
 def load_configuration(file: Path | None, settings: list[str] | None) -> BrokerConfig:
-    """The configuration that the broker will start with; every mistake in it is one error."""
+    """The configuration that the broker will start with. Raises Failures with one UsageError for each mistake in it."""
     from ottla.cli.topics import parse_settings
     from ottla.settings.config import BrokerConfig, InvalidConfiguration
 

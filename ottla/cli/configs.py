@@ -44,16 +44,16 @@ def described_settings(cluster: Cluster, kind: str, name: str, *, synonyms: bool
 
 
 def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """The settings of any one broker, by name. If a broker doesn't answer, one drawn at random is asked again.
+    """The settings of one broker, chosen at random, by name. If it doesn't answer, another random choice is made.
 
     Use it only for settings that are the same on all brokers.
     """
     from kafka.errors import NodeNotReadyError, UnknownBrokerIdError
 
     def ask() -> dict[str, dict[str, Any]]:
-        # kafka-python asks each broker itself for the broker's settings. Until a dead broker's session ends, it is
-        # described among the live brokers. Afterwards the client may forget the broker before this command does. And a
-        # broker that has just started may know none.
+        # kafka-python asks each broker itself for the broker's settings. Until a dead broker's session ends, the
+        # cluster's description lists it among the live brokers. Afterwards the client may forget the broker before this
+        # command does. And a broker that has just started may know of no brokers.
         brokers = cluster.admin.describe_cluster()["brokers"]
         try:
             return _asked(cluster, "broker", str(random.choice(brokers)["broker_id"]))

@@ -3,7 +3,7 @@
 The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current context,
 else it is the default. If the route leads to one cluster only (`kubectl ottla`), the route gives the address.
 
-Before a client is made, the address is tried with a plain socket: the operating system says why a connection fails
+Before a client is opened, the address is tried with a plain socket: the operating system says why a connection fails
 ("connection refused"), whereas a Kafka client says only that it failed.
 """
 
@@ -49,7 +49,8 @@ def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:
 
 
 def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> str:
-    """The bootstrap address on this route; if the route leads to any cluster, `resolve_bootstrap` decides."""
+    """The bootstrap address that the route gives; if it gives none, `resolve_bootstrap` decides. Raises UsageError for
+    an explicit address or context beside the route's address."""
     found = route.bootstrap()
     if found is None:
         return resolve_bootstrap(bootstrap, context)
@@ -150,10 +151,10 @@ class Cluster:
         `check` is called once, when the error has lasted for a moment. It raises an error if the state won't pass by
         itself.
 
-        Until a dead broker's session ends, the other brokers still name it, and the client may pick it. So the call is
-        also repeated after a lost connection, as Kafka's own admin client does, as long as a bootstrap address accepts
-        connections. A call that isn't `repeatable` is not: if only its answer was lost, the second call would fail
-        although the first one succeeded.
+        Until a dead broker's session ends, the metadata of the other brokers still lists it, and the client may choose
+        it. So the call is also repeated after a lost connection, as Kafka's own admin client does, as long as a
+        bootstrap address accepts connections. With `repeatable` False, a lost connection ends the attempts: if only the
+        answer was lost, a second call would fail although the first one succeeded.
         """
         from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
 
@@ -214,7 +215,7 @@ class Cluster:
 
 
 def _refusal(route: Route, host: str, port: int, timeout_s: float) -> str | None:
-    """Why a TCP connection fails; None if it works."""
+    """Why a TCP connection by this route fails; None if it works."""
     try:
         socket.create_connection(route.reach(host, port, timeout_s), timeout=timeout_s).close()
     except NoWay as error:
@@ -231,7 +232,7 @@ def _refusal(route: Route, host: str, port: int, timeout_s: float) -> str | None
 
 
 def quiet_client_log() -> None:
-    """Keeps the client library's own warnings off the terminal unless `--debug` set logging up."""
+    """Keeps kafka-python's own warnings off the terminal, unless `--debug` has set up logging."""
     logger = logging.getLogger("kafka")
     if not logging.getLogger().handlers and not logger.handlers:
         logger.addHandler(logging.NullHandler())

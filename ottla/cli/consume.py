@@ -1,7 +1,7 @@
 """`ottla consume`: records of topics as lines or JSON, from a position or as a member of a group.
 
-It is made for pipes: each fetched batch is written and flushed at once; the run ends when the reader of the output is
-gone, even while no record comes; and Ctrl-C and SIGTERM are quiet. A group's offsets are committed only after their
+It is meant for pipes: each fetched batch is written and flushed immediately; the run ends when the reader of the output
+is gone, even while no record comes; and Ctrl-C and SIGTERM are quiet. A group's offsets are committed only after their
 records have been written out, so that a record may be printed twice after a crash but never skipped.
 """
 

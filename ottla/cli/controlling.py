@@ -106,7 +106,7 @@ class ControllerProcess:
         self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Gives up the lease, so that another controller becomes active at once."""
+        """Gives up the lease, so that a standby controller becomes active immediately."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

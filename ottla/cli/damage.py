@@ -22,14 +22,17 @@ _CORRUPT_MESSAGE = 2
 
 
 def of_records(error: Exception) -> bool:
-    """Whether the client may have met something that it couldn't decode."""
+    """Whether the error may come from a record batch that the Kafka client couldn't decode."""
     from kafka.errors import CorruptRecordError, KafkaError, UnsupportedCodecError
 
     return isinstance(error, CorruptRecordError | UnsupportedCodecError) or not isinstance(error, KafkaError | OSError)
 
 
 def located(cluster: Cluster, consumer: KafkaConsumer, error: Exception) -> CommandError | None:
-    """The error with its partition and offset; None if the read of no partition raises again."""
+    """An error that names the partition and the offset of the batch whose read raised `error`.
+
+    It is None if no partition's read raises again.
+    """
     positions = {one: consumer.position(one) for one in consumer.assignment()}
     for one, offset in sorted(positions.items(), key=lambda item: (repr(item[0]) not in str(error), item[0])):
         if offset < (consumer.highwater(one) or offset + 1) and _raises(cluster, one, offset):
@@ -38,7 +41,7 @@ def located(cluster: Cluster, consumer: KafkaConsumer, error: Exception) -> Comm
 
 
 def _raises(cluster: Cluster, partition: TopicPartition, offset: int) -> bool:
-    """Whether the batch at this offset can't be decoded. Uses a new client: one that has raised never reads on."""
+    """Whether the batch at this offset can't be decoded. A new client reads it: one that has raised never reads on."""
     consumer = cluster.consumer(group_id=None, enable_auto_commit=False)
     try:
         consumer.assign([partition])
@@ -63,7 +66,7 @@ def _described(partition: TopicPartition, offset: int, leader: int | None, reaso
 
 
 def _leader(cluster: Cluster, partition: TopicPartition) -> int | None:
-    with suppress(Exception):  # an addition to another error
+    with suppress(Exception):  # the leader's id is only an addition to the text of another error
         described: list[dict[str, Any]] = cluster.admin.describe_topics([partition.topic])
         for one in described[0]["partitions"]:
             if one["partition_index"] == partition.partition and one["leader_id"] >= 0:

@@ -195,8 +195,8 @@ def _announce(output: Output, cluster: list[DevBroker], bootstrap: str, director
 
 
 def _watch(cluster: list[DevBroker], waker: Waker, line: int, restart: bool, output: Output) -> None:
-    """Watches the brokers until a stop is asked for. With `restart` a broker that dies is started again; without it the
-    other brokers go on, and the death of the last one is raised."""
+    """Watches the brokers until a stop is asked for. With `restart` a broker that dies is started again. Without it the
+    other brokers go on, and CommandError is raised once the last one has died."""
     missed: set[int] = set()
     while not waker.stopping:
         now = time.monotonic()

@@ -35,7 +35,7 @@ _LEFT_BEHIND_TIMEOUT_S = 30.0
 
 @dataclass
 class DevBroker:
-    """One broker's process, its place and its address."""
+    """One broker of an `ottla dev`: its process, its data directory and its address."""
 
     id: int
     directory: Path
@@ -49,8 +49,8 @@ class DevBroker:
     restart_at: float | None = None
 
     def start(self, lifeline: int) -> None:
-        """Starts the process. It inherits the lock on its directory, and stops when `lifeline` (from `lifeline()`) is
-        closed."""
+        """Starts the process. It inherits the lock on its data directory. Its standard input is `lifeline`, the pipe
+        that `lifeline()` opens; it stops when that pipe ends."""
         pid_file = PidFile(self.directory)
         own = pid_file.acquire("another broker")
         self.ready.clear()
@@ -91,7 +91,7 @@ class DevBroker:
         return self.process.poll() if self.process is not None else 0
 
     def last_words(self) -> str:
-        """The error in the last line of its log file; empty if it has no log file, or didn't end with an error code."""
+        """The error in the last line of the broker's log file; empty without a log file or an exit code above 0."""
         lines = tail(self.log, 1) if self.log is not None and (self.exit_code() or 0) > 0 else []
         return "".join(line.strip().removeprefix("error: ").rstrip(".") for line in lines)
 

@@ -54,7 +54,8 @@ class Growth:
     def carry_out(self, cluster: Cluster, output: Output, pause: Callable[[], bool]) -> None:
         """Begins the moves that add replicas, and waits until they are done. Raises CommandError.
 
-        `pause` is called between two looks. If it returns true, the wait ends; the controller completes the moves.
+        `pause` is called between two looks at the moves. If it returns true, the wait ends, and the controller
+        completes the moves alone.
         """
         from ottla.cli import moves, reassign
 

@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """The command can't go on. `message` says why, `remedy` what to do about it; it may be empty."""
+    """The command can't go on. `message` says why. `remedy` says what to do about it, and may be empty."""
 
     def __init__(
         self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.failed, kafka_code: int = 0
@@ -45,7 +45,7 @@ class CommandError(Exception):
 
 
 class Failures(CommandError):
-    """Several errors at once, each on a line of its own. The exit code is that of the first error."""
+    """Several errors as one exception, each printed on a line of its own. The exit code is that of the first error."""
 
     def __init__(self, errors: list[CommandError]) -> None:
         super().__init__("; ".join(error.line() for error in errors), "", errors[0].exit_code)
@@ -63,7 +63,7 @@ class PipeClosed(Exception):
 
 
 def sentences(*parts: str) -> str:
-    """The parts on one line. Each ends with a full stop, unless it is the only one."""
+    """The non-empty texts, joined to one line. Each ends with a full stop, unless it is the only one."""
     flat = [text for text in (" ".join(part.split()) for part in parts) if text]
     ended = [text if text.endswith((".", "?", "!")) else text + "." for text in flat]
     return flat[0] if len(flat) == 1 else " ".join(ended)
@@ -161,8 +161,8 @@ _SENTENCES: dict[int, _Sentence] = {
 
 
 def explain_code(code: int, subject: str, server_message: str | None = None, *, code_name: str = "") -> CommandError:
-    """The CommandError for a Kafka error code about `subject` ("topic 'flights'"). If the broker sent a message, it
-    replaces the table's, except for codes of things that don't exist or exist already."""
+    """The CommandError for a Kafka error code about `subject` ("topic 'flights'"). A message that the broker sent
+    replaces the message of this module's table, except for codes of things that don't exist or exist already."""
     sentence = _SENTENCES.get(code)
     if sentence is None:
         named = code_name or f"error {code}"

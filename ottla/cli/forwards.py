@@ -36,7 +36,7 @@ _HEAD = re.compile(r"^[EWIF]\d{4} \S+ +\d+ [\w.]+:\d+\] |^error: |^Error from se
 
 
 class Target(NamedTuple):
-    """The target of a forward."""
+    """The pod or Service, and its port, to which a `kubectl port-forward` leads."""
 
     namespace: str
     resource: str  # "pod/NAME" or "service/NAME"
@@ -44,7 +44,7 @@ class Target(NamedTuple):
 
 
 def target_of(host: str, port: int) -> Target | None:
-    """The target that a name in the DNS of Kubernetes stands for; None for every other host."""
+    """The pod or Service that a host name in the DNS of Kubernetes stands for; None for every other host."""
     found = _HOST.fullmatch(host)
     if found is None:
         return None

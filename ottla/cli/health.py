@@ -42,7 +42,7 @@ class Directory(NamedTuple):
     trouble: str
 
     def error(self) -> CommandError:
-        """The trouble as an error, or as the cause of another error."""
+        """The directory's trouble as an error, or as the cause of another error."""
         return CommandError(
             f"log directory {self.path} of broker {self.broker} {_VERB.get(self.trouble, self.trouble)}",
             _REMEDY.get(self.trouble, ""),
@@ -66,7 +66,7 @@ class Damaged(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """The cuts of the recovery at a broker's start: the totals, and the cuts of the first logs."""
+    """What log recovery cut off at a broker's start: the number of logs, the bytes, and the first logs' cuts."""
 
     broker: int
     logs: int
@@ -87,7 +87,7 @@ def trouble(directory: Mapping[str, Any]) -> str:
 
 
 def cut_text(cut: Mapping[str, Any]) -> str:
-    """One cut, as a person reads it. Pure."""
+    """The text for people about one cut that recovery made in a log. Pure."""
     lost = f"{size_text(cut['bytes_dropped'])} dropped" if cut["bytes_dropped"] else "nothing dropped"
     missing = f", {counted(cut['missing'], 'committed offset')} missing here" if cut["missing"] else ""
     return f"{cut['topic']}:{cut['partition']} ends at offset {cut['offset']}: {cut['reason']}; {lost}{missing}"
@@ -141,7 +141,7 @@ def _answer(subject: str, ask: Callable[[], Any]) -> Any:
 
 
 def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
-    """The cuts at the start of those of these brokers that had any, as far as they answer."""
+    """What recovery cut off at the brokers' starts. Brokers that cut off nothing or don't answer are left out."""
     answers = {broker: json.loads(value) for broker, value in told(cluster, brokers, RECOVERED, "the settings")}
     return [
         Recovered(broker, answer["logs"], answer["bytes_dropped"], answer["cuts"])
@@ -163,8 +163,8 @@ def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
 
 
 def with_cause(cluster: Cluster, error: CommandError) -> CommandError:
-    """The error itself, or, for a time-out in a broker, the error with a full or failed log directory as its cause: the
-    metadata store may be on that directory's volume."""
+    """The error itself; but if a broker's request timed out, and a log directory is full or has failed, the error with
+    that directory as its cause: the metadata store may be on the directory's volume."""
     if error.kafka_code != _REQUEST_TIMED_OUT or not (found := directories(cluster, cluster.living())):
         return error
     cause = found[0].error()

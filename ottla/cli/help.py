@@ -72,13 +72,13 @@ class Group(_Piped, TyperGroup):
 
 
 class App(typer.Typer):
-    """A family of commands with this help."""
+    """A family of commands whose help has the layout of this module."""
 
     def __init__(self, cls: type[Group] = Group, **settings: Any) -> None:
         super().__init__(cls=cls, rich_markup_mode=None, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """A command with this help."""
+        """Adds a command whose help has the layout of this module."""
         return super().command(name, cls=_Command, **settings)
 
 

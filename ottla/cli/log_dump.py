@@ -84,7 +84,7 @@ Dumped = (
 
 
 class UnknownFile(ValueError):
-    """A file whose name is neither a segment's file nor a checkpoint."""
+    """The name of a file is neither that of a segment's file nor that of a checkpoint."""
 
 
 def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:

@@ -1,8 +1,9 @@
 """Finds the faults in the files of a log, and the offsets behind them where consumers can go on. Reads only.
 
-Files are mapped, compressed records are unpacked piece by piece, and indexes are read beside their log, so that memory
-doesn't grow with their sizes. A faulty batch doesn't end the search: the next one is read where its length says. A
-batch is faulty if some client's consumer can't read it; the batches of producers are checked by the same rule today.
+Files are mapped, compressed records are unpacked piece by piece, and an index is read in step with its log file, so
+that memory doesn't grow with the files' sizes. A faulty batch doesn't end the search: the batch's length says where the
+next one begins. A batch is faulty if some client's consumer can't read it. Brokers check the batches that producers
+send by the same rule.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Fault:
 
 
 def verify(path: str) -> Iterator[Fault]:
-    """The faults of a segment's log file and its indexes, of all segments in a partition's directory, or of all
-    partitions in a log directory.
+    """The faults in the logs at `path`: a segment's log file (with its indexes), the directory of a partition, or a log
+    directory.
 
-    Raises UnknownFile where `path` is none of them, OSError.
+    Raises UnknownFile where `path` is none of these three, OSError.
     """
     path = path.rstrip("/") or "/"
     if not os.path.isdir(path):
@@ -126,7 +127,7 @@ def _fault(header: BatchHeader, batch: memoryview, next_offset: int) -> str:
 
 
 class _Index:
-    """An index's entries beside the batches of its log, both in the order of their files."""
+    """Compares the entries of an index with the batches of its log file. Both are read once, in the files' order."""
 
     def __init__(self, path: str, entry_size: int) -> None:
         self.path = path
@@ -138,11 +139,11 @@ class _Index:
         self._pending = next(self._entries, None)
 
     def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:
-        """The faults, as (place, message), of the entries up to the batch at `position`."""
+        """The faults, as (place, message), of the index entries up to the batch at `position`."""
         raise NotImplementedError
 
     def ended(self) -> Iterator[tuple[int, str]]:
-        """The faults, as (place, message), of the entries behind the last batch."""
+        """The faults, as (place, message), of the index entries after the last batch."""
         raise NotImplementedError
 
 

@@ -1,6 +1,6 @@
 """Looks up topics and partitions as a user writes them: `flights`, `flights:0,2-4`.
 
-An unknown name is an error that suggests the nearest known name. No request here lets a broker create a topic.
+An unknown name is an error that suggests the nearest known name. None of the requests lets a broker create a topic.
 """
 
 from __future__ import annotations

@@ -126,12 +126,12 @@ def main() -> None:
 
 
 def run_ottla(arguments: list[str], program: str = "ottla", route: Route | None = None) -> object:
-    """Run the command line; clusters are reached by this route."""
+    """Run a command of `ottla` with these arguments. Brokers are reached by `route` (None: directly)."""
     return app(arguments, prog_name=program, standalone_mode=False, obj=route or Straight())
 
 
 def leave(run: Callable[[list[str]], object], program: str) -> NoReturn:
-    """Run a command line with this process's arguments, and end the process as documented."""
+    """Call `run` with this process's arguments, and end the process with one of the documented exit codes."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or os.environ.get("OTTLA_DEBUG", "") not in ("", "0")
     if debug:

@@ -1,4 +1,4 @@
-"""Measures the brokers' load over Kafka's protocol, as the difference of two looks (`ottla/balance/measured.py`)."""
+"""Measures brokers' loads over Kafka's protocol: asks twice, and takes the difference (`ottla/balance/measured.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def measure(cluster: Cluster, window_s: float) -> Measured:
-    """Looks twice, `window_s` apart. Raises CommandError."""
+    """The loads of the cluster, from two answers of each broker, `window_s` apart. Raises CommandError."""
     racks, living = cluster.racks(), sorted(cluster.living())
     before = worked(cluster, living)
     if before:

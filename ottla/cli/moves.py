@@ -115,7 +115,7 @@ def resizing(
 
 
 class Plan(NamedTuple):
-    """Replicas of partitions, and log directories of some of those replicas, each by its partition and broker."""
+    """The wanted replicas of partitions, and the wanted log directories of some replicas, by partition and broker."""
 
     replicas: Moves
     directories: Mapping[ReplicaName, str]

@@ -20,7 +20,7 @@ from ottla.cli.errors import sentences
 
 
 class Output:
-    """Prints results in the form that was asked for."""
+    """Prints a command's results as tables for people, or (`as_json`) as JSON for programs."""
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -28,7 +28,7 @@ class Output:
     def rows(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str = "") -> None:
         """Print one line per row. `columns` maps a row's keys to headings, in order; the other keys show in JSON only.
 
-        `empty` is what a person is told when there are no rows.
+        `empty` is printed for people if there are no rows.
         """
         if self.as_json:
             self.document(list(rows))

@@ -25,7 +25,8 @@ _NAMED_MAX = 3
 
 
 def starts(cluster: Cluster, partitions: list[TopicPartition], start: Start, ends: Offsets) -> Offsets:
-    """The offset at which reading begins; `ends` are the partitions' ends now."""
+    """For each partition, the offset at which reading begins. The parameter `ends` has the partitions' present end
+    offsets."""
     if isinstance(start, Moment):
         return _at(cluster, start, partitions, ends)
     if isinstance(start, FromEnd) and not start.count:

@@ -23,7 +23,7 @@ BROKER_PID_FILE = "ottla-broker.pid"
 
 
 def server_command(config: Path | None, settings: Mapping[str, str] | Sequence[str]) -> list[str]:
-    """The command line of a broker's process. By -P it imports nothing from its working directory."""
+    """The command line of a broker's process. With -P Python imports nothing from the working directory."""
     pairs = [f"{name}={value}" for name, value in settings.items()] if isinstance(settings, Mapping) else settings
     command = [sys.executable, "-P", "-m", SERVER_MODULE]
     if config is not None:

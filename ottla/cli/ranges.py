@@ -29,7 +29,7 @@ class Offset:
 
 @dataclass(frozen=True)
 class FromStart:
-    """A number of offsets behind the partition's first offset."""
+    """A number of offsets after the partition's first offset; 0 is the first offset."""
 
     count: int
 
@@ -78,7 +78,7 @@ def parse_range(text: str, now_ms: int) -> Range:
 
 
 def parse_end(text: str, now_ms: int) -> End:
-    """The end in the value of `--until`, or behind the colon of a range."""
+    """The end of a range: the value of `--until`, or what follows the colon in START:END."""
     if text == "end":
         return LATEST
     if text.isascii() and text.isdigit():

@@ -175,7 +175,8 @@ def wait_for(cluster: Cluster, planned: moves.Moves, seconds: float) -> None:
 
 @contextmanager
 def progress(count: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal. The function sets how many of `count` moves are done."""
+    """Shows a progress bar on stderr, if that is a terminal. Yields a function that sets how many of `count` moves are
+    done."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

@@ -1,7 +1,7 @@
 """Reads the records to write from a file or standard input: one record a line, or by a template.
 
-Owns the reading, and the place (file and line) in every error about the input. Memory has one record at a time, and the
-rest of its last line.
+Owns the reading, and the place (file and line) in every error about the input. Only one record at a time is in memory,
+with the rest of its last line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Complete = Callable[[NewRecord], NewRecord]
 
 
 class Source(NamedTuple):
-    """The input. `advance` is called with the number of bytes of each read."""
+    """The input of `ottla produce`. `advance` is called with the number of bytes of each read, for a progress bar."""
 
     stream: BinaryIO
     file: Path | None
@@ -61,7 +61,7 @@ def opened(file: Path | None) -> Iterator[Source]:
 
 
 def by_line(source: Source, parse: Parse, complete: Complete) -> Iterator[NewRecord]:
-    """One record a line."""
+    """Yields a record for each line of the input."""
     number = 0
     while line := source.read():
         number += 1
@@ -72,7 +72,7 @@ def by_line(source: Source, parse: Parse, complete: Complete) -> Iterator[NewRec
 
 
 def by_template(source: Source, reader: Reader, complete: Complete) -> Iterator[NewRecord]:
-    """The records that follow each other by the template; the last line may lack its line end."""
+    """Yields the records that the template finds one after the other. The last line may lack its line end."""
     data, at, lines = b"", 0, 1
     while True:
         try:
@@ -99,7 +99,7 @@ def by_template(source: Source, reader: Reader, complete: Complete) -> Iterator[
 
 @contextmanager
 def _watched(stream: BinaryIO, file: Path | None) -> Iterator[Source]:
-    """The source, with a progress bar if stderr is a terminal and the input isn't typed on one."""
+    """The source, with a progress bar if stderr is a terminal and the input doesn't come from a terminal."""
     interactive = stream.isatty()
     if interactive or not sys.stderr.isatty():
         yield Source(stream, file, interactive, lambda size: None)

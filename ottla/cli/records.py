@@ -66,7 +66,7 @@ def parse_header(text: str) -> tuple[str, bytes]:
 
 
 def parse_headers(text: bytes, between: bytes) -> Headers:
-    """`a:1,b:2`, with `between` (here the colon) between name and value."""
+    """`a:1,b:2` as a list of (name, value); `between` separates name and value (here it is the colon)."""
     headers: Headers = []
     for part in text.split(b",") if text else []:
         name, found, value = part.partition(between)

@@ -1,9 +1,10 @@
 """The process of a broker, a controller or both: `python -m ottla.cli.server [--config FILE] [--set NAME=VALUE]…`.
 
-`process.roles` says which. The packages of brokers and controllers don't import each other, so this module joins them.
-It imports neither the command line's libraries nor anything else that a broker doesn't need, to save the broker memory.
-With `--until-stdin-ends` it stops, as on SIGTERM, when its standard input ends. Standard input is then a pipe whose
-other end only the starting process has open, so that the broker never outlives that process.
+`process.roles` says which of them. The packages of brokers and controllers don't import each other, so this module
+joins them. It imports neither the command line's libraries nor anything else that a broker doesn't need, to save memory
+in the broker. With `--until-stdin-ends` the process stops, as on SIGTERM, when its standard input ends. Standard input
+is then a pipe whose other end is open only in the process that started this one, so that a broker never outlives its
+`ottla dev`.
 
 Exit codes: 0 stopped by a signal, 1 it couldn't start or failed, 2 the settings are wrong.
 """
@@ -93,7 +94,7 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
 
 async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
     """Serves until a signal comes, standard input ends or the process fails. Returns the exit code. If the metadata
-    store was restored from a backup, the process joins it anew, as at a start."""
+    store is restored from a backup meanwhile, the broker or controller starts anew within the process."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -118,7 +119,7 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
 
 
 async def _answering(config: BrokerConfig, patience: Patience) -> Store:
-    """The store, once it answers; if it doesn't, it is closed. Raises StoreUnavailable, GivenUp."""
+    """The store, once it answers. If it doesn't answer, it is closed. Raises StoreUnavailable, GivenUp."""
     store = await open_store(config)
     try:
         await patience.answer(partial(store.read, keys.cluster.key))

@@ -1,4 +1,4 @@
-"""The warnings of `ottla consume` while no record comes: a partition may have no leader, instead of no new records.
+"""The warnings of `ottla consume` while no record comes: the partition may have no leader rather than no new records.
 
 A missing leader or coordinator is warned of once. If it is missing for longer than `--timeout`, a run that ends by
 itself fails; a run that reads for ever goes on.
@@ -37,13 +37,14 @@ class Silence:
         self.broken()
 
     def broken(self) -> None:
-        """Call it when records have come."""
+        """Ends the silence: the caller calls this when records have come."""
         self.since = time.monotonic()
         self._next_look = self.since + min(_FIRST_LOOK_S, self._cluster.timeout_s)
 
     def goes_on(self) -> None:
-        """Call it when a poll brought no record. Raises CommandError if a run that ends by itself has waited longer
-        than the time-out for a leader or the coordinator."""
+        """Goes on with the silence: the caller calls this when a poll brought no record. From time to time it looks for
+        a missing leader or coordinator, and warns of it. Raises CommandError if a run that ends by itself has waited
+        for one longer than the time-out."""
         now = time.monotonic()
         if now < self._next_look:
             return

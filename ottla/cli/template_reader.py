@@ -32,7 +32,7 @@ class Mismatch(UsageError):
 
 
 class Matched(NamedTuple):
-    """A record, and the position behind it."""
+    """A record, and the position after it in the data."""
 
     record: NewRecord
     end: int
@@ -93,7 +93,10 @@ class Reader:
                 )
 
     def match(self, data: bytes, at: int) -> Matched | int:
-        """The record that begins at `at`, or the least number of bytes that are missing for it. Raises Mismatch."""
+        """The record that begins at `at`; if the data ends inside it, the least number of bytes that it lacks.
+
+        Raises Mismatch.
+        """
         found: dict[str, Any] = {}
         previous = ""
         for index, token in enumerate(self._tokens):
@@ -110,7 +113,7 @@ class Reader:
         return Matched(record, at)
 
     def _expect(self, data: bytes, at: int, text: bytes, previous: str) -> int:
-        """The number of bytes that are missing at the end of the data for `text` at this position. Raises Mismatch."""
+        """How many bytes of `text`, which must be at `at`, lie beyond the end of the data. Raises Mismatch."""
         there = data[at : at + len(text)]
         if there == text:
             return 0
@@ -121,7 +124,7 @@ class Reader:
     def _field(
         self, data: bytes, at: int, letter: str, following: list[Field | bytes], found: dict[str, Any]
     ) -> tuple[int, int]:
-        """Reads one field into `found`: the position behind it, and how many bytes are missing."""
+        """Reads one field into `found`. Returns the position after the field, and how many bytes the field lacks."""
         if letter in self._measured:
             length = found[f"length of {letter}"]
             found[letter] = None if length < 0 else data[at : at + length]
@@ -184,7 +187,7 @@ class Reader:
 
 
 def _shown(text: bytes) -> str:
-    """Bytes as a template writes them."""
+    """Bytes in quotes, with a template's escapes, for an error message; long ones are cut off."""
     shown = text[:60].decode("utf-8", "backslashreplace")
     for character, escape in (("\n", r"\n"), ("\t", r"\t"), ("\r", r"\r"), ("\0", r"\0")):
         shown = shown.replace(character, escape)

@@ -298,7 +298,7 @@ def _grow(cluster: Cluster, name: str, partitions: int, *, validate_only: bool) 
 
 
 class _Resized(NamedTuple):
-    """How many partitions' replicas change, and the end of the sentence that tells the user about it."""
+    """How many partitions get other replicas, and the end of the sentence that reports the change to the user."""
 
     moves: int
     sentence: str

@@ -1,8 +1,8 @@
 """A backup of the metadata store as a file, and the restore of a store from such a file.
 
 The file consists of lines of JSON: a head, one line for each key, and a tail with a checksum, so that half a file is
-never taken for a whole one. Keys that are attached to leases aren't in the file: whether a process is alive is for that
-process alone to say.
+never taken for a whole one. Keys that are attached to leases aren't in the file: only a running process itself may
+write that it is alive.
 
 A backup is outdated when it is restored: leaders, ISRs and epochs have changed since, and records have been
 acknowledged that the backup can't know of. So a restore begins a new *generation*, under a random id (`lineage.py` says
@@ -116,8 +116,8 @@ def read_backup(lines: Sequence[str]) -> Backup:
 def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[int] = ()) -> tuple[Cluster, list[Put]]:
     """(the cluster under its new generation, the writes of all other keys in their order).
 
-    No producer id below `producer_ids` will be handed out. The brokers in `gone` aren't awaited. Raises
-    UnsupportedFormat.
+    No producer id below `producer_ids` will be handed out. Elections after the restore don't wait for the brokers in
+    `gone`. Raises UnsupportedFormat.
     """
     awaited = set(backup.brokers)
     puts = []
@@ -174,13 +174,13 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
 
 
 def _kept(key: str) -> Kept:
-    """What becomes of a key in a backup. Keys of later versions of Ottla are restored as they are."""
+    """Whether backups have a key, and restore it. Keys of later versions of Ottla are restored as they are."""
     kind = kind_of(key)
     return Kept.RESTORED if kind is None else kind.kept
 
 
 def _handed_out(entries: Iterable[Entry]) -> int:
-    """A producer id above all that were handed out.
+    """A producer id above all producer ids that were handed out.
 
     It follows from the clock. If the clock of an earlier restore was ahead, it is far above the highest known id.
     Raises RestoreRefused if the clock is wrong beyond doubt.
@@ -234,7 +234,7 @@ def _batches(writes: Iterable[Write]) -> Iterator[list[Write]]:
 
 
 def _without_beliefs(state: Partition) -> Partition:
-    """The state without the leader, epochs and eligible replicas, which held only when the backup was made."""
+    """The state without its leader, its ISR's registration epochs and its ELR, which were true only at the backup."""
     return replace(
         state,
         leader=NO_LEADER,

@@ -22,7 +22,7 @@ from .store import Committed, ForeignStore, Guard, Put, Store, UnknownOutcome
 
 
 async def find_cluster(store: Store) -> Cluster | None:
-    """The cluster of the store, None where it is empty. Raises ForeignStore, StoreUnavailable."""
+    """The cluster that the store belongs to; None if the store is empty. Raises ForeignStore, StoreUnavailable."""
     found = [entry for entry in (await store.read(keys.cluster.key)).entries if entry.key == keys.cluster.key]
     if not found:
         return None

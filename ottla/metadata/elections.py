@@ -15,7 +15,7 @@ The rules are those of Kafka's PartitionChangeBuilder and the design's fencing r
    ISR. Failing that, an eligible replica leads (KIP-966, `ottla.metadata.eligibility`). Suppose that all these replicas
    have come back, and none has certainly kept its log whole. Then the replica with the longest log leads, once all of
    them have reported the ends of their logs, so that no record is lost that any of them still has. Until then, and
-   while one of them can't read its log, there is no leader. Without the feature, a log counts as whole in any case.
+   while one of them can't read its log, there is no leader. Without KIP-966's feature, every log counts as whole.
 4. Another replica may lead only if unclean elections are allowed, at the price of records.
 """
 
@@ -72,7 +72,7 @@ class Outcome(NamedTuple):
 
 
 def led(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition with the leader and the ISR of its election.
+    """The partition with the leader and the ISR that `election` gives it.
 
     `stamped` and `with_eligible` then set the leader epoch, the partition epoch and the ELR.
     """
@@ -82,7 +82,7 @@ def led(partition: Partition, electorate: Electorate) -> Partition:
 
 
 def election(partition: Partition, electorate: Electorate) -> Outcome:
-    """The partition's leader and ISR by the rules above."""
+    """The leader and the ISR that the partition gets by this module's rules of elections."""
     survivors = surviving(partition, electorate)
     able = tuple(filter(electorate.electable, survivors))
     if able:
@@ -163,9 +163,10 @@ def _revived(partition: Partition, electorate: Electorate) -> int:
 
 
 def _with_most(partition: Partition, electorate: Electorate) -> int:
-    """The contender with the longest log, after all contenders have come back.
+    """The member of the ISR or the ELR with the longest log, or NO_LEADER.
 
-    It is NO_LEADER until all contenders have reported the ends of their logs, and could read them.
+    If there are several members, it is NO_LEADER until all of them have reported the ends of their logs and, unless
+    unclean elections are allowed, could read them.
     """
     everybody = [
         *_in_order(partition, partition.isr, electorate),
@@ -198,12 +199,12 @@ def _elr_epoch(partition: Partition, replica: int) -> int:
 
 
 def _in_order(partition: Partition, members: Collection[int], electorate: Electorate) -> list[int]:
-    """The members in assignment order, those on drained brokers last."""
+    """The members in the order of the partition's replicas, those on drained brokers last."""
     return electorate.undrained_first(replica for replica in partition.replicas if replica in members)
 
 
 def _with(partition: Partition, leader: int, isr: tuple[int, ...], electorate: Electorate) -> Partition:
-    """The partition with that leader and ISR. The members' epochs are their present ones.
+    """The partition with that leader and ISR. The ISR's epochs are the present registration epochs of the members.
 
     Without a leader, members keep the epochs under which they were admitted.
     """

@@ -32,7 +32,7 @@ def is_enabled(image: Image) -> bool:
 
 
 def elr_min_isr(image: Image, topic: str, default: str) -> int:
-    """The topic's min.insync.replicas, or NO_ELR without the feature; `default` is used without a dynamic setting."""
+    """The topic's min.insync.replicas, or `default` without a dynamic setting; NO_ELR if the cluster keeps no ELR."""
     if not is_enabled(image):
         return NO_ELR
     return int(image.config("topic", topic).get(MIN_ISR) or image.config("broker", "").get(MIN_ISR) or default)
@@ -41,10 +41,10 @@ def elr_min_isr(image: Image, topic: str, default: str) -> int:
 def with_eligible(before: Partition, after: Partition, brokers: Mapping[int, Broker], min_isr: int) -> Partition:
     """`after` with the ELR that follows from the state `before`; the same object if its ELR is right already.
 
-    A replica that left the ISR, or was eligible already, is eligible now. There are three exceptions: the ISR is large
-    enough; an unclean election made another replica's log the valid one; or the replica's broker came back from an
-    unclean stop, in which case the replica goes to `last_known_elr`. `min_isr` is the topic's (`elr_min_isr`); if it
-    exceeds the number of replicas, it counts as that number.
+    A replica outside the new ISR is eligible if it was in the ISR or the ELR before. There are three exceptions: the
+    new ISR has at least `min_isr` members; an unclean election made another replica's log the valid one; or the
+    replica's broker came back from an unclean stop, in which case the replica goes to `last_known_elr`. `min_isr` is
+    the topic's (`elr_min_isr`); if it exceeds the number of replicas, it counts as that number.
     """
     unclean = after.recovering and after.leader != before.leader
     if unclean or len(after.isr) >= min(min_isr, len(after.target)):

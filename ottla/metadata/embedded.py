@@ -2,15 +2,15 @@
 
 One worker thread per process makes all calls that block (`tables.py`); the event loop only exchanges messages with
 the thread. Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards
-and its own revision. Watches get this process's own changes at once. To notice other processes' changes, the worker
+and its own revision. Watches get this process's own changes immediately. To notice other processes' changes, the worker
 asks for SQLite's data version every `poll_interval_s`, which costs a few microseconds, and less often while there is
 no other process.
 
-If the file was removed or replaced by another one of its name, that is noticed before the next transaction, and by a
-watch at once. No other process would read what is written to a file without a name, so the store refuses everything
-from then on.
+The worker notices that the file was removed, or replaced by another file of its name, before each transaction and at
+each poll. No other process would read what is written to a file without a name, so the store refuses all calls from
+then on, and its watches end with ForeignStore.
 
-If a caller gives up a call before the worker has begun it, the call is dropped, and isn't carried out later. Only a
+If a caller gives up a call before the worker has begun the call, it is dropped, and isn't carried out later. Only a
 call that the worker had begun has an unknown outcome.
 
 A process that is stopped (SIGSTOP) in the middle of a write keeps the file locked, and other processes can't write
@@ -78,7 +78,7 @@ class _Job:
     def take(self) -> bool:
         """Takes the job, and returns whether it is taken for the first time.
 
-        The worker takes a job to begin it. The one that asked for the job takes it to drop it.
+        The worker takes a job to begin it. The caller that queued the job takes it to drop it.
         """
         return self.taken.acquire(blocking=False)
 
@@ -94,7 +94,7 @@ class _Watch:
 
 
 class EmbeddedStore:
-    """A `Store` over a SQLite file. `open` makes it; it belongs to the event loop that opened it."""
+    """A `Store` over a SQLite file. `open` opens it; it belongs to the event loop in which it was opened."""
 
     def __init__(self, tables: Tables, poll_interval_s: float, timeout_s: float) -> None:
         self._tables = tables
@@ -251,7 +251,7 @@ class EmbeddedStore:
             self._refuse_pending()
 
     def _next_jobs(self) -> list[_Job] | None:
-        """The jobs that wait, or none after the poll interval. None when the store closes."""
+        """The jobs that wait; an empty list if none has come within the poll interval; None when the store closes."""
         jobs: list[_Job] = []
         try:
             polling = self._watched and not self._alone
@@ -339,7 +339,8 @@ class EmbeddedStore:
         self._post(on_loop)
 
     def _deliver_changes(self) -> None:
-        """Posts the changes of this process and of others to the watches. After an error it is called again."""
+        """Posts the changes that this process and others have committed to the watches. After an error, the worker
+        calls it again."""
         if not self._watched:
             return
         version = self._tables.data_version()
@@ -397,7 +398,7 @@ class EmbeddedStore:
 
 
 class _LeaseLine:
-    """A `LeaseLine` to the store's worker. It works without the event loop."""
+    """A `LeaseLine` to the store's worker thread. It needs no event loop."""
 
     def __init__(self, jobs: queue.Queue[_Job | None], tables: Tables) -> None:
         self._jobs = jobs

@@ -60,7 +60,7 @@ _SILENCE_S = 5.0  # a member whose watch has brought nothing for so long is aske
 
 
 class EtcdStore:
-    """A `Store` in an etcd cluster, under `prefix`. It belongs to the event loop that made it.
+    """A `Store` in an etcd cluster, under `prefix`. It belongs to the event loop in which it was created.
 
     It connects at the first call.
     """
@@ -244,7 +244,8 @@ class EtcdStore:
     async def _wait_for(self, reading: asyncio.Task[Any], member: Member) -> None:
         """Returns when `reading` has ended. Raises TimeoutError if the member gives no sign of life.
 
-        An answer on the watch is a sign of life as well: then the answer to `_hear_from` isn't waited for.
+        After a silence of `_SILENCE_S` it asks the member by `_hear_from`. If the watch brings something meanwhile,
+        that is a sign of life as well, and the answer isn't waited for.
         """
         while not (await asyncio.wait([reading], timeout=_SILENCE_S))[0]:
             asking = asyncio.ensure_future(self._hear_from(member))
@@ -258,8 +259,8 @@ class EtcdStore:
     async def _hear_from(self, member: Member) -> None:
         """Raises TimeoutError if a member doesn't answer although its connection stands. Any answer is a sign of life.
 
-        The member's machine hangs or is paused then. gRPC's own pings don't notice that: after 40 s gRPC still took the
-        channel for ready (measured).
+        A member is silent in this way if its machine hangs or is paused. gRPC's own pings don't notice that: after 40 s
+        gRPC still took the channel for ready (measured).
         """
         metadata = (("token", member.token),) if member.token else ()
         request = rpc.RangeRequest(key=self._keys.base, count_only=True, serializable=True)

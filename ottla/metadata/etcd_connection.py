@@ -7,10 +7,10 @@ There is one channel per endpoint; the endpoint that worked last is used until i
 with a backoff of at most a second, and is pinged so that a lost machine is noticed within ten seconds. But a channel
 resolves its endpoint's name at most twice a minute, and only every other minute once the name was unknown for a while.
 A member whose address changes when it comes back, as a pod's does, would be found only after the leases in etcd have
-ended. A new channel resolves the name at once, so a channel that isn't ready for some seconds is replaced.
+ended. A new channel resolves the name immediately, so a channel that isn't ready for some seconds is replaced.
 
-Calls carry `hasleader`: a member that is cut off from the other members refuses them at once, instead of answering with
-outdated data or keeping a watch waiting.
+Calls carry `hasleader`: a member that is cut off from the other members refuses them immediately, instead of answering
+with outdated data or keeping a watch waiting.
 
 The outcome of a write that was sent is unknown unless etcd says that it refused the write. A broken connection and
 etcd's own time-outs ("request timed out", "leader changed") may come after the write was proposed to etcd's members.
@@ -190,7 +190,7 @@ class EtcdConnection:
             await asyncio.sleep(_CONNECT_POLL_S)
 
     def avoid(self, member: Member) -> None:
-        """Prefers another endpoint from now on."""
+        """If `member` is the preferred endpoint, prefers the next endpoint from now on."""
         if self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
 
@@ -222,7 +222,7 @@ class EtcdConnection:
             await member.channel.close()
 
     async def _trouble(self) -> str:
-        """The reason why the preferred endpoint isn't connected. Only a failing call tells it, so one is made."""
+        """The reason why the preferred endpoint isn't connected. Only the error of a call has it, so a call is made."""
         try:
             await self._unless_closed(
                 self._members[self._current].auth.AuthStatus(rpc.AuthStatusRequest(), timeout=0.1)
@@ -241,9 +241,9 @@ class EtcdConnection:
 
 
 async def keep_alive_once(member: Member, request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109
-    """Makes one keep-alive as a single call: etcd only offers a stream of keep-alives.
+    """Sends one keep-alive of a lease and returns etcd's answer, as a unary call would: etcd only offers a stream.
 
-    The arguments are those of a stub's method.
+    The arguments are those of a stub's method for unary calls.
     """
     call = member.lease.LeaseKeepAlive(timeout=timeout, metadata=metadata)
     try:

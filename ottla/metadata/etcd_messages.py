@@ -89,7 +89,7 @@ class Keys:
 
 
 def changed_anything(response: Any) -> bool:
-    """Whether an applied transaction made a revision. Deleting keys that don't exist makes none."""
+    """Whether an applied transaction created a revision. Deleting keys that don't exist creates none."""
     return any(
         done.HasField("response_put") or (done.HasField("response_delete_range") and done.response_delete_range.deleted)
         for done in response.responses
@@ -97,7 +97,7 @@ def changed_anything(response: Any) -> bool:
 
 
 class Assembly:
-    """Makes whole revisions, each once and in order, from the answers of successive watches."""
+    """Assembles whole revisions, each once and in order, from the answers of successive watches."""
 
     def __init__(self, keys: Keys, position: int) -> None:
         """Revisions up to `position` are known already, and are dropped."""
@@ -107,7 +107,7 @@ class Assembly:
         self._changes: list[Change] = []
 
     def add(self, response: Any) -> Iterator[Revision]:
-        """The revisions that this answer completes, made one by one, because an answer may have thousands."""
+        """Yields the revisions that this answer completes one by one, because an answer may have thousands."""
         for event in response.events:
             revision = event.kv.mod_revision
             if revision <= self.position:
@@ -120,8 +120,8 @@ class Assembly:
             yield from self._completed()
             if not response.events and not response.created:
                 # This is a progress notification: the watch is up to date, and brings nothing more up to this revision.
-                # If other clusters on this etcd write much and this one little, the moved position spares it a new
-                # snapshot after a compaction.
+                # If other clusters on this etcd write much and this cluster writes little, the moved position spares
+                # this process a new snapshot after a compaction.
                 self.position = max(self.position, response.header.revision)
 
     def interrupted(self) -> None:
@@ -141,5 +141,5 @@ class Assembly:
 
 
 def _end(first: bytes) -> bytes:
-    """The first key behind all keys that begin with `first`. `first` is UTF-8 text, so it never ends in 0xff."""
+    """The first key after all keys that begin with `first`. `first` is UTF-8 text, so it never ends in 0xff."""
     return first[:-1] + bytes([first[-1] + 1])

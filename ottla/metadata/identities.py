@@ -1,9 +1,9 @@
-"""How the things that the metadata is about are named in keys: as text, and back. Pure.
+"""Writes the identities of topics, partitions, brokers and others into the store's keys, and reads them back. Pure.
 
-A key is the name of its kind, a slash, and the text of an identity. `Identity` is one way to write identities; its `of`
+A key is the name of its kind, a slash, and the text of an identity. Each `Identity` is one form of that text; its `of`
 takes the whole key. Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names in which any
-character is allowed are percent-encoded. The default entity has no name, and is written as `<default>`, which no
-encoded name can be.
+character is allowed are percent-encoded. A default entity or resource has no name, and is written as `<default>`, which
+no encoded name can be.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ConfigResource(NamedTuple):
 
 
 class Identity(Generic[P, T]):
-    """One way to name things in keys.
+    """One form in which identities, such as topic ids or broker ids, are written into the store's keys.
 
-    `text` makes the part of a key that follows the kind's name and the slash. `of` reads the identity from a whole key,
-    and raises ValueError if the key isn't written in this way.
+    `text` returns the part of a key that follows the kind's name and the slash. `of` reads the identity from a whole
+    key, and raises ValueError if the key doesn't have this form.
     """
 
     __slots__ = ("of", "text")

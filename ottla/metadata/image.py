@@ -4,9 +4,9 @@
 applying a revision costs what the revision's own changes cost, also with 10,000 partitions. `apply` also names what
 changed (`Changed`), so that a listener looks only there.
 
-Each kind of metadata (`keys.py`) has a field of `Image`, and one of the same name in `Changed`. A kind's row says how
-the image follows its keys. Topics and partitions have steps of their own, because `topics` follows from three kinds:
-from intents, ready marks and states.
+Each kind of metadata (`keys.py`) has a field in `Image`, and one of the same name in `Changed`. A kind's row in
+`keys.py` says how the field follows from the kind's keys. Topics and partitions are applied by code of their own,
+because `topics` follows from three kinds: from intents, ready marks and states.
 
 A topic is visible (`topics`, `topics_by_id`) once it has a ready mark, with as many partitions as the mark counts. The
 states of its partitions are in `partitions` from the moment they exist: a broker opens the logs that it leads before
@@ -191,7 +191,7 @@ _Step = Callable[[Image, list[Change], dict[str, Any], dict[str, Any]], None]
 
 
 def _single(kind: Kind) -> _Step:
-    """The step of a kind that has only one key."""
+    """A function that applies the changes of a kind with only one key to the fields of the next image."""
     name, decode = kind.field, kind.value.decode
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:
@@ -203,7 +203,7 @@ def _single(kind: Kind) -> _Step:
 
 
 def _mapped(kind: MappedKind[..., Any]) -> _Step:
-    """The step of a kind whose identities become the keys of a mapping."""
+    """A function that applies the changes of a kind with many keys to its mapping in the next image."""
     name = kind.field
 
     def step(image: Image, changes: list[Change], fields: dict[str, Any], changed: dict[str, Any]) -> None:

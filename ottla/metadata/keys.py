@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Kept(enum.Enum):
-    """What becomes of a kind's keys in a backup of the store."""
+    """Whether the keys of a kind of metadata are in a backup of the store, and are restored from it."""
 
     RESTORED = enum.auto()
     DROPPED = enum.auto()  # they are in the backup, and a restored store begins without them
@@ -47,10 +47,11 @@ class Kept(enum.Enum):
 
 
 class Kind:
-    """What all rows have.
+    """A kind of metadata: one row of this module's table.
 
-    `name` is the first part of each key, up to the slash. `value` is the class of the values. `field` is the image's
-    field; it is empty for a kind that the image doesn't show. `kept` says what becomes of the keys in a backup.
+    `name` is the first part of each key, up to the slash. `value` is the class of the values. `field` is the name of
+    the kind's field in `Image`; it is empty for a kind that the image doesn't show. `kept` says whether backups have
+    the keys.
     """
 
     __slots__ = ("field", "kept", "name", "value")
@@ -66,7 +67,7 @@ class Kind:
 
 
 class SingleKind(Kind):
-    """A kind with only one key, which is the kind's name. The image's field is the value, or None."""
+    """A kind of metadata with only one key, which is the kind's name. Its field in `Image` has the value, or None."""
 
     __slots__ = ()
 
@@ -77,10 +78,10 @@ class SingleKind(Kind):
 
 
 class MappedKind(Kind, Generic[P, T]):
-    """A kind with a key for each thing of some sort. The image's field maps identities to values.
+    """A kind of metadata with many keys, such as one for each topic. Its field in `Image` maps identities to values.
 
-    A row is called with an identity, and returns the key. `of` reads the identity from a key, and raises ValueError for
-    a key that isn't of this kind. `prefix` is the beginning of all keys of the kind, with the slash.
+    A `MappedKind` is called with an identity, and returns the key. `of` reads the identity from a key, and raises
+    ValueError for a key that isn't of this kind. `prefix` is the beginning of all keys of the kind, with the slash.
     """
 
     __slots__ = ("_text", "of", "prefix")
@@ -94,7 +95,7 @@ class MappedKind(Kind, Generic[P, T]):
         self._text = identity.text
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The key of an identity."""
+        """The key of the thing with this identity, such as a topic's name."""
         return self.prefix + self._text(*args, **kwargs)
 
 

@@ -113,7 +113,7 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
 
 
 def newest_of(found: Iterable[Known]) -> Known | None:
-    """The copy that was written last of several copies of one process's `Known`."""
+    """Of several copies of one process's `Known`, such as those in its log directories, the one written last."""
     newest = None
     for known in found:
         if newest is None or _is_newer(known, newest):
@@ -122,14 +122,14 @@ def newest_of(found: Iterable[Known]) -> Known | None:
 
 
 def ids_of(restores: Iterable[str], but: str) -> tuple[str, ...]:
-    """The ids of restores, each once, without `but`; if there are more than `RESTORES_MAX`, the last ones."""
+    """The ids in `restores`, each once, without the id `but`; if more than `RESTORES_MAX` remain, the last ones."""
     return tuple(each for each in dict.fromkeys(restores) if each not in ("", but))[-RESTORES_MAX:]
 
 
 def next_word(rows: Rows, word: str) -> tuple[Guard, list[Write]]:
-    """The guard and the writes that add `word` to the newest row, or to a new one.
+    """The guard and the writes that add `word` to the lineage's newest row, or to a new row if that one is full.
 
-    The guard holds if no other process has added a word meanwhile.
+    The guard holds if no other process has added a word since `rows` were read.
     """
     assert len(word) == _WORD_CHARACTERS
     newest = max(rows, default=0)
@@ -149,16 +149,16 @@ def next_word(rows: Rows, word: str) -> tuple[Guard, list[Write]]:
 
 
 def is_due(image: Image) -> bool:
-    """Whether something has changed since the newest word."""
+    """Whether any metadata has changed since the lineage's newest word was written, so that a new word is needed."""
     row = image.lineage.get(max(image.lineage, default=0))
     return row is None or row.revision < image.revision
 
 
 def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
-    """Two guards that hold on the same store while the known word is its newest one.
+    """Two guards that hold on the store that `known` is about while the known word is the store's newest one.
 
-    The first is on the word's key, which was written together with its row. The second is on the row. It proves nothing
-    by itself, but if it fails, the rejection shows the row as it is now.
+    The first is on the word's key, which was written together with its row. The second is on the row. The second proves
+    nothing by itself, but if it fails, the rejection shows the row as it is now.
     """
     row = known.number // WORDS_PER_ROW
     revision = rows[row].revision
@@ -166,7 +166,7 @@ def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
 
 
 def row_of(known: Known | None) -> int | None:
-    """The row in which the known word stands; None if no word is known."""
+    """The number of the lineage's row in which the known word stands; None if no word is known."""
     return None if known is None or known.number == _NO_WORD else known.number // WORDS_PER_ROW
 
 

@@ -1,8 +1,8 @@
 """A metadata store that refuses all calls as soon as it isn't the process's own any more.
 
-`OwnStore` is a `Store` around another one. It notices when that one has become an empty, older or foreign store
-(`lineage.py` says by what). From then on it refuses every call with the same error. Its owner waits for that
-(`refused`) and stops the process.
+`OwnStore` is a `Store` around another `Store`. It notices when an empty, older or foreign store has taken the place of
+the inner store (`lineage.py` says how). From then on it refuses every call with the same error. Its owner waits for
+that (`refused`) and stops the process.
 
 Numbered argument that the process reads nothing from a wrong store, and writes nothing to one:
 
@@ -50,7 +50,7 @@ from .store import (
 
 
 class OwnStore:
-    """A `Store` that refuses itself if it isn't the store that this process belongs to.
+    """A `Store` that refuses all calls once the store behind it isn't the one that this process belongs to.
 
     It compares the lineage words in the store with `known`, the lineage that the process knows. At the process's start
     that is the lineage that its former run wrote to the disk.
@@ -187,8 +187,8 @@ class OwnStore:
     def _told(self, known: Known | None, cluster: Cluster | None, own: Sequence[Guard], rejected: Rejected) -> bool:
         """Whether a rejection of the guards `own` proves that the store is still the one of `known`.
 
-        It does if only the known word's row has changed, and the present row, with more words, has the known word in
-        its place. The newer words are learned then. Raises ForeignStore if the row has another word there.
+        It proves that if only the known word's row has changed, and the present row has the known word in its place,
+        with newer words after it. These words are learned then. Raises ForeignStore if the row has another word there.
         """
         of_cluster, *words = own
         if not words or self._cluster is not cluster or _fail([of_cluster], rejected):
@@ -221,7 +221,8 @@ class OwnStore:
                 return
 
     def _heard(self, revision: Revision) -> None:
-        """Learns from a watch's revision. What `_verify` has learned before may be newer, and is kept then."""
+        """Learns the cluster and the lineage from a revision of a watch. If `_verify` has already learned newer ones,
+        these are kept."""
         self._position = revision.revision
         cluster, rows = self._cluster, dict(self._rows)
         for key, entry in revision.changes:
@@ -235,7 +236,10 @@ class OwnStore:
             self._know(self.known, cluster, rows)
 
     def _judge(self, known: Known | None, entries: Sequence[Entry]) -> None:
-        """Judges entries that were read. `known` must be from before the read: they needn't have what is newer."""
+        """Checks by entries that were read whether the store is still this process's own. Raises ForeignStore.
+
+        `known` must be the lineage that was known before the read: the entries may lack words that were learned later.
+        """
         cluster = next((Cluster.decode(entry) for entry in entries if entry.key == keys.cluster.key), None)
         rows = {
             keys.lineage.of(entry.key): LineageRow.decode(entry)

@@ -41,8 +41,8 @@ class Patience:
         """Calls `ask` until the store answers, and returns its result. Logs what it waits for.
 
         After `patience_s` it raises the last StoreUnavailable or UnknownOutcome. When the process is told to stop, it
-        raises GivenUp. AccessRefused and ForeignStore are raised at once: waiting mends neither a password nor a wrong
-        store.
+        raises GivenUp. AccessRefused and ForeignStore are raised immediately: waiting mends neither a password nor a
+        wrong store.
         """
         loop = asyncio.get_running_loop()
         deadline, say_at = loop.time() + self._patience_s, loop.time()

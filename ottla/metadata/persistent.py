@@ -22,7 +22,7 @@ _BUCKET_SIZE = 32
 
 
 class PersistentMap(Mapping[K, V], Generic[K, V]):
-    """A mapping from strings, ints, UUIDs or tuples of those; `changed` makes its successor."""
+    """An immutable mapping from strings, ints, UUIDs or tuples of those; `changed` returns its successor."""
 
     __slots__ = ("_buckets", "_size")
 
@@ -80,7 +80,7 @@ class PersistentMap(Mapping[K, V], Generic[K, V]):
         return chain.from_iterable(self._buckets)
 
     def items(self) -> ItemsView[K, V]:
-        """The entries. Iterating needs no look-up for each key, because thousands of partitions are gone through."""
+        """The entries. Iterating needs no look-up for each key, which would cost much with thousands of partitions."""
         return _Items(self)
 
     def values(self) -> ValuesView[V]:

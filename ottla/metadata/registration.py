@@ -2,14 +2,14 @@
 
 The epoch of a registration is the revision that created its key. A broker registers again, with a new epoch, when its
 lease was lost (by a pause longer than the session), or when the controller took it for dead and deleted its key
-(`quick_death.py` of the controller). By then the controller has moved on, and the broker leads only by state that is
-written after the new registration. The process has lost nothing of its logs, so the new registration names the epoch of
-the former one. A `Renewal` keeps the lease alive, even while the event loop waits for a disk.
+(`quick_death.py` of the controller). By then the controller may have elected other leaders, so the broker leads only
+partitions whose states name its new epoch. The process has lost nothing of its logs, so the new registration names the
+epoch of the former one. A `Renewal` keeps the lease alive, even while the event loop waits for a disk.
 
 A member of etcd that has only begun to read its log may report in error that a lease has ended. To all other processes,
 a new registration would be the broker's death and another one's birth. So the broker reads its key first. If the key is
-there under that lease, at the revision that this process wrote last, no process has deleted it, and the broker asks
-once more for the lease to be kept alive. A registration whose deletion any process can have seen is never resumed.
+there under that lease, at the revision that this process wrote last, no process has deleted it, and the broker renews
+the lease once more. A registration whose deletion any process can have seen is never resumed.
 
 If the node id is registered already, the process waits until that registration ends, as the registration of a killed
 predecessor does. It gives up with NodeIdTaken only if the other process is still alive after a session
@@ -54,7 +54,7 @@ class NodeIdTaken(Exception):
 
 
 class Registration:
-    """One broker's registration. Its owner calls `register`, runs `run` as a task, and calls `withdraw` at the end."""
+    """One broker's registration. The broker calls `register`, runs `run` as a task, and calls `withdraw` at the end."""
 
     def __init__(
         self,
@@ -88,14 +88,15 @@ class Registration:
 
     @property
     def made(self) -> bool:
-        """Whether the broker has registered at least once; false while it waits for a predecessor's registration."""
+        """Whether this process has registered the broker at least once; False while it waits for the end of a
+        predecessor's registration."""
         return self.epoch != NO_EPOCH
 
     @property
     def unconfirmed_s(self) -> float:
         """Seconds since the store last confirmed the registration.
 
-        They are up to a quarter of the session, and more while the store can't be reached.
+        While the store answers, this is at most a quarter of the session; while it can't be reached, it is more.
         """
         return self._renewal.unconfirmed_s
 

@@ -1,7 +1,8 @@
-"""Writes the statuses of Topics that differ, and an Event for each change that was made or refused.
+"""Writes the new status of each Topic whose status changes, and an Event for each change that was made or refused.
 
-Statuses are merge patches with the resource's uid: a resource that was deleted and made again under its name must not
-get the status of its predecessor. Only some writes are made at a time, because thousands may come at once.
+Statuses are merge patches with the resource's uid: a resource that was deleted and created again under the same name
+must not get the status of its predecessor. At most `AT_A_TIME` writes run concurrently, because a sweep may need
+thousands.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class TopicReports:
         self._resources = resources
 
     async def statuses(self, outcomes: Mapping[TopicResource, Outcome], now: datetime) -> None:
-        """Writes the statuses that differ from the present ones; a refusal of one stops no other. Raises Retry with the
-        first refusal."""
+        """Writes each status that differs from the one in its Topic. If Kubernetes refuses a write, the others are
+        still made, and Retry with the first refusal is raised at the end."""
         differing = []
         for resource, outcome in outcomes.items():
             status = topic_status(resource, outcome, now)
@@ -68,7 +69,7 @@ class TopicReports:
         refusals.told()
 
     async def events(self, news: Sequence[News], now: datetime) -> None:
-        """Writes Events about changes that were made."""
+        """Writes the Events in `news`, which are about changes that were made."""
         for some in slices(news, AT_A_TIME):
             await asyncio.gather(*(self._event(one.resource, one.reason, one.message, now) for one in some))
 
@@ -98,7 +99,7 @@ class TopicReports:
 
 
 def news_of(resource: TopicResource, step: Step, plan: TopicPlan) -> News:
-    """The Event about a step that was made."""
+    """The Event that reports a step of a topic's plan after the step was carried out."""
     topic = resource.topic
     if isinstance(step, Create):
         return News(resource, "TopicCreated", f"topic '{topic}' was created")

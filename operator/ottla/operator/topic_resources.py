@@ -1,8 +1,9 @@
-"""The Topic resources in memory, as the watch tells of them, so that a sweep doesn't have to list thousands.
+"""The Topic resources in memory, as the watch reports them, so that a sweep doesn't have to list thousands.
 
-The watch alone isn't enough to act on: right after the start it has told of only some resources, and it may have missed
-a deletion. So all resources are listed before the first sweep, now and then, and always before a topic is deleted
-because its resource is missing. If the watch tells of a resource while such a list is under way, the watch is newer.
+The watch alone isn't enough to act on: right after the start it has reported only some resources, and it may have
+missed a deletion. So all resources are listed before the first sweep, now and then, and always before a topic is
+deleted because its resource is missing. If the watch reports a resource while such a list is under way, the watch's
+version of the resource counts as the newer one.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ class TopicResources:
         self._read = read
         self.namespaces = namespaces
         self.vanished: dict[str, DeletionPolicy] = {}  # by uid: the policy that a deleted resource had last
-        self.answered: set[str] = set()  # uids of resources that had an earlier operator's answer at first sight
+        self.answered: set[str] = set()  # uids of resources whose first seen status had an earlier operator's answer
         self._kube = kube
         self._known: dict[Ref, TopicResource] = {}
-        self._told: set[Ref] = set()  # resources that the watch has told of since the present list was requested
+        self._told: set[Ref] = set()  # resources that the watch has reported since the present list was requested
         self._listed_at: float | None = None
         self._listing = asyncio.Lock()
 
     def seen(self, event: str | None, body: Mapping[str, Any]) -> Ref | None:
-        """Notes an event of the watch. Returns the Cluster that has to be swept; None if only a status changed."""
+        """Notes an event of the watch. Returns the Cluster whose topics need a sweep; None if only a status changed."""
         resource = parse_topic(body)
         before = self._known.get(resource.ref)
         self._told.add(resource.ref)
@@ -69,7 +70,7 @@ class TopicResources:
         return [resource for resource in self._known.values() if resource.cluster == cluster]
 
     def wrote(self, resource: TopicResource, status: Mapping[str, Any]) -> None:
-        """Notes a status that the operator itself has written, because the watch tells of it only later."""
+        """Notes a status that the operator itself has written, because the watch reports it only later."""
         known = self._known.get(resource.ref)
         if known is not None and known.uid == resource.uid:
             self._told.add(resource.ref)
@@ -97,11 +98,12 @@ class TopicResources:
             self._listed_at = now
 
     async def there_now(self) -> frozenset[str]:
-        """The uids of all resources that exist now, by a list, because the watch may be late. Raises KubeError."""
+        """The uids of all resources that exist now, listed anew because the watch may be late. Raises KubeError."""
         return frozenset(body["metadata"]["uid"] for body in await self._list())
 
     def _met(self, before: TopicResource | None, resource: TopicResource) -> None:
-        """Notes a resource that was told of or listed; `before`: the resource that was known by its name."""
+        """Notes a resource that the watch reported or a list showed. `before` is the resource that was known until now
+        under the same name, or None."""
         if before is not None and before.uid == resource.uid:
             return
         if before is not None:  # the watch missed the deletion of `before`

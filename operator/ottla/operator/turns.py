@@ -1,9 +1,9 @@
 """Restarts the pods of one Cluster at a time for another release of the operator, by the rules of `plan/turns.py`.
 
-A turn counts only once it stands in the Cluster's status: so a successor of the operator knows of it, and no pod is
-restarted for a turn that isn't written. The statuses are read by a list of all Clusters, because watches may not have
-told of every Cluster yet. The state in memory only keeps two Clusters from taking the turn at once, spares further
-lists, and has waiting Clusters reconciled when the turn ends.
+The Cluster whose pods may be restarted *has the turn*. No pod is restarted before the turn stands in the Cluster's
+status, so that an operator process that starts later knows who has the turn. The statuses are read by a list of all
+Clusters, because watches may not have reported every Cluster yet. The state in memory only keeps two Clusters from
+taking the turn at the same time, spares further lists, and has waiting Clusters reconciled when the turn ends.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _WINDOW = "the next maintenance window"
 
 
 class Turns:
-    """Knows which Cluster has the turn."""
+    """Knows which Cluster has the turn, and which Clusters wait for it."""
 
     def __init__(self, clusters: ListClusters, again: Callable[[Ref], None]) -> None:
-        """`clusters` lists all Clusters; `again` reconciles a Cluster soon that may take the turn now."""
+        """`clusters` lists all Clusters. `again` is called with each Cluster that waited for a turn that has ended: it
+        has that Cluster reconciled soon."""
         self._clusters = clusters
         self._again = again
         self._holder: Ref | None = None
@@ -47,8 +48,8 @@ class Turns:
         self._one_at_a_time = asyncio.Lock()
 
     async def take(self, key: Ref) -> Ref | None:
-        """The other Cluster that has the turn; None if this Cluster has it now, and may write that down. Raises
-        KubeError."""
+        """Gives the Cluster `key` the turn if no other Cluster has it. Returns the other Cluster that has the turn, or
+        None if `key` has it now and may write that into its status. Raises KubeError."""
         async with self._one_at_a_time:
             if self._holder is None:
                 self._holder = await self._noted() or key
@@ -58,15 +59,17 @@ class Turns:
             return self._holder
 
     def waits(self, key: Ref, why: str) -> None:
-        """Notes why this Cluster's turn makes no progress, if it has the turn; empty: it makes progress."""
+        """Notes why the restarts of the Cluster `key` would make no progress if it has the turn. An empty `why` says
+        that nothing holds them up."""
         self._waits[key] = why
 
     def why(self, key: Ref) -> str:
-        """The reason that `waits` was given last for a Cluster."""
+        """The reason that `waits` noted last for the Cluster `key`; empty if there is none."""
         return self._waits.get(key, "")
 
     def ended(self, key: Ref) -> None:
-        """This Cluster doesn't have the turn any more: the Clusters that wait for it are reconciled."""
+        """Notes that the Cluster `key` doesn't have the turn any more. If it had it, the waiting Clusters are
+        reconciled."""
         self._waits.pop(key, None)
         if self._holder == key:
             self._holder = None
@@ -75,7 +78,7 @@ class Turns:
                 self._again(other)
 
     async def _noted(self) -> Ref | None:
-        """The first Cluster whose status says that it has the turn."""
+        """The first Cluster, by namespace and name, whose status says that it has the turn; None if there is none."""
         having = (
             ref_of(each)
             for each in await self._clusters()
@@ -85,7 +88,7 @@ class Turns:
 
 
 class Upgrades:
-    """Lets each Cluster take the turn before its pods are restarted for this operator's release."""
+    """Has each Cluster take the turn before its pods are restarted for this operator's release."""
 
     def __init__(self, turns: Turns, defaults: Defaults) -> None:
         """`defaults`: the images and the version that this operator was installed with."""
@@ -94,7 +97,8 @@ class Upgrades:
         self._release = defaults.release[:RELEASE_MAX]
 
     async def take_turn(self, visit: Visit) -> None:
-        """Takes the turn if this Cluster needs it, and holds its restarts while it may not have it (`visit.hold`)."""
+        """Takes the turn if the visited Cluster needs it. While the Cluster may not have the turn, or its restarts
+        wait for something else, `visit.hold` says what they wait for."""
         noted, key = visit.findings.operator, visit.cluster.ref
         if visit.cluster.paused:
             self._turns.waits(key, "it is paused")
@@ -134,14 +138,15 @@ class Upgrades:
                 visit.busy = True
 
     def _asked_for(self, visit: Visit) -> bool:
-        """Whether the spec asks for other pods than the spec that was followed before."""
+        """Whether the spec asks for other pods than the spec that the operator followed before."""
         before = kept_by(visit.followed, visit.resource, self._defaults)
         if before is None or before[1] == visit.spec:
             return False
         return makes_other_pods(before[0], parse_cluster({**visit.resource, "spec": visit.spec}, self._defaults))
 
     async def _hold_for_the_other(self, visit: Visit) -> bool:
-        """Takes the turn, unless another Cluster has it: then it returns True, and this Cluster's restarts wait."""
+        """Takes the turn if no other Cluster has it. Otherwise has this Cluster's restarts wait (`visit.hold`), and
+        returns True."""
         visit.hold = "its turn to be known"
         other = await self._turns.take(visit.cluster.ref)
         visit.hold, visit.patient = "", other is not None

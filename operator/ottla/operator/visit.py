@@ -50,7 +50,8 @@ class Visit:
         return not self.cluster.windows or any(window.open_at(self.now) for window in self.cluster.windows)
 
     def waits_for_others(self, *components: str) -> str:
-        """What restarts for changes have to wait for: another Cluster's turn, or a pod of these components."""
+        """What restarts for changes have to wait for: the reason in `hold`, or a pod of these components; else
+        empty."""
         return self.hold or self.waits_for_pods(*components)
 
     def waits_for_pods(self, *components: str) -> str:
@@ -66,14 +67,15 @@ class Visit:
         return next(filter(None, each), "")
 
     def rolls(self, decision: Decision) -> None:
-        """Has a Cluster that is rolled reconciled again soon, unless the roll waits for a window or another Cluster's
-        turn. Resizes need no early reconcile, because watches tell of their progress."""
+        """Has the Cluster reconciled again soon if pods still have to be restarted (`decision`), unless the restarts
+        wait for a maintenance window or another Cluster's turn. Resizes of pods need no early reconcile, because
+        watches report their progress."""
         self.busy |= decision.rolling and self.window_open and not self.patient
 
     @property
     def asked(self) -> KafkaAdmin:
-        """The admin client of the brokers. The part KafkaAnswers of a reconcile makes it, so only parts that need that
-        part may use it."""
+        """The admin client of the brokers. The part KafkaAnswers of a reconcile opens it, so only the parts that are
+        declared to need KafkaAnswers may use it."""
         assert self.admin is not None
         return self.admin
 
@@ -82,7 +84,7 @@ class Visit:
         return {ordinal(pod): pod for pod in self.found.all("Pod", BROKER)}
 
     def pod_names(self) -> Mapping[int, str]:
-        """The names of all brokers' pods, by broker id: of wanted brokers and of existing ones."""
+        """The pod names of the wanted brokers and of the existing ones, by broker id."""
         return broker_names(self.cluster, self.found.all("StatefulSet", BROKER), self.found.all("Pod", BROKER))
 
 
@@ -93,5 +95,5 @@ def leaving(cluster: Cluster, found: Found) -> frozenset[int]:
 
 
 def ordinal(pod: Object) -> int:
-    """The number of a StatefulSet's pod, which is its broker's id."""
+    """The ordinal at the end of a broker pod's name, which is the broker's id."""
     return int(pod["metadata"]["name"].rpartition("-")[2])

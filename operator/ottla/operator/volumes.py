@@ -1,11 +1,12 @@
-"""Replaces a volume that was lost with its node: its pod is deleted, then the pod's claims, and both are made anew.
+"""Replaces a volume that was lost with its node: the pod and its PersistentVolumeClaims are deleted and created anew.
 
-Nothing is deleted because of an outdated look: if the pod has been bound to a node since, its volume isn't lost. So the
-pod is deleted first, and only if its resource version hasn't changed: a binding to a node would change it, while a
-claim doesn't change by the binding of its pod. The StatefulSet may make the next pod before the claims are gone. That
-pod waits as its predecessor did: Kubernetes deletes claims of a pod that has no node, and the StatefulSet's controller
-makes the claims that a pending pod lacks. If that pod has been bound to a node after all, its volume isn't lost, and is
-kept. If the operator ends in between, the next pod's volume counts as lost later, and the steps are repeated.
+Nothing is deleted because of outdated knowledge: if the pod has been bound to a node since it was last read, its volume
+isn't lost. So the pod is deleted first, and only if its resource version hasn't changed: a binding to a node would
+change the pod's version, but not the versions of its claims. The StatefulSet may create the next pod before the claims
+are gone. The next pod stays pending as its predecessor did: Kubernetes deletes the claims of a pod that has no node,
+and the StatefulSet's controller creates the claims that a pending pod lacks. If the next pod has been bound to a node
+after all, its volume isn't lost, and the claims are kept. If the operator process ends between the steps, the next
+pod's volume counts as lost later, and the steps are repeated.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from ottla.operator.visit import Visit
 async def begin_anew(
     kube: Kube, visit: Visit, pod: Object, after_s: float, safe: Callable[[], bool] = lambda: True
 ) -> None:
-    """Deletes the pod and its claims, if after a second look its volume is still lost and `safe` agrees. Raises
-    KubeError."""
+    """Deletes the pod and its claims if a second look shows that the pod still waits for its volume, and if `safe`
+    returns True. `after_s` are the seconds of waiting after which a volume counts as lost. Raises KubeError."""
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     await visit.found.look_again()
     again = visit.found.get("Pod", name)

@@ -32,10 +32,10 @@ from .topics import TopicIntents
 
 
 class Intents:
-    """All that the administrators of one broker can ask for. The modules beside this one have a class for each part."""
+    """All changes that administrators can ask a broker for. The modules beside this one have a class for each part."""
 
     def __init__(self, store: Store, follower: Follower, random: Random | None = None) -> None:
-        """`random` makes topic ids and the positions where placement starts; by default it is the system's."""
+        """`random` draws topic ids and the positions where placement starts; by default it is the system's."""
         settling = Settling(store, follower)
         topics = TopicIntents(store, settling, SystemRandom() if random is None else random)
         partitions = PartitionIntents(settling)

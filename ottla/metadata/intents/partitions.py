@@ -59,10 +59,10 @@ class PartitionIntents:
     async def reassign(
         self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool, timeout_s: float
     ) -> None:
-        """Asks for a partition's move to the replicas `target`, or (None) for the end of its move.
+        """Asks for a partition's move to the replicas `target`, or (None) for the cancellation of its present move.
 
-        Waits until the controller has begun to carry that out. If two administrators ask at the same time, one is
-        refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
+        Waits until the controller has begun to carry out the request. If two administrators ask at the same time, one
+        is refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
         """
         async with within(timeout_s):
             if target is not None:
@@ -125,7 +125,7 @@ def _assignment(state: Partition) -> tuple[tuple[int, ...], ...]:
 
 
 def _fulfils(state: Partition, wish: Reassignment) -> bool:
-    """Whether the state of a partition, after a change of its assignment, is as the wish asks."""
+    """Whether a partition's state, after a change of its assignment, is what the reassignment `wish` asks for."""
     return not state.reassigning if wish.target is None else state.target == wish.target
 
 

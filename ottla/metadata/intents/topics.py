@@ -41,7 +41,8 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create, with either both numbers or `assignments`, which pair a partition index with its replicas."""
+    """A topic to create: either with a partition count and a replication factor, or with `assignments`, which pair a
+    partition's index with its replicas."""
 
     name: str
     partition_count: int = DEFAULT
@@ -63,7 +64,7 @@ class TopicIntents:
     """What administrators ask for about topics, and the brokers' confirmations of deletions."""
 
     def __init__(self, store: Store, settling: Settling, random: Random) -> None:
-        """`random` makes topic ids and the positions where placement starts."""
+        """`random` draws topic ids and the positions where the placement of replicas starts."""
         self._store = store
         self._settling = settling
         self._random = random
@@ -84,7 +85,7 @@ class TopicIntents:
             )
 
     async def create_topic(self, topic: NewTopic, timeout_s: float, *, validate_only: bool = False) -> CreatedTopic:
-        """Creates a topic and waits until it is visible here. Raises KafkaError."""
+        """Creates a topic and waits until it is visible in this broker's image. Raises KafkaError."""
         _check_deadline(timeout_s)
         self.check_new_topic_name(topic.name)
         async with within(timeout_s):
@@ -108,7 +109,10 @@ class TopicIntents:
         await self._settling.until(lambda image: _appeared(image, intent.id, len(intent.assignments)), intent.id)
 
     async def delete_topic(self, topic_id: UUID, timeout_s: float) -> None:
-        """Deletes a topic and waits until it is invisible here. Raises KafkaError, UNKNOWN_TOPIC_ID among others."""
+        """Deletes a topic and waits until this broker's image doesn't show it any more.
+
+        Raises KafkaError, UNKNOWN_TOPIC_ID among others.
+        """
         _check_deadline(timeout_s)
         intent = self._settling.image.intents_by_id.get(topic_id)
         async with within(timeout_s):
@@ -137,7 +141,7 @@ class TopicIntents:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Adds partitions up to `partition_count` and waits until they are visible here. Raises KafkaError."""
+        """Adds partitions up to `partition_count`, and waits until this broker's image has them. Raises KafkaError."""
         _check_deadline(timeout_s)
         async with within(timeout_s):
             await self._settling.until_all_known(keys.broker.prefix)
@@ -156,10 +160,10 @@ class TopicIntents:
             await self._settling.until(lambda image: _appeared(image, grown.id, partition_count), grown.id)
 
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
-        """Confirms in the tombstone that this broker has no data of a deleted topic left.
+        """Confirms in a deleted topic's tombstone that this broker has no data of the topic left.
 
-        It tries until it succeeds, however long the store is away. There is no second confirmation before the broker's
-        next start, and until then the tombstone would stay.
+        It tries until it succeeds, however long the store is away. If it gave up, the next confirmation would come only
+        after the broker's next start, and the tombstone would stay until then.
         """
         tombstone = self._settling.image.tombstones.get(topic_id)
         key = keys.tombstone(topic_id)

@@ -63,7 +63,7 @@ class Broker(Value):
     def holds_all_since(self, epoch: int) -> bool:
         """Whether the broker's logs have every record that they had under registration `epoch`.
 
-        They have if the broker hasn't stopped uncleanly since.
+        That is so if the broker hasn't stopped uncleanly since.
         """
         return epoch != NO_EPOCH and epoch in (self.epoch, self.previous_epoch)
 

@@ -30,7 +30,7 @@ class UnsupportedFormat(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What all values have: the format that they are written in, and the fields of later versions of Ottla."""
+    """The base of all values behind metadata keys: the format of the value, and fields of later versions of Ottla."""
 
     format: int = field(default=FORMAT_FIRST, kw_only=True)
     unknown: Mapping[str, Any] = field(default_factory=lambda: NOTHING_UNKNOWN, kw_only=True)
