@@ -23,14 +23,14 @@ LEVELS = {
 
 
 def log_levels() -> dict[str, str]:
-    """The effective level of every logger of Ottla, and of the root logger, by the logger's name."""
+    """The effective levels of Ottla's loggers and of the root logger, by the logger's name."""
     names = sorted(name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "ottla")
     return {name: _level_name(_logger(name)) for name in [ROOT, *names]}
 
 
 def check_log_level(name: str, level: str | None) -> None:
-    """Raises KafkaError unless a logger of that name exists and can take the level; None means the level of its
-    parent."""
+    """Raises KafkaError unless a logger of that name exists and can take the level; for `level`, None means the level
+    of the parent logger."""
     if name not in log_levels():
         raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
     if level is None:
@@ -43,7 +43,8 @@ def check_log_level(name: str, level: str | None) -> None:
 
 
 def set_log_level(name: str, level: str | None) -> None:
-    """Sets a logger's level, which `check_log_level` has accepted; None sets that of its parent."""
+    """Sets a logger's level, which `check_log_level` has accepted; None makes the logger take the level of its parent
+    logger."""
     _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level.upper()])
 
 

@@ -1,4 +1,4 @@
-"""Measures how late the event loop runs due work, and how much of the time the loop is idle.
+"""Measures how late the event loop runs work that is due, and how much of the time the loop is idle.
 
 A timer is due every `PERIOD_SECONDS`: if it fires late, something held the loop for that long. The loop is idle while
 its thread uses no CPU, or only polls for events; the idle ratio covers the last `WINDOW` periods.
@@ -21,8 +21,8 @@ WARN_SECONDS = 1.0
 
 
 class LoopLag:
-    """Watches the running loop from `start` to `stop`. `looked` returns for how many CPU seconds the loop has only
-    polled."""
+    """Measures the running event loop from `start` to `stop`. `looked` returns how many CPU seconds the loop has spent
+    on polling only."""
 
     def __init__(self, looked: Callable[[], float] = lambda: 0.0) -> None:
         self._looked = looked

@@ -1,10 +1,10 @@
 """Limits how much of producers' batches the event loop checks in one of its turns, and a thread in one turn.
 
-The rule it protects: whether a request brings one batch or a thousand small ones, the requests behind it wait for the
-loop no longer than for a large batch without a codec. To hand a batch to a thread costs the loop about 100 µs, and a
-task that waits for it. So a batch that fits what is left of the loop's turn is checked on the loop.
+The rule that this protects: whether a request brings one batch or a thousand small ones, the requests behind it wait
+for the loop no longer than for a large batch without a codec. To hand a batch to a thread costs the loop about 100 µs,
+and a task that waits for the thread. So the loop itself checks a batch that fits into what is left of its turn.
 
-Pure: the loop's owner tells when the loop's next turn begins.
+Pure: the loop's owner calls back when the loop's next turn begins.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ another; and the loop, asked for its next turn, would no longer wait for more re
 
 
 def bytes_in(microseconds: float, codec: int) -> int:
-    """How many bytes a batch with `codec` unpacks to in that time."""
+    """How many bytes a batch with `codec` can unpack to within `microseconds`."""
     return int(microseconds * _speed(codec))
 
 
 class LoopQuota:
-    """What is left of the loop's turn, in two quotas: for batches that are unpacked, and for batches without a codec.
-    `at_next_turn` calls its argument when the turn has ended.
+    """What is left of the event loop's present turn for the check of batches. There is one quota for batches that have
+    to be unpacked, and one for batches without a codec. `at_next_turn` calls its argument when the turn has ended.
 
-    There are two quotas so that large batches without a codec send no small packed batch to a thread.
+    There are two quotas so that small packed batches are checked on the loop even when large batches without a codec
+    have used theirs up.
 
-    To ask for that call costs more than to check a small batch. So it isn't asked for before an eighth of a quota is
-    spent, and smaller amounts that were spent in earlier turns count for the present one.
+    To call `at_next_turn` costs more than to check a small batch. So it isn't called before an eighth of a quota is
+    spent, and smaller amounts that were spent in earlier turns count as spent in the present one.
     """
 
     __slots__ = ("_asked", "_at_next_turn", "_packed_left", "plain_left")
@@ -89,7 +90,7 @@ class LoopQuota:
 
     def fits(self, sizes: Iterable[tuple[int, int] | None]) -> bool:
         """Whether batches of all these sizes, as (codec, bytes), may be checked on the loop; None stands for a batch
-        that may not. Stops reading `sizes` as soon as the answer is known."""
+        that may not be checked on the loop. Stops reading `sizes` as soon as the answer is known."""
         packed_left, plain_left = self._packed_left, self.plain_left_at_arrival
         for size in sizes:
             if size is None:

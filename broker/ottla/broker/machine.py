@@ -1,9 +1,9 @@
-"""The machine that a broker runs on, as far as the broker touches it. The simulation puts machines of its own in place
-of the real one.
+"""The machine that a broker runs on: what the broker uses of it. The simulation replaces the real machine by simulated
+ones.
 
-The metadata store isn't a part of the machine: it is a port of its own, which the broker is given. The broker's threads
-are the event loop's, those of `threads` and `disk_threads`, the thread that waits for a compaction's process, and that
-of `renewal`. Durations are measured by the event loop's time, never by the wall clock.
+The metadata store isn't a part of the machine: it is a port of its own, passed to the broker. The broker's threads are
+the event loop's thread, those of `threads` and `disk_threads`, the thread that waits for a compaction's process, and
+the thread of `renewal`. Durations are measured by the event loop's time, never by the wall clock.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Threads = Callable[[int], Executor]
 
 
 def renewal_thread(store: Store, stall_s: float) -> Renewal:
-    """The thread that keeps the registration's lease alive while the event loop stands still for no longer than
-    `stall_s`."""
+    """The thread that keeps the registration's lease alive, unless the event loop stands still for longer than
+    `stall_s` seconds."""
     return RenewalThread(store.lease_line(), stall_s)
 
 
 def now_ms() -> int:
-    """The wall clock, ms since the epoch: for timestamps, never for durations."""
+    """The time of the wall clock in ms since the Unix epoch: for timestamps, never for durations."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,14 +1,14 @@
 """A broker without a connection to the metadata store disconnects its clients once other brokers lead its partitions.
 
-Such a broker doesn't hear of the elections. A client that takes it for the leader would wait for acknowledgements by
-followers that have left, one time-out after the other. So the broker closes all connections and refuses new ones, until
-the store has confirmed its registration and its image shows that registration. Clients then ask another broker, as if
-this one were dead.
+Such a broker doesn't learn of elections. A client that still takes this broker for the leader would wait for
+acknowledgements by followers that have left, one time-out after the other. So the broker closes all connections and
+refuses new ones, until the store has confirmed its registration and its image shows that registration. Clients then ask
+another broker, as if this one were dead.
 
 If the store answers no broker at all, no other broker can be elected, and this broker serves on for as long as that
 lasts. So once the store has been silent for a session's time-out, the broker asks the other brokers for the leaders of
-its partitions. One other leader with a newer epoch proves that the controller has elected it. An answer that names no
-other leader proves nothing, because the broker that gave it may be behind.
+its partitions. If one answer names another leader with a newer epoch, the controller has elected that leader. An answer
+that names no other leader proves nothing, because the broker that gave it may be behind.
 
 From then on the broker no longer renews its lease: if only the store's answers got lost, the store would receive the
 renewals and keep the registration for ever. Source: ours; an Apache Kafka broker that its controllers don't answer
@@ -41,7 +41,7 @@ class Doors(Protocol):
     """The server, which accepts or refuses clients' connections."""
 
     def turn_away(self, why: str) -> None:
-        """Closes every connection, and each new one at once, for the reason `why`."""
+        """Closes every connection, and each new one as soon as it is accepted, for the reason `why`."""
 
     def let_in(self) -> None:
         """Accepts and serves new connections again."""
@@ -60,10 +60,10 @@ class MakingWay:
         is_registered: Callable[[], bool],
         let_go: Callable[[], None],
     ) -> None:
-        """`silence_s` returns for how many seconds the store hasn't confirmed the registration, and `session_s` the
-        session's time-out in seconds. `is_led_elsewhere` returns whether another broker leads a partition that this
-        broker believes to lead, and `is_registered` whether this broker's image shows its present registration.
-        `let_go` ends the renewal of the lease."""
+        """`silence_s` returns for how many seconds the metadata store hasn't confirmed the registration, and
+        `session_s` the session's time-out in seconds. `is_led_elsewhere` returns whether another broker leads a
+        partition that this broker believes it leads, and `is_registered` whether this broker's image shows its present
+        registration. `let_go` ends the renewal of the lease."""
         self.made = False
         self._doors = doors
         self._silence_s = silence_s
@@ -82,7 +82,7 @@ class MakingWay:
                 logger.exception("whether others lead couldn't be found out")
 
     async def look(self) -> None:
-        """Turns clients away, or accepts them again, if the conditions for it hold."""
+        """Turns clients away, or accepts them again, if the module's conditions for this hold."""
         if self.made:
             if not self._is_silent() and self._is_registered():
                 self.made = False
@@ -103,9 +103,9 @@ class MakingWay:
 
 
 async def is_led_elsewhere(broker: int, image: Image, listener: str, connect: Connect) -> bool:
-    """Whether any other broker of the image names another leader, with a newer epoch, for a partition that `broker`
-    leads by the image. A broker that doesn't answer is left out. `listener` is the name of the inter-broker
-    listener."""
+    """Asks the other brokers of the image whether one of them names another leader, with a newer epoch, for a partition
+    that `broker` leads according to the image. Brokers that don't answer are left out. `listener` is the name of the
+    inter-broker listener."""
     led = {
         (image.intents_by_id[topic_id].name, state.index): state.leader_epoch
         for topic_id, partitions in image.partitions.items()

@@ -1,8 +1,8 @@
 """A broker's membership in its cluster: its registration, under the addresses that it advertises to clients.
 
-The registration is made once the listening sockets are open, because only then all addresses are known. It is kept for
-as long as the broker runs, and made anew, with another epoch, where it was lost (`ottla.metadata.registration`).
-Addresses that change by a setting are written to the present registration.
+The registration is made once the listening sockets are open, because only then all addresses are known. The
+registration is kept alive for as long as the broker runs. If it is lost, the broker registers again, with another epoch
+(`ottla.metadata.registration`). When a setting changes the addresses, they are written to the present registration.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ANNOUNCED_AGAIN_S = 0.5
 
 class Membership:
     """The membership of broker `broker_id`. `told` is called with the epoch and the lease of each registration, also of
-    those after a loss."""
+    those that replace a lost one."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Membership:
 
     @property
     def incarnation(self) -> str:
-        """The random word by which the registrations of this process are told from those of others; empty before
-        there is one."""
+        """The random word that distinguishes the registrations of this process from those of others; empty before the
+        first registration."""
         return "" if self._registration is None else self._registration.broker.incarnation
 
     @property
@@ -122,22 +122,23 @@ class Membership:
         self.keeping = self._tasks.spawn(registration.run(), "registration", vital=True)
 
     def advertise_anew(self) -> None:
-        """Writes the addresses that the settings give by now, once there is a registration."""
+        """Writes the addresses that the present settings give to the registration, if there is one yet."""
         if self._registration is not None:
             self._tasks.spawn(self._advertise(self._registration), "other addresses")
 
     async def announce_draining(self) -> None:
-        """Writes that the broker is draining. Raises StoreUnavailable, LeaseExpired."""
+        """Writes to the registration that the broker is draining. Raises StoreUnavailable, LeaseExpired."""
         assert self._registration is not None
         await self._registration.change(state=BrokerState.DRAINING)
 
     def let_go(self) -> None:
-        """Stops keeping the lease alive, until the broker hears that the lease has ended and registers anew."""
+        """Stops keeping the lease alive, until the broker learns that the lease has ended, and registers anew."""
         assert self._registration is not None
         self._registration.let_go()
 
     async def end(self, *, withdrawn: bool) -> None:
-        """Ends the registration; without a request to the store if it isn't to be `withdrawn`."""
+        """Ends the registration. With `withdrawn` it is deleted from the metadata store; otherwise nothing is sent to
+        the store."""
         if self._registration is not None:
             await (self._registration.withdraw() if withdrawn else self._registration.abandon())
 
@@ -146,7 +147,8 @@ class Membership:
         self._told(registered.epoch, self._registration.lease)
 
     async def _advertise(self, registration: Registration) -> None:
-        """Registers with other addresses, and tries again for as long as the store can't be reached."""
+        """Writes the present addresses to the registration, and tries again for as long as the store can't be
+        reached."""
         while True:
             self._endpoints = advertised(self._config(), self._ports, platform.node())
             try:

@@ -1,7 +1,8 @@
 """A broker's pages over HTTP: its metrics, whether it is alive, whether it is ready, and whether it may be restarted.
 
-Alive (`/healthz`) means only that the event loop runs, which any answer proves. Ready (`/readyz`) means registered,
-recovered and serving. Ready doesn't mean that replicas are caught up or that the metadata store can be reached.
+Alive (`/healthz`) means only that the event loop runs, which any HTTP response proves. Ready (`/readyz`) means
+registered, recovered and serving. Ready doesn't mean that replicas are caught up or that the metadata store can be
+reached.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ TURN_SECONDS = 0.002  # how long a page of metrics may hold the loop at a time
 
 
 class Source(catalogue.Source, WithConfig, WithFollower, WithReadiness, WithReplicas, WithStore, Protocol):
-    """A broker, as far as its pages show it."""
+    """The parts of a broker that its pages show."""
 
 
 class Monitoring:
-    """The server of a broker's pages: started before the logs are recovered, so that recovery can be watched, and
-    stopped last."""
+    """The HTTP server of a broker's pages. It is started before the logs are recovered, so that recovery can be
+    watched, and stopped last."""
 
     def __init__(self, broker: Source) -> None:
         restart = restart_pages.RestartPages(broker)
@@ -43,13 +44,14 @@ class Monitoring:
         self._broker = broker
 
     async def start(self) -> None:
-        """Begins to measure the loop's lag, and opens `ottla.http.listener` where it is set. Raises OSError."""
+        """Begins to measure the event loop's lag and to count elections, and opens `ottla.http.listener` where it is
+        set. Raises OSError."""
         self._broker.loop_lag.start()
         self._broker.follower.listen(self._broker.elections.changed)
         await self.http.start_at(self._broker.config.get_str("ottla.http.listener"))
 
     async def stop(self) -> None:
-        """Closes the port, and ends the measuring of the loop's lag."""
+        """Closes the HTTP listener, and ends the measuring of the event loop's lag."""
         await self.http.stop()
         self._broker.loop_lag.stop()
 

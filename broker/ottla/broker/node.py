@@ -1,8 +1,9 @@
-"""One broker: makes its parts, starts and drains them in order. It has all ports (`ports.py`), and is passed for each.
+"""One broker: creates its parts, starts them and drains them in order. The broker has all ports (`ports.py`), so it can
+be passed wherever a port is asked for.
 
-Start: the metadata is read, the logs are opened and recovered, and the broker registers as running. It accepts clients
-once it leads all partitions whose only replica it has. Stop: the broker registers as draining and hands over its
-partitions, clients' connections are closed, logs are flushed and marked clean, and the registration is withdrawn.
+Start: the metadata is read, the logs are opened and recovered, and the broker registers as running. The broker accepts
+clients once it leads all partitions whose only replica it has. Stop: the broker registers as draining and hands over
+its partitions, clients' connections are closed, logs are flushed and marked clean, and the registration is withdrawn.
 """
 
 from __future__ import annotations
@@ -237,8 +238,8 @@ class Broker:
         return holder is not None and holder.name == self.controller_name != ""
 
     async def open(self, patience: Patience) -> None:
-        """Joins the cluster, reads the metadata, opens and recovers the logs. Raises OSError and the errors of
-        `Patience.answer`."""
+        """Joins the cluster, reads the metadata, opens and recovers the logs, and starts the tasks that need them.
+        Raises OSError and the errors of `Patience.answer`."""
         await self.monitoring.start()
         self.follower.listen(self.dynamic_settings.changed)
         self.follower.listen(self.awaited_elections.changed)
@@ -317,7 +318,8 @@ class Broker:
         raise await self.store.refused()
 
     def _lost(self, error: ForeignStore | NodeIdTaken) -> None:
-        """The store, or the node id, isn't this broker's any more."""
+        """Called once the metadata store turned out to be a foreign one, or another process has taken the node id: this
+        broker stops serving."""
         if isinstance(error, ForeignStore):
             self.store.refuse(error)
         else:
@@ -340,7 +342,7 @@ class Broker:
         return self.config.get_int("offsets.topic.num.partitions") if topic is None else len(topic.partitions)
 
     def _configured(self, config: BrokerConfig, names: Set[str]) -> None:
-        """Hands a new configuration to the parts. `names` are the settings whose values differ."""
+        """Hands a new configuration to the broker's parts. `names` are the settings whose values differ."""
         self.config = config  # even where no value differs: descriptions show which layer a value is from
         if not names:
             return

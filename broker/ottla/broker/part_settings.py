@@ -1,6 +1,6 @@
 """Converts the broker's settings into the types that the broker's parts take.
 
-The broker converts them anew whenever a dynamic setting has changed.
+The broker converts the settings anew whenever a dynamic setting has changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def upkeep_intervals(config: BrokerConfig) -> UpkeepIntervals:
 
 
 def compaction_limits(config: BrokerConfig) -> CompactionLimits:
-    """The limits of compaction's use of the machine."""
+    """The limits on compaction: its I/O rate, its memory and the pause between its rounds."""
     return CompactionLimits(
         bytes_per_second=config.get_float("log.cleaner.io.max.bytes.per.second"),
         dedupe_buffer_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
@@ -39,12 +39,12 @@ def compaction_limits(config: BrokerConfig) -> CompactionLimits:
 
 
 def cordoned_paths(config: BrokerConfig) -> frozenset[str]:
-    """The log directories that get no new replicas, as `LogDirectories` names them."""
+    """The paths of the log directories that get no new replicas, absolute as in `LogDirectories`."""
     return frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs)
 
 
 def connection_limits(config: BrokerConfig) -> Limits:
-    """The limits of clients' connections and of their memory in this process."""
+    """The limits on clients' connections and on the memory that they take in this process."""
     return Limits(
         frame_bytes_max=config.get_int("socket.request.max.bytes"),
         buffered_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),

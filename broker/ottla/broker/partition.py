@@ -1,11 +1,13 @@
 """One replica: its log, its role in the partition, its high watermark, and the batches that it appends as the leader.
 
-Owned by the event loop. Clients' batches are admitted, given offsets and written in one go. Records below the high
-watermark are committed; when it moves, the producers, coordinators and fetches that wait for it are told.
+Owned by the event loop. Clients' batches are checked, given offsets and written without another task running in
+between. Records below the high watermark are committed; when the high watermark moves, the producers, coordinators and
+fetches that wait for it are woken.
 
 A replica leads, follows or does neither. A leader's `LeaderState` tracks its followers' offsets; where no follower has
-to have a record, the high watermark is the log's end. `reading` has what a fetch may read of a replica, `follower_log`
-how a follower changes its log, and `turns` the order of batches that can't be appended at once.
+to have a record for it to be committed, the high watermark is the log's end. `reading` has what a fetch may read of a
+replica, `follower_log` how a follower changes its log, and `turns` the order of batches that can't be appended on
+arrival.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 
 
 class Appended(NamedTuple):
-    """The offsets of an appended batch. `append_time`, in ms, is −1 under CreateTime."""
+    """The offsets of an appended batch. `append_time`, in ms, is −1 if the topic has CreateTime timestamps."""
 
     base_offset: int
     last_offset: int
@@ -145,8 +147,8 @@ class Partition:
         return self.leader_epoch != NO_EPOCH and not self.offline
 
     def become_leader(self, state: PartitionState) -> None:
-        """Leads from now on, by `state`. If the replica already leads in that epoch, only its replicas and ISR are
-        taken over."""
+        """Makes this replica the leader, by `state`. If it leads in that epoch already, only the replicas and the ISR
+        of `state` are taken over."""
         now = self.clock()
         if self.leading is None or state.leader_epoch != self.leader_epoch:
             self.log.epochs.assign(state.leader_epoch, self.log.log_end_offset)
@@ -160,7 +162,7 @@ class Partition:
         self.wake_all()
 
     def become_follower(self, state: PartitionState) -> None:
-        """Follows the leader that `state` names, or no leader where it names none."""
+        """Makes this replica a follower of the leader that `state` names. If `state` names none, it follows nobody."""
         self.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
         moved = state.leader_epoch != self.epoch
         self._note(state)
@@ -168,13 +170,14 @@ class Partition:
             self.wake_all()  # consumers read from followers too
 
     def go_offline(self) -> None:
-        """The log directory has failed: the replica no longer leads, follows or serves reads."""
+        """Takes the replica offline, because its log directory has failed or its log is damaged: it no longer leads,
+        follows or serves reads."""
         self.offline = True
         self.resign("its log directory has failed")
         self.wake_all()  # consumers that read from a follower must hear of it, too
 
     def leave(self, reason: str) -> None:
-        """This broker has no part in the partition any more."""
+        """Ends this broker's part in the partition, whose replica it has no more."""
         self.resign(reason)
         self.leader = NOBODY
         self.wake_all()
@@ -188,7 +191,8 @@ class Partition:
         self.elr = state.elr
 
     def resign(self, reason: str) -> None:
-        """Leads no longer: producers and coordinators that wait get NOT_LEADER_OR_FOLLOWER."""
+        """Ends this broker's leadership, if it leads: producers and coordinators that wait get
+        NOT_LEADER_OR_FOLLOWER."""
         if self.leader_epoch == NO_EPOCH:
             return
         logger.info("%r: led until epoch %d: %s", self, self.leader_epoch, reason)
@@ -201,16 +205,17 @@ class Partition:
 
     @property
     def in_sync_min(self) -> int:
-        """How many replicas must be in sync for a record to be committed: at most the number of replicas."""
+        """How many replicas must be in sync for a record to be committed: `min.insync.replicas`, but at most the number
+        of replicas."""
         return min(self.min_isr, len(self.replicas))
 
     @property
     def under_min_isr(self) -> bool:
-        """Whether no record is committed, because too few replicas are in sync."""
+        """Whether no record can be committed at present, because too few replicas are in sync."""
         return len(self.isr) < self.in_sync_min
 
     def may_elect(self, replica: int) -> bool:
-        """Whether that replica may be the next leader, as far as this broker knows."""
+        """Whether the controller may elect `replica` as the next leader, as far as this broker knows."""
         return self.elected_uncleanly or replica in self.isr or replica in self.elr
 
     @property
@@ -219,23 +224,24 @@ class Partition:
         return self.under_min_isr or bool(self.elr)
 
     def wait_for(self, candidates: frozenset[int]) -> None:
-        """From now on the high watermark waits for these followers outside of the ISR, and no others. Leaders only."""
+        """Makes the high watermark wait for these followers outside of the ISR, and no longer for other ones. Leaders
+        only."""
         assert self.leading is not None
         if candidates != self.leading.candidates:
             self.leading.candidates = candidates
             self.isr_moved()
 
     def isr_moved(self) -> None:
-        """The replicas that must have a record for it to be committed have changed: the committed ISR, a proposed ISR,
-        the candidates or the minimum."""
+        """Moves the watermarks after a change of the replicas that must have a record for it to be committed: the
+        committed ISR, a proposed ISR, the candidates or the minimum."""
         if self.leading is not None:
             self._commits_at_once = self.leading.alone and not self.frozen
             self._advance()
             self._deletions.reached(self.leading.low_watermark(self.log.log_start_offset))
 
     def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
-        """A follower has all records below `offset`. Returns whether the leader counts this and the follower isn't in
-        sync yet. Leaders only."""
+        """Notes a follower's fetch, which shows that it has all records below `offset`. Returns whether the fetch
+        counts and the follower isn't in sync yet. Leaders only."""
         assert self.leading is not None
         now = self.clock()
         if not self.leading.fetched(replica, broker_epoch, offset, log_start_offset, self.log.log_end_offset, now):
@@ -246,7 +252,8 @@ class Partition:
         return replica not in self.leading.maximal_isr
 
     def _advance(self) -> None:
-        """Raises the high watermark to the lowest end of the replicas in sync, and wakes requests that wait for it."""
+        """Raises the high watermark to the lowest end of the replicas in sync, and wakes requests that wait for
+        this."""
         assert self.leading is not None
         before = self.high_watermark
         after = before if self.frozen else self.leading.advance(before, self.log.log_end_offset)
@@ -260,8 +267,8 @@ class Partition:
             wake(self.waiters, self, bytes_between(self.log, before, after))
 
     def check_leader_epoch(self, epoch: int, *, follower_will_do: bool = False) -> None:
-        """Raises KafkaError where a client's leader epoch `epoch` (−1: none stated) doesn't fit. Source: KIP-320, and
-        KIP-392 for a consumer that may read from a follower."""
+        """Raises KafkaError where a client's leader epoch `epoch` (−1: none stated) isn't the present one, or this
+        broker can't serve the partition. Source: KIP-320, and KIP-392 for a consumer that may read from a follower."""
         if self.offline:
             raise KafkaError(ErrorCode.kafka_storage_error)
         current = self.leader_epoch
@@ -274,7 +281,8 @@ class Partition:
 
     def check_watermark(self) -> None:
         """Raises OFFSET_NOT_AVAILABLE until a new leader's high watermark has reached the start of its epoch: before
-        that the leader may not know records that its predecessor told consumers were committed (KIP-207)."""
+        that, the leader may not know that some records are committed, although its predecessor has served them to
+        consumers (KIP-207)."""
         if self.leading is not None and self.high_watermark < self.leading.epoch_start:
             raise KafkaError(ErrorCode.offset_not_available)
 
@@ -282,15 +290,17 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which no transaction is undecided; without transactions the high watermark."""
+        """The offset below which no transaction is undecided (Kafka's LSO). Without transactions it is the high
+        watermark."""
         return self.high_watermark
 
     def append(self, frame: Memory, start: int, end: int, version: int, quota: LoopQuota) -> Appended | None:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
 
-        Returns None where the batch has to go by `ottla.broker.turns`: other batches wait before it, it needs another
-        codec, or it is too large for a check on the event loop. A repeat of one of the producer's last five batches
-        yields the original's offsets and writes nothing. Raises KafkaError with the code for the producer.
+        Returns None where the batch has to be appended by way of `ottla.broker.turns`: other batches wait before it, it
+        needs another codec, or it is too large for a check on the event loop. A repeat of one of the producer's last
+        five batches returns the original's offsets and writes nothing. Raises KafkaError with the error code for the
+        producer.
         """
         if self.last_turn is not None:
             return None
@@ -330,8 +340,9 @@ class Partition:
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
-        """Appends a batch that this broker made itself, as with acks=all. Returns its base offset. Raises KafkaError,
-        NOT_LEADER_OR_FOLLOWER also where `leader_epoch`, the caller's, has ended."""
+        """Appends a batch that this broker has built itself; as with acks=all, there must be enough replicas in sync.
+        Returns the base offset. Raises KafkaError, NOT_LEADER_OR_FOLLOWER also where the leader epoch in which the
+        caller works, `leader_epoch`, has ended."""
         self.check_leader_epoch(-1)
         if leader_epoch != self.leader_epoch:
             raise KafkaError(ErrorCode.not_leader_or_follower)
@@ -358,14 +369,15 @@ class Partition:
         return base_offset
 
     def failed(self, error: OSError) -> KafkaError:
-        """The clients' error after a failed write. The log directory judges whether it is full or has failed."""
+        """Reports a failed access to the log, and returns the error for clients. The log directory decides whether it
+        is full or has failed."""
         self.log.directory_failed(error)
         self.write_failed(self)
         return KafkaError(ErrorCode.kafka_storage_error, f"{self.log.directory}: {error.strerror or error}")
 
     def delete_records(self, before: int) -> int:
-        """Moves the log's start to `before` (−1: the high watermark); returns it. Raises KafkaError, POLICY_VIOLATION
-        where the topic is only compacted."""
+        """Moves the log start offset to `before` (−1: the high watermark), and returns the new one. Raises KafkaError,
+        POLICY_VIOLATION where the cleanup policy is compaction alone."""
         if self.log.config.compacts and not self.log.config.deletes:
             raise KafkaError(ErrorCode.policy_violation)
         high_watermark = self.high_watermark
@@ -393,7 +405,8 @@ class Partition:
     # ---- waiting
 
     def committed(self, offset: int) -> asyncio.Future[None]:
-        """Done when the record at `offset` is committed; fails with KafkaError when this broker stops leading."""
+        """A future that is done when the record at `offset` is committed; fails with KafkaError when this broker stops
+        leading."""
         return self._commits.wait_for(offset, self.high_watermark)
 
     @property
@@ -402,7 +415,8 @@ class Partition:
         return len(self._commits)
 
     def watchers(self, replica_id: int) -> list[Waiter]:
-        """The list of the waiters of followers, or (`replica_id` −1) of consumers."""
+        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) the
+        consumers'."""
         return self.waiters if replica_id < 0 else self.follower_waiters
 
     def wake_all(self) -> None:

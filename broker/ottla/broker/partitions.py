@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class PartitionTable:
-    """Replicas by topic. `Replicas` keeps `image` current, so that the error for a missing replica follows from the
-    metadata."""
+    """This broker's replicas by topic and partition index. `Replicas` keeps `image` current, so that the error for a
+    missing replica follows from the metadata."""
 
     def __init__(self) -> None:
         self.image: Image | None = None
@@ -52,12 +52,12 @@ class PartitionTable:
                 del self._by_name[partition.topic]
 
     def get(self, topic: str, index: int) -> Partition | None:
-        """The replica of a topic by name, if this broker holds it."""
+        """The replica of the partition `index` of the topic with that name; None where this broker holds none."""
         partitions = self._by_name.get(topic)
         return None if partitions is None else partitions.get(index)
 
     def get_by_id(self, topic_id: UUID, index: int) -> Partition | None:
-        """The replica of a topic by id, if this broker holds it."""
+        """The replica of the partition `index` of the topic with that id; None where this broker holds none."""
         partitions = self._by_id.get(topic_id.bytes)
         return None if partitions is None else partitions.get(index)
 
@@ -67,17 +67,17 @@ class PartitionTable:
         return None if partitions is None else partitions.get(index)
 
     def of_id(self, topic_id: UUID) -> list[Partition]:
-        """This broker's replicas of a topic by id."""
+        """This broker's replicas of the topic with that id."""
         return list(self._by_id.get(topic_id.bytes, {}).values())
 
     def of_topic(self, topic: str) -> list[Partition]:
-        """This broker's replicas of a topic."""
+        """This broker's replicas of the topic with that name."""
         return list(self._by_name.get(topic, {}).values())
 
     def find(self, topic: str | bytes, index: int) -> Partition:
-        """The replica of a topic by name, or by the 16 bytes of its id. Raises KafkaError: UNKNOWN_TOPIC_ID,
-        UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR where its log can't be read, or NOT_LEADER_OR_FOLLOWER where
-        other brokers have the replicas."""
+        """The replica of the partition `index` of a topic, which is given by its name or by the 16 bytes of its id.
+        Raises KafkaError: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR where the replica's log
+        can't be read, or NOT_LEADER_OR_FOLLOWER where other brokers have the replicas."""
         try:
             if type(topic) is str:
                 return self._by_name[topic][index]

@@ -1,7 +1,7 @@
 """The ports of a broker: what the handlers of APIs, the metrics and the pages may ask of it.
 
-A port is a protocol with one part of the broker, read-only wherever its users only read it. A module combines the ports
-that it uses into a protocol of its own, or takes a single port as it is:
+A port is a `typing.Protocol` for one part of the broker, read-only wherever its users only read it. A module combines
+the ports that it uses into a protocol of its own, or takes a single port as it is:
 
     class Parts(WithConfig, WithImage, Protocol): ...
 
@@ -13,9 +13,9 @@ At run time `broker` is the broker itself (`node.Broker`), so a port adds nothin
 both sides: a module uses only the parts that its ports have, and the broker, which `node.py` gives to dispatch and to
 the pages, has all of these parts. Nothing but the start of a process imports `node`.
 
-A combination has ports as its bases, and at most one other combination: Python refuses a class whose bases name their
-own bases in contradicting orders. A broker with many ports is accepted wherever some of them are asked for, because
-mypy compares protocols by their members.
+A combination has single ports as its base classes, and at most one other combination: Python refuses a class if two of
+its base classes list common base classes in different orders. A broker with many ports is accepted wherever some of
+them are asked for, because mypy compares protocols by their members.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class WithAdvertisedApis(Protocol):
-    """The APIs that clients are told of."""
+    """The APIs that ApiVersions tells clients of."""
 
     @property
     def advertised_apis(self) -> Sequence[Api]:
@@ -80,7 +80,7 @@ class WithAwaitedElections(Protocol):
 
     @property
     def awaited_elections(self) -> AwaitedElections:
-        """The elections that answers about partitions wait for."""
+        """The elections for which responses about partitions wait."""
 
 
 class WithBatchChecks(Protocol):
@@ -95,7 +95,7 @@ class WithBatchChecks(Protocol):
 
     @property
     def loop_quota(self) -> LoopQuota:
-        """What is left for batches of the event loop's present turn."""
+        """What is left of the event loop's present turn for the check of batches."""
 
 
 class WithColdReads(Protocol):
@@ -103,7 +103,7 @@ class WithColdReads(Protocol):
 
     @property
     def cold_reads(self) -> ColdReads:
-        """The reads by threads, and the look-ups that are under way."""
+        """The reads of logs that run in threads, and the look-ups that are under way."""
 
 
 class WithCompactor(Protocol):
@@ -139,11 +139,11 @@ class WithElections(Protocol):
 
 
 class WithEncodedTopics(Protocol):
-    """Metadata's topics in encoded form."""
+    """The topics in encoded form, for responses to Metadata."""
 
     @property
     def encoded_topics(self) -> EncodedTopics:
-        """The encodings that are kept from one answer to the next."""
+        """The encoded topics, which are kept from one response to the next."""
 
 
 class WithFailedRequests(Protocol):
@@ -151,7 +151,7 @@ class WithFailedRequests(Protocol):
 
     @property
     def failed_requests(self) -> FailedRequests:
-        """The counts, for Produce and Fetch."""
+        """The counts of refused batches (Produce) and refused partitions (Fetch)."""
 
 
 class WithFetchSessions(Protocol):
@@ -163,7 +163,7 @@ class WithFetchSessions(Protocol):
 
 
 class WithFollower(Protocol):
-    """The follower of the metadata. It applies changes, and lets tasks wait for them."""
+    """The follower of the metadata, which applies changes and lets tasks wait for them."""
 
     @property
     def follower(self) -> Follower:
@@ -171,7 +171,7 @@ class WithFollower(Protocol):
 
 
 class WithFollowersFetches(Protocol):
-    """The leaders' side of replication: what followers fetch is counted here, and limited."""
+    """The leaders' side of replication, which counts and limits what followers fetch."""
 
     replication_bytes_out: int
     """How many bytes of batches were sent to followers. Fetch counts them."""
@@ -218,7 +218,7 @@ class WithInternalTopics(Protocol):
 
     @property
     def internal_topics(self) -> InternalTopics:
-        """The attempts to create them."""
+        """The attempts to create internal topics."""
 
 
 class WithIsrChanges(Protocol):
@@ -226,7 +226,7 @@ class WithIsrChanges(Protocol):
 
     @property
     def isr_changes(self) -> IsrChanges:
-        """The changes, for all partitions that this broker leads."""
+        """The changes of the ISRs of all partitions that this broker leads."""
 
 
 class WithLogs(Protocol):
@@ -234,7 +234,7 @@ class WithLogs(Protocol):
 
     @property
     def logs(self) -> LogDirectories:
-        """The directories, with the logs in them."""
+        """The log directories, with the logs in them."""
 
 
 class WithLoopLag(Protocol):
@@ -250,7 +250,7 @@ class WithMembership(Protocol):
 
     @property
     def membership(self) -> Membership:
-        """The registration in the metadata store, and whether the store still confirms it."""
+        """The membership: the registration in the metadata store, and whether the store still confirms it."""
 
 
 class WithMoves(Protocol):
@@ -258,7 +258,7 @@ class WithMoves(Protocol):
 
     @property
     def moves(self) -> DirectoryMoves:
-        """The moves that are under way, and the beginning of others."""
+        """The part that begins moves, and has those that are under way."""
 
 
 class WithPartitions(Protocol):
@@ -274,7 +274,7 @@ class WithProducerIds(Protocol):
 
     @property
     def producer_ids(self) -> ProducerIdSource:
-        """The source of new ids."""
+        """The source of new producer ids."""
 
 
 class WithReadiness(Protocol):
@@ -322,7 +322,7 @@ class WithServer(Protocol):
 
     @property
     def server(self) -> Server:
-        """The server, with its listeners, its connections and the memory that they hold."""
+        """The server, with its listeners, its connections and the memory that the connections hold."""
 
 
 class WithStore(Protocol):
@@ -334,7 +334,7 @@ class WithStore(Protocol):
 
 
 class WithTasks(Protocol):
-    """The tasks of the broker, which end with it."""
+    """The tasks of the broker, which end when the broker stops."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
         """Runs a coroutine in a task, which is cancelled when the broker stops. A failure is logged."""

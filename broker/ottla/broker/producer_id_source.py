@@ -10,7 +10,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class ProducerIdSource:
-    """Hands out ids one by one; when a block is used up, a new one is taken from the metadata store."""
+    """Hands out producer ids one by one; when a block is used up, a new one is taken from the metadata store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -19,8 +19,8 @@ class ProducerIdSource:
         self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that was never handed out before. Raises KafkaError COORDINATOR_NOT_AVAILABLE, after which clients ask
-        again."""
+        """A producer id that was never handed out before. Raises KafkaError COORDINATOR_NOT_AVAILABLE, on which clients
+        repeat the request."""
         while self._position >= len(self._block):
             async with self._allocating:
                 if self._position >= len(self._block):

@@ -1,7 +1,7 @@
 """Whether a broker can serve clients, and the reason why not.
 
-Ready means registered, recovered and serving; never that replicas are caught up or that the metadata store can be
-reached.
+Ready means that the broker is registered, has recovered its logs and serves clients. It doesn't mean that replicas are
+caught up or that the metadata store can be reached.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ottla.metadata.own_store import OwnStore
 
 
 class Readiness:
-    """The readiness of one broker. The broker notes here how far its start is."""
+    """The readiness of one broker. The broker sets `recovered` and `serving` as its start proceeds."""
 
     def __init__(self, store: OwnStore, membership: Membership, making_way: MakingWay) -> None:
         self.recovered = False  # whether the logs are

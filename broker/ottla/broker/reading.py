@@ -1,6 +1,6 @@
 """What a fetch may read of a replica: a consumer up to the high watermark, a follower up to the log's end.
 
-Reading changes nothing of the replica, except that damage that is met is noted.
+Reading changes nothing of the replica, except that it notes damage that it finds.
 
 Source: KIP-74 (the first batch), KIP-595 (diverging logs); Kafka's `Partition.readRecords`.
 """
@@ -23,8 +23,8 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 
 
 class Readable(NamedTuple):
-    """The batches that a fetch may send, as ranges of files or as bytes, their size in bytes, and the partition's
-    offsets."""
+    """The batches that a response to Fetch may contain, as ranges of files or as bytes, their size in bytes, and the
+    partition's offsets."""
 
     ranges: Sequence[Part]
     size: int
@@ -43,15 +43,16 @@ def read(
     small_bytes: int = WAIT,
 ) -> Readable:
     """The batches that a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with
-    `minimum_one`. Up to `small_bytes` come as bytes, more as ranges of files. Raises KafkaError OFFSET_OUT_OF_RANGE,
-    KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; BlockingIOError where the disk must be read, if `small_bytes` isn't WAIT."""
+    `minimum_one`. Batches of up to `small_bytes` in all are returned as bytes, more as ranges of files. Raises
+    KafkaError OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE; BlockingIOError where
+    the disk must be read, if `small_bytes` isn't WAIT."""
     return _read(partition, offset, max_bytes, minimum_one, partition.high_watermark, small_bytes)
 
 
 def read_as_follower(
     partition: Partition, offset: int, max_bytes: int, minimum_one: bool, small_bytes: int = WAIT
 ) -> Readable:
-    """As `read`, for a follower: up to the log's end."""
+    """As `read`, but up to the log's end: for a follower's fetch."""
     return _read(partition, offset, max_bytes, minimum_one, partition.log.log_end_offset, small_bytes)
 
 
@@ -89,7 +90,8 @@ def nothing(partition: Partition) -> Readable:
 
 def diverges(partition: Partition, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
     """Where a follower's log, which ends at `fetch_offset` in `last_fetched_epoch`, diverges from this one: the last
-    epoch that both may have, and its end here; None where it doesn't. Raises KafkaError OFFSET_OUT_OF_RANGE."""
+    epoch that both logs may have, and the end of that epoch in this log; None where the follower's log doesn't diverge.
+    Raises KafkaError OFFSET_OUT_OF_RANGE."""
     epoch, end = partition.log.epochs.end_offset_for(last_fetched_epoch, partition.log.log_end_offset)
     if epoch < 0 or end < 0:
         raise KafkaError(ErrorCode.offset_out_of_range)

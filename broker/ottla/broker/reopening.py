@@ -1,7 +1,7 @@
-"""Opens logs again once their log directory, which was full, has room again.
+"""Opens or creates the logs that failed on a full disk, once their log directory has room again.
 
 Logs that couldn't be created are created on the event loop. Logs on the disk that couldn't be opened for lack of room
-are recovered in a thread; each is told to the replicas when it has been tried again.
+are recovered in a thread; after each attempt `Replicas` is told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ottla.broker.tasks import Tasks
 
 
 class Reopening:
-    """The opening of one broker's logs after a lack of room."""
+    """Opens one broker's logs after a lack of room."""
 
     def __init__(self, logs: LogDirectories, replicas: Replicas, reports: RestoreReports, tasks: Tasks) -> None:
         self._logs = logs
@@ -24,7 +24,8 @@ class Reopening:
         self._tasks = tasks
 
     def room_again(self) -> None:
-        """A log directory that was full takes records again."""
+        """Called when a log directory that was full has room again: begins to open and create the logs that lacked
+        it."""
         self._replicas.open_again()
         self._tasks.spawn(self._open_again(), "opening of logs for which there is room again")
 

@@ -5,7 +5,8 @@ the decision of `replica.follower` for each partition of the answer. Rules:
    the request, and its log still ends at the request's offset. No other task runs between this check and the change of
    the log.
 2. After any error of the connection or of the session, the session begins anew.
-3. A partition that can't go on pauses alone. `Replicas` unfollows a partition whose log directory failed.
+3. After an error of one partition, only that partition pauses. `Replicas` unfollows a partition whose log directory
+   failed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _IDLE_SECONDS = 60.0
 
 
 class Owner(Protocol):
-    """What a fetcher asks of the broker's replication, and tells it."""
+    """What a fetcher uses of its owner, the broker's `Replication`."""
 
     bytes_in: int  # replicated bytes; only grows
 
@@ -82,11 +83,11 @@ class Owner(Protocol):
     def shortened(self) -> Callable[[Log], None]: ...
 
     def ended(self, leader: int) -> None:
-        """The fetcher of `leader` follows no partition any more."""
+        """Called when the fetcher of `leader` follows no partition any more."""
 
 
 class Followed:
-    """One partition, followed under one leader and epoch."""
+    """One partition that is followed under one leader in one leader epoch."""
 
     __slots__ = ("epoch", "failures", "lag", "partition", "paused_until", "refused", "told")
 
@@ -124,12 +125,12 @@ class ReplicaFetcher:
     # ---- called by Replication
 
     def follows(self, partition: Partition) -> bool:
-        """Whether this very replica is followed in its present epoch."""
+        """Whether exactly this `Partition` object is followed, in its present leader epoch."""
         followed = self.followed.get(key_of(partition))
         return followed is not None and followed.partition is partition and followed.epoch == partition.epoch
 
     def follow(self, partition: Partition) -> None:
-        """Copies the partition from its log's end on, beginning at once."""
+        """Begins to copy the partition from its log's end on."""
         followed = self.followed[key_of(partition)] = Followed(partition)
         self.failed.discard(key_of(partition))
         self._want(key_of(partition), followed)
@@ -138,11 +139,12 @@ class ReplicaFetcher:
         self._interrupt()
 
     def _interrupt(self) -> None:
-        """Gives the fetch under way up, because it may wait at the leader and doesn't name the partitions followed
-        since; a new fetch is sent at once. This isn't done too often, and not where thousands of partitions are
-        followed, because the new fetch names every partition. Nor is it done before the leader has answered since the
-        last interruption: otherwise a slow leader could never answer while more and more partitions are followed. It is
-        always done where the leader has registered anew, since the process that would answer is gone."""
+        """Gives up the fetch under way, because it may wait at the leader and doesn't name the partitions that are
+        followed since then; a new fetch is sent immediately. This isn't done too often, and not where thousands of
+        partitions are followed, because the new fetch names every partition. Nor is it done before the leader has
+        answered since the last interruption: otherwise a slow leader could never answer while more and more partitions
+        are followed. It is always done where the leader has registered anew, since the process that would answer is
+        gone."""
         now = self._now()
         pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
         few = len(self._session.wanted) <= _NAMED_AT_ONCE_MAX
@@ -153,7 +155,7 @@ class ReplicaFetcher:
             self._answered = False
 
     def unfollow(self, key: Key) -> None:
-        """Ends the copying of a partition. An answer under way is ignored for it."""
+        """Ends the copying of a partition. If an answer is under way, its part for this partition is ignored."""
         if self.followed.pop(key, None) is not None:
             self.failed.discard(key)
             self._session.drop(key)
@@ -292,7 +294,7 @@ class ReplicaFetcher:
                 self._session.drop(key)
 
     def _still_valid(self, key: Key) -> Followed | None:
-        """The followed partition, if the request to the leader still fits it (rule 1); else None."""
+        """The followed partition, if an answer to the last request may still be applied to it (rule 1); else None."""
         asked = self._session.in_force.get(key)
         followed = self.followed.get(key)
         if followed is not None and asked is not None:
@@ -345,7 +347,8 @@ class ReplicaFetcher:
             self._pause(key, followed, throttled)
 
     def _tell_if_shortened(self, log: Log, recovery_point: int, compacted_to: int, generation: int) -> None:
-        """Has the checkpoints written anew where their offsets may lie beyond the shortened log."""
+        """Reports a truncation of the log to the owner, so that the checkpoints are written anew, if their offsets may
+        lie beyond the log's end now."""
         again = log.generation != generation and log.unsynced.compacted_to  # a sync under way doesn't count any more
         if again or (log.recovery_point, log.compacted_to) != (recovery_point, compacted_to):
             self._owner.shortened(log)
@@ -360,9 +363,9 @@ class ReplicaFetcher:
         self._owner.bytes_in += len(records)
 
     async def _find_ranges(self, keys: Iterable[Key]) -> None:
-        """Asks the leader for the first and last offsets of partitions whose fetch offsets it doesn't have, in one
-        request for all, because nothing is fetched meanwhile. A broker that was away for long may have thousands of
-        them."""
+        """Asks the leader for the start and end offsets of partitions whose fetch offsets it doesn't have. One request
+        asks for all partitions, because nothing is fetched meanwhile. A broker that was away for long may have
+        thousands of them."""
         asking = {key: followed for key in keys if (followed := self._still_valid(key)) is not None}
         if not asking:
             return
@@ -395,8 +398,8 @@ class ReplicaFetcher:
         )
 
     def _pause_after(self, key: Key, followed: Followed, error: int, awaited: bool) -> None:
-        """Pauses a partition after an error. Where the error only means that metadata is awaited (`awaited`), the
-        pauses begin short, and no warning is logged."""
+        """Pauses a partition after an error. If the error only means that newer metadata is awaited (`awaited`), the
+        first pauses are short, and no warning is logged."""
         limit = self._owner.config().get_int("replica.fetch.backoff.ms") / 1000
         seconds = _growing(followed.failures, limit) if awaited else limit
         followed.failures += 1
@@ -438,7 +441,7 @@ class ReplicaFetcher:
         await self._wait(seconds)
 
     async def _wait(self, seconds: float) -> None:
-        """Waits, but no longer than until a partition is followed or unfollowed."""
+        """Waits for `seconds`, or until a partition is followed or unfollowed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()

@@ -1,12 +1,12 @@
 """Makes this broker's replicas follow the metadata: opens, leads, resigns, reconfigures and deletes them.
 
-A listener of the image: it runs on the event loop for every change, before the tasks that waited for the change go on.
+A listener of the image: it runs on the event loop for every change, before tasks that waited for the change run.
 
-Rules: state is looked up by topic id, never by name. A broker leads only by state written for its present registration
-(`PartitionState.leads`). A replica's directory is deleted only in two cases: on a tombstone for its topic id; or when,
-while this broker runs, a state of the partition names other brokers as replicas, is newer than the state that the
-replica last followed, and isn't from a backup. A directory that the metadata doesn't know, or that other brokers were
-given while this broker was stopped, is left for `LogDirectories` to set aside.
+Rules: state is looked up by topic id, never by name. A broker leads only by a partition state that was written for its
+present registration (`PartitionState.leads`). A replica's directory is deleted only in two cases: on a tombstone for
+its topic id; or when, while this broker runs, a state of the partition names other brokers as replicas, is newer than
+the state that the replica last followed, and isn't from a backup. A directory that the metadata doesn't know, or that
+other brokers were given while this broker was stopped, is left for `LogDirectories` to set aside.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Following(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The functions that are called, on the event loop, for events of replicas."""
+    """The callbacks for events of replicas, called on the event loop."""
 
     leadership_changed: Callable[[Partition, bool], None]
     """This broker leads the partition from now on, or leads it no longer."""
@@ -113,7 +113,8 @@ class Replicas:
         self._note_codecs()
 
     async def prepare(self, image: Image, changed: Changed) -> None:
-        """Creates the logs that `changed` is about to need, in a thread, because each creation waits for the disk."""
+        """Creates in a thread the logs that the method `changed` will need for this change, because each creation waits
+        for the disk."""
         rules: dict[str, _TopicRules] = {}
         wanted = []
         for topic_id, index in sorted(changed.partitions):
@@ -150,13 +151,13 @@ class Replicas:
                 self._follow(topic_id, index, state)
 
     async def registered(self) -> None:
-        """Applies this broker's new registration, `broker_epoch`: partitions that the broker led under the old one it
-        leads no longer, and it begins to lead those that the metadata gave to the new one before this broker knew of
-        it.
+        """Applies this broker's new registration, `broker_epoch`: the broker no longer leads the partitions that it led
+        under the old registration, and begins to lead those that the metadata gave to the new registration before this
+        broker knew of it.
 
-        Pauses in between, because there may be thousands of partitions. Until its turn a partition is led as before.
-        That is safe: its followers have left this leader, or are about to, and its ISR isn't written under the new
-        registration.
+        Pauses in between, because there may be thousands of partitions. A partition that hasn't been looked at yet is
+        led as before. That is safe: its followers have left this leader, or are about to, and its ISR isn't written
+        under the new registration.
         """
         for count, partition in enumerate(list(self._table), 1):
             state = self._image.partition(partition.topic_id, partition.index)
@@ -189,8 +190,8 @@ class Replicas:
         ]
 
     def wants(self, topic_id: UUID, index: int) -> bool:
-        """Whether the metadata gives this broker that replica, or may do so later, because its state was restored from
-        a backup."""
+        """Whether the metadata gives this broker that replica, or may do so later, because the partition's state was
+        restored from a backup."""
         state = self._image.partition(topic_id, index)
         return state is not None and (state.restored or self._broker_id in state.replicas)
 
@@ -216,7 +217,8 @@ class Replicas:
         return partition.high_watermark
 
     def _checkpointed(self, log: Log) -> int:
-        """A log's high watermark by the checkpoint at its opening, within the log's offsets."""
+        """A log's high watermark from the checkpoint that was read when the logs were opened, limited to the log's
+        offsets."""
         known = self._logs.high_watermarks.get((log.topic, log.index), 0)
         return min(max(known, log.log_start_offset), log.log_end_offset)
 
@@ -239,16 +241,17 @@ class Replicas:
         return rules
 
     def open_again(self) -> None:
-        """A log directory that was full has room again: creates the logs that couldn't be created, and lets followers
-        join ISRs."""
+        """Called when a log directory that was full has room again: creates the logs that couldn't be created, and lets
+        followers join ISRs."""
         self._create_again()
         for partition in self._table:
             if partition.leads:
                 self._listeners.isr_to_be_looked_at(partition)  # a leader that can't write admits no follower
 
     def log_tried_again(self, topic_id: UUID, index: int) -> None:
-        """The opening of a log that had failed because the disk was full was tried again, with or without success. A
-        log that isn't this broker's any more is set aside, as it would have been at the start."""
+        """Called after another attempt, successful or not, to open a log that couldn't be opened on a full disk. Lets
+        the replica follow the metadata again. A log that isn't this broker's any more is set aside, as it would have
+        been at the start."""
         self._unopened.discard((topic_id, index))
         state = self._image.partition(topic_id, index)
         if state is not None and (topic_id, index) not in self._preparing:
@@ -257,8 +260,8 @@ class Replicas:
         self._create_again()  # replicas that wanted this directory's name
 
     def _create_again(self) -> None:
-        """Tries again to create the logs that couldn't be created. Logs on the disk that couldn't be opened are opened
-        in a thread."""
+        """Tries again to create the logs that couldn't be created. (Logs on the disk that couldn't be opened are left
+        out: a thread opens them.)"""
         unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` follows those in preparation
         self._unopened -= unopened
         for topic_id, index in unopened:
@@ -281,8 +284,9 @@ class Replicas:
         self._take_part(partition, state)
 
     def _give_up(self, partition: Partition, state: PartitionState) -> None:
-        """The partition was moved to other brokers, which are all in sync. An old state is no reason to delete the
-        replica: the brokers that it names may lack records that were written since."""
+        """Gives up a replica, because `state` names only other brokers, which are all in sync. The log is deleted only
+        if `state` is newer than the state that was followed: brokers that an older state names may lack records written
+        since then."""
         self._retire(partition, "it was moved to other brokers")
         newer = state.partition_epoch > partition.partition_epoch and state.leader_epoch >= partition.epoch
         if newer and not state.restored:
@@ -377,7 +381,7 @@ class Replicas:
             self._listeners.topic_removed(topic_id)
 
     def _retire(self, partition: Partition, reason: str) -> None:
-        """Ends this broker's role in the partition."""
+        """Ends this broker's role in the partition, and removes the replica from the table."""
         led = partition.leads
         self._following.unfollow(partition)
         self._table.remove(partition)

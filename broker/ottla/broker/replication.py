@@ -1,4 +1,5 @@
-"""Copies the partitions that this broker follows, by one fetcher for each broker that leads some of them."""
+"""Copies the partitions that this broker follows, with one fetcher for each broker that leads some of these
+partitions."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Replication:
         self._stopped = False
 
     def follow(self, partition: Partition) -> None:
-        """Copies the partition from `partition.leader` in `partition.epoch`; called again when either may change."""
+        """Copies the partition from `partition.leader` in `partition.epoch`; called again when the leader or the epoch
+        may have changed."""
         leader = partition.leader
         key = key_of(partition)
         if self._leaders.get(key) == leader and self._fetchers[leader].follows(partition):
@@ -67,7 +69,7 @@ class Replication:
         fetcher.follow(partition)
 
     def unfollow(self, partition: Partition) -> None:
-        """Ends the copying of this partition. An answer under way doesn't touch it after this call."""
+        """Ends the copying of this partition. After this call, no answer that is under way changes the partition."""
         leader = self._leaders.pop(key_of(partition), None)
         if leader is not None:
             self._fetchers[leader].unfollow(key_of(partition))
@@ -77,7 +79,7 @@ class Replication:
         self._fetchers.pop(leader, None)
 
     async def stop(self) -> None:
-        """Ends all fetchers; no batch is appended after this."""
+        """Ends all fetchers, and waits for their tasks; afterwards they append no batch."""
         self._stopped = True
         fetchers = list(self._fetchers.values())
         self._fetchers.clear()
@@ -90,7 +92,8 @@ class Replication:
     # ---- read by metrics
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
-        """For each followed partition how many records it is behind the leader's high watermark, by the last answer."""
+        """Each followed partition, with the number of records by which it is behind the leader's high watermark in the
+        last answer."""
         for fetcher in self._fetchers.values():
             for followed in fetcher.followed.values():
                 yield followed.partition, followed.lag
@@ -102,7 +105,7 @@ class Replication:
 
     def refused(self) -> Iterator[tuple[Partition, int, CorruptBatch]]:
         """The followed partitions that aren't copied any further because their leader sends a damaged batch; each with
-        the leader and the damage."""
+        the leader's id and the error."""
         for leader, fetcher in self._fetchers.items():
             for followed in fetcher.followed.values():
                 if followed.refused is not None:
@@ -110,10 +113,11 @@ class Replication:
 
     @property
     def failed_count(self) -> int:
-        """How many partitions aren't copied any more, because of an unexpected error."""
+        """How many followed partitions aren't copied any more because of an unexpected error (a bug)."""
         return sum(len(fetcher.failed) for fetcher in self._fetchers.values())
 
     @property
     def min_fetch_rate(self) -> float:
-        """Fetches a second of the fetcher that sends the fewest, over about a minute; 0 without fetchers."""
+        """The fetches a second, over about the last minute, of the fetcher that sends the fewest; 0 without
+        fetchers."""
         return min((fetcher.fetches_per_second for fetcher in self._fetchers.values()), default=0.0)

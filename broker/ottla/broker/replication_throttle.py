@@ -1,10 +1,10 @@
 """Limits the rate at which replicas that an admin throttles are copied, on the leader's side and on the follower's.
 
-`leader.replication.throttled.rate` and `follower.replication.throttled.rate` set the rates; settings of each topic name
-the throttled replicas.
+`leader.replication.throttled.rate` and `follower.replication.throttled.rate` set the rates in bytes per second;
+settings of each topic name the throttled replicas.
 
-Every byte of a throttled replica counts, but only replicas that are behind wait: one that is in sync must stay so.
-Source: Kafka's ReplicationQuotaManager (KIP-73).
+Every byte of a throttled replica counts, but only a replica that is behind has to wait: a replica that is in sync must
+stay in sync. Source: Kafka's ReplicationQuotaManager (KIP-73).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PAUSE_SECONDS_MAX = 1.0  # then the caller asks again: the rate may have been r
 
 
 class ReplicationThrottle:
-    """One allowance for all throttled replicas of this broker, on one side: LEADER or FOLLOWER.
+    """One allowance of bytes for all throttled replicas of this broker, on one side: LEADER or FOLLOWER.
 
-    Times are seconds of a clock that doesn't go back.
+    Times are in seconds, by a monotonic clock.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class ReplicationThrottle:
         self._reckoned_at = 0.0
 
     def pause_seconds(self, partition: Partition, size_bytes: int, behind: bool, now: float) -> float:
-        """Counts `size_bytes` that were copied of the partition. Returns for how many seconds the caller waits, if the
-        replica is `behind`, before it copies more or asks again with 0 bytes."""
+        """Counts `size_bytes` that were copied of the partition. Returns how many seconds the caller has to wait before
+        it copies more, or calls again with 0 bytes; 0 unless the replica is `behind`."""
         rate = self._config().get_int(self._rate)
         if rate == UNLIMITED or not self._throttles(partition):
             return 0.0

@@ -1,8 +1,8 @@
 """A request under way: its header and the identity of its client. Hot and cold handlers get the same `Request`.
 
-The identity belongs to the connection: the listener that the client came in by, the principal as which the client is
-known there, and the client's address. It is the same for all requests of a connection that reach a handler, since a
-client that authenticates itself again must remain the same principal (KIP-368). Source: Kafka's RequestContext.
+The identity belongs to the connection: the listener through which the client connected, the principal as which the
+client is known there, and the client's address. The identity is the same for all requests of a connection that reach a
+handler, since a client that reauthenticates must remain the same principal (KIP-368). Source: Kafka's RequestContext.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request. Its handler gets the body beside it: decoded, or as bytes where the handler is a hot one."""
+    """One request. Its handler gets the body as another argument: decoded, or as bytes if the handler is a hot one."""
 
     api_key: int
     api_version: int
@@ -29,12 +29,13 @@ class Request:
 
     @property
     def listener(self) -> str:
-        """The name of the listener that the client came in by."""
+        """The name of the listener through which the client connected."""
         return self.connection.listener.name
 
     @property
     def principal(self) -> str:
-        """The client, as Kafka writes it: `User:name`; `User:ANONYMOUS` where clients don't authenticate themselves."""
+        """The client's principal, as Kafka writes it: `User:name`; `User:ANONYMOUS` where clients aren't
+        authenticated."""
         return self.connection.principal
 
     @property
@@ -44,7 +45,8 @@ class Request:
 
     @property
     def pending(self) -> Pending:
-        """The place of an answer that comes later, among the connection's other answers."""
+        """The placeholder for a response that is sent later; it keeps the response's place in the order of the
+        connection's responses."""
         if self._pending is None:
             self._pending = Pending(self.connection, self.api_key)
         return self._pending

@@ -1,10 +1,10 @@
-"""The two pages for a person or program that restarts brokers: `GET /v1/restart-risk` before, `GET /v1/caught-up`
-after.
+"""The two pages for a person or program that restarts brokers: `GET /v1/restart-risk` before a restart, `GET
+/v1/caught-up` after it.
 
-The first page is about the broker that is asked, or about all brokers together that `?brokers=1,2` names: any broker
-knows the metadata of all. Both pages answer 200 with JSON whether a restart is safe or not, so that another status
-means "no answer"; 400 is for a query that can't be read. `restart_risk.py` works out the answers; this module collects
-them, with pauses for the event loop, and writes the JSON.
+The first page is about the broker that serves it, or about all brokers together that `?brokers=1,2` names: any broker
+can answer, because each has the metadata of the whole cluster. Both pages answer 200 with JSON whether a restart is
+safe or not, so that another status means "no answer"; 400 is for a query that can't be read. `restart_risk.py` works
+out the answers; this module collects them, with pauses for the event loop, and writes the JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Source(
     ports.WithStore,
     Protocol,
 ):
-    """A broker that may be restarted."""
+    """The parts of a broker that the two pages read."""
 
 
 class RestartPages:
@@ -51,8 +51,8 @@ class RestartPages:
         self._broker = broker
 
     async def restart_risk(self, request: Request) -> Response:
-        """The risks if this broker stops now, or all brokers that the query names. No stop is safe while the metadata
-        store can't be reached, because no leader can be elected."""
+        """The page of the risks if this broker, or all brokers that the query names, stopped now. No stop is safe while
+        the metadata store can't be reached, because no leader can be elected."""
         broker, image = self._broker, self._broker.image
         try:
             stopping = _named_in(request.query.get("brokers", str(broker.id)))
@@ -88,8 +88,8 @@ class RestartPages:
         )
 
     def _is_broken(self, held: Held, stopping: Set[int]) -> bool:
-        """Whether the only replica that the stop would take away is this broker's own, and is offline anyway. This
-        broker doesn't know which replicas of other brokers are offline."""
+        """Whether the stop would take only this broker's own replica away, which is offline anyway. This broker doesn't
+        know which replicas of other brokers are offline."""
         return stopping & set(held.state.replicas) == {self._broker.id} and self._is_offline(held)
 
     def _is_offline(self, held: Held) -> bool:
@@ -105,7 +105,7 @@ class RestartPages:
         return True
 
     async def caught_up(self, request: Request) -> Response:
-        """How many of this broker's replicas are in sync, which aren't, and which are offline."""
+        """The page that says how many of this broker's replicas are in sync, which aren't, and which are offline."""
         broker, image = self._broker, self._broker.image
         count = 0
         missing, offline = [], []
@@ -132,7 +132,8 @@ class RestartPages:
 
 
 async def _held(image: Image, brokers: Set[int]) -> AsyncIterator[Held]:
-    """The partitions of which these brokers are to have replicas. In between the event loop serves other work."""
+    """Yields the partitions of which these brokers are to have replicas, with pauses in which the event loop serves
+    other work."""
     turn_ends = perf_counter() + TURN_SECONDS
     for held in replicas_of(image, brokers):
         if held is not None:
@@ -143,7 +144,7 @@ async def _held(image: Image, brokers: Set[int]) -> AsyncIterator[Held]:
 
 
 def _named_in(query: str) -> frozenset[int]:
-    """The ids in a list like 1,2. Raises ValueError."""
+    """The broker ids in a query like 1,2. Raises ValueError."""
     parts = query.split(",")
     if len(parts) > BROKERS_MAX or not all(part.isascii() and part.isdecimal() and len(part) < 11 for part in parts):
         raise ValueError(f"name at most {BROKERS_MAX} brokers by their ids, as in brokers=1,2")

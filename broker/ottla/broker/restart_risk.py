@@ -1,9 +1,9 @@
-"""Works out which partitions would suffer if brokers stopped now, and with which ones a broker has caught up. Pure.
+"""Works out which partitions would suffer if brokers stopped now, and whether a broker's replicas are in sync. Pure.
 
-A person, a script or the operator that restarts brokers asks before and after each restart. To restart several brokers
-at once it asks about all of them together, because a stop of two may do harm where each stop alone would do none. The
-answers follow from the metadata alone: the rule by which the controller elects leaders (`ottla.metadata.elections`) is
-applied to the brokers that would be left.
+A person, a script or the operator that restarts brokers asks for this before and after each restart. Before several
+brokers are restarted together, one question must name all of them, because a stop of two may do harm where each stop
+alone would do none. The answers follow from the metadata alone: the rule by which the controller elects leaders
+(`ottla.metadata.elections`) is applied to the brokers that would be left.
 
 Idea: Redpanda's reports before and after a restart.
 """
@@ -21,7 +21,7 @@ from ottla.metadata.model.partitions import NO_LEADER, Partition, with_isr
 
 
 class Risk(enum.Enum):
-    """The harm to a partition: the first of these that applies."""
+    """The harm that a stop of brokers does to a partition: the first member of this enum that applies."""
 
     ONLY_COPY = "only_copy"  # its only replica is on a stopping broker: offline until that broker is back
     OFFLINE = "offline"  # none of its remaining replicas may lead: offline until a stopped broker is back
@@ -31,7 +31,8 @@ class Risk(enum.Enum):
 
 
 class Held(NamedTuple):
-    """A partition of which one of the given brokers has a replica. `name` is topic-index."""
+    """A partition of which one of the given brokers has a replica. `name` is the topic's name and the partition's
+    index, joined by a hyphen."""
 
     name: str
     topic: str
@@ -60,13 +61,13 @@ def without_leader(image: Image) -> list[str]:
 
 
 def in_sync(image: Image, broker_id: int, state: Partition) -> bool:
-    """Whether the broker's replica is in the ISR, under its present registration."""
+    """Whether the broker's replica is in the ISR, under the broker's present registration."""
     broker = image.brokers.get(broker_id)
     return broker is not None and state.epoch_in_isr(broker_id) == broker.epoch
 
 
 def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean: bool) -> Risk | None:
-    """The harm to the partition if all these brokers stopped at once; None where clients would notice none.
+    """The harm to the partition if all brokers in `stopping` stopped together; None where clients would notice no harm.
 
     `min_isr` and `unclean` are the topic's settings `min.insync.replicas` and `unclean.leader.election.enable`. A stop
     of replicas that aren't in sync does no harm, nor does a stop to a partition that has no leader anyway.

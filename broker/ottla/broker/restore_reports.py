@@ -1,15 +1,16 @@
-"""Reports the ends of this broker's logs where the metadata alone can't decide the leader, so that the best log's
-broker is elected.
+"""Reports the ends of this broker's logs where the metadata alone can't decide the leader, so that the controller
+elects the broker with the best log.
 
 There are two cases. After the metadata store was restored from a backup, this concerns every partition: then the report
 names every log of this broker, also where the backup gives the partition to other brokers. Otherwise it concerns a
 partition without a leader, if this broker was in its ISR, or eligible, and came back from an unclean stop: then the
 report also names an unreadable or missing log. A process that has lost its registration since it started reports even
-if its start followed a clean stop: its new registration names only the registration before it, and not the one of
-before the stop.
+if its start followed a clean stop: its new registration names only the registration directly before it, and not the one
+that the clean stop ended.
 
-A report is made anew for each registration, to whose lease it is attached, and when there are more partitions to
-report. The logs don't change meanwhile: the partitions have no leader, so no batch is appended and no log truncated.
+A report is attached to the lease of the broker's registration. It is written anew for each registration, and when there
+are more partitions to report. The logs don't change meanwhile: the partitions have no leader, so no batch is appended
+and no log truncated.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _AGAIN_S = 0.5
 
 
 class RestoreReports:
-    """One broker's reports. The owner runs `run` as a task, and calls `changed` and `registered` for each event."""
+    """One broker's reports of its logs' ends. The owner runs `run` as a task, and calls `changed` and `registered` for
+    each event."""
 
     def __init__(self, broker_id: int, store: Store, logs: LogDirectories, table: PartitionTable) -> None:
         self._broker_id = broker_id
@@ -55,7 +57,8 @@ class RestoreReports:
         self._woken = asyncio.Event()
 
     def registered(self, broker_epoch: int, lease: LeaseId) -> None:
-        """Notes a new registration. Reports under an earlier one have vanished with its lease."""
+        """Notes a new registration. Reports under an earlier registration have vanished with the lease of that
+        registration."""
         if self._registered[0] != NO_EPOCH:
             self._first = False
         # The first registration doesn't state a clean stop either if a log, or a log directory, has failed since the
@@ -68,13 +71,13 @@ class RestoreReports:
         self._woken.set()
 
     def logs_opened(self) -> None:
-        """Logs that couldn't be opened may be open now: they are reported anew, because their ends may decide the
-        election."""
+        """Called after attempts to open logs that couldn't be opened before: those that are open now are reported anew,
+        because their ends may decide the election."""
         self._reported -= self._unreadable - self._logs.lost.keys()
         self._woken.set()
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """Finds the partitions to report: a listener of the image, called before the replicas' listener."""
+        """Finds the partitions to report after a change of the image. Must be called before `Replicas.changed`."""
         for key in changed.partitions:
             state = image.partition(*key)
             (self._restored.add if state is not None and state.restored else self._restored.discard)(key)
@@ -98,7 +101,7 @@ class RestoreReports:
         self._waiting[key] = NO_EPOCH if partition is None else partition.epoch
 
     def _contends_for(self, state: Partition) -> bool:
-        """Whether this broker's log of the partition may be the best remaining one."""
+        """Whether this broker's log of the partition may be the best of the remaining logs."""
         return waits_for_reports(state) and self._broker_id in contenders(state)
 
     def _stopped_cleanly(self, state: Partition) -> bool:

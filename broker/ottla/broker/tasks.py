@@ -1,7 +1,8 @@
-"""The tasks of a broker: they end with the broker, and without the vital ones it can't go on.
+"""The tasks of a broker: they end when the broker stops, and if a vital one fails, the broker can't go on.
 
-A failure of a task is logged. If a vital task fails, `failed` is set, and the process has to stop the broker. A vital
-task also says by its error that the metadata store, or the node id, isn't this broker's any more.
+A failure of a task is logged. If a vital task fails, `failed` is set, and the process has to stop the broker. By the
+errors ForeignStore and NodeIdTaken, a vital task says that the metadata store or the node id isn't this broker's any
+more.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Tasks:
         return task
 
     def fail(self, reason: str) -> None:
-        """Says that the broker can't go on, for `reason`."""
+        """Sets `failed`, because the broker can't go on for `reason`, and logs the reason."""
         logger.error("%s: the broker stops", reason)
         self.failed.set()
 

@@ -1,11 +1,11 @@
 """Topics as Metadata and DescribeTopicPartitions show them to a client of one listener.
 
 Rules of Kafka's KRaftMetadataCache: a leader that isn't alive, or that has no address on the listener, isn't named, and
-the partition's error says why; replicas that aren't alive are offline.
+the partition's error says why. Replicas on such brokers are listed as offline.
 
 `EncodedTopics` keeps topics in encoded form. Successive images share the objects of unchanged topics and brokers, so a
-topic is encoded anew only if its object, or that of the brokers, is another one than before: even with 10,000
-partitions an answer is only a join of bytes.
+topic is encoded anew only if its object, or the object with the brokers, has been replaced: even with 10,000 partitions
+an answer is only a join of bytes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def reachable_brokers(brokers: Iterable[Broker], listener: str) -> list[dict[str
 
 
 def controller_for_clients(image: Image, broker_id: int) -> int:
-    """The id of the broker that clients are told is the controller: the answering broker, since every broker serves
-    admin requests; if it isn't alive, another live one; −1 without any."""
+    """The id of the broker that is named to clients as the controller: the broker that answers, since every broker
+    serves admin requests. If that broker isn't alive, another live one; −1 where no broker is alive."""
     broker = image.brokers.get(broker_id)
     if broker is not None and alive(broker):
         return broker_id
@@ -52,7 +52,7 @@ def controller_for_clients(image: Image, broker_id: int) -> int:
 def describe_partition(
     partition: Partition, brokers: Mapping[int, Broker], listener: str, version: int = FIRST_VERSION_WITH_LISTENER_ERROR
 ) -> dict[str, Any]:
-    """A partition, in the shape of Metadata's `partitions` (`version` is Metadata's)."""
+    """A partition, in the shape of Metadata's `partitions` (`version` is the version of the Metadata request)."""
     reached = {b for b in partition.replicas if b in brokers and alive(brokers[b]) and listener in brokers[b].endpoints}
     leader = partition.leader
     error = ErrorCode.none
@@ -96,14 +96,15 @@ def describe_topic(topic: Topic, image: Image, listener: str, version: int, oper
 
 
 class EncodedTopics:
-    """Metadata's topics in encoded form, by version, listener and what the client asked for."""
+    """The topics in encoded form for responses to Metadata, by the request's version, the listener and the authorized
+    operations."""
 
     def __init__(self) -> None:
         self._brokers: Mapping[int, Broker] | None = None
         self._kept: dict[tuple[int, str, int], dict[UUID, tuple[Topic, Encoded]]] = {}
 
     def of(self, topics: Iterable[Topic], image: Image, listener: str, version: int, operations: int) -> list[Encoded]:
-        """The topics' encodings, in the given order."""
+        """The encoded topics, in the order of `topics`."""
         if self._brokers is not image.brokers:
             self._brokers = image.brokers
             self._kept.clear()

@@ -13,7 +13,7 @@ UNCOMPRESSED = "uncompressed"
 
 
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
-    """The settings of a topic's logs."""
+    """The settings of a topic's logs, from the resolved configuration of the topic."""
     segment = "segment.bytes" if topic["internal.segment.bytes"] is None else "internal.segment.bytes"
     return LogConfig(
         segment_bytes=topic.get_int(segment),
@@ -36,8 +36,8 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
 
 
 def admission_rules(topic: TopicConfig, broker: BrokerConfig) -> AdmissionRules:
-    """The rules for producers' batches. The records for a compacted topic are always checked, because compaction would
-    lose records without a key."""
+    """The rules for producers' batches. The records of a compacted topic are always checked, because records without a
+    key would be lost in compaction."""
     compacted = "compact" in topic.get_list("cleanup.policy")
     return AdmissionRules(
         message_bytes_max=topic.get_int("max.message.bytes"),
@@ -50,7 +50,7 @@ def admission_rules(topic: TopicConfig, broker: BrokerConfig) -> AdmissionRules:
 
 
 def target_codec(topic: TopicConfig) -> int | None:
-    """The codec that batches must have; None for the one that the producer chose."""
+    """The codec (`compression.type`) that batches of the topic must have; None for the one that the producer chose."""
     name = topic.get_str("compression.type")
     if name == AS_PRODUCED:
         return None

@@ -1,7 +1,7 @@
 """Orders batches that can't be appended on arrival, because a thread has to check them or compress them anew.
 
-The rule it protects: no batch overtakes another one of its partition. A batch takes its place when its request arrives,
-and keeps it whichever thread finishes first.
+The rule that this protects: no batch overtakes another batch of the same partition. A batch takes its place when its
+request arrives, and keeps that place whichever thread finishes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """A batch's place among the batches of its partition that can't be appended at once."""
+    """A batch's place in the queue of a partition's batches that can't be appended on arrival."""
 
     __slots__ = ("_before", "_ended", "_partition")
 
@@ -36,13 +36,13 @@ class Turn:
         return self._ended
 
     async def comes(self) -> None:
-        """Waits until the batches before have ended their turns."""
+        """Waits until the turns of all batches before this one have ended."""
         if self._before is not None:
             await asyncio.wait([self._before])
 
     def end(self) -> None:
-        """Ends the turn: the batch is appended, refused or given up. The next batch's turn comes, but not before this
-        one's would have come. May be called again."""
+        """Ends the turn: the batch is appended, refused or given up. The next batch's turn then comes, but only after
+        the turns of the batches before this one, too, have ended. May be called more than once."""
         if self._before is not None and not self._before.done():
             self._before.add_done_callback(lambda _: self.end())
         elif not self._ended.done():
@@ -52,8 +52,8 @@ class Turn:
 
 
 class Received:
-    """A record set in the memory in which it was received. The memory keeps its size for as long as this object lives,
-    because the view pins it."""
+    """A record set in the memory in which it was received. The memory can't be resized for as long as this object
+    exists, because `view` refers to it."""
 
     __slots__ = ("memory", "start", "stop", "view")
 
@@ -64,13 +64,13 @@ class Received:
         self.view = memoryview(memory)[self.start : self.stop]
 
     def copied(self) -> Received:
-        """The same record set in memory of its own."""
+        """A copy of the record set in memory of its own."""
         return Received(bytearray(self.view), 0, len(self.view))
 
 
 def take_turn(partition: Partition) -> Turn:
-    """A place behind every batch of the partition that waits now. The caller must call its `end`, also after an
-    error."""
+    """Returns a turn behind every batch of the partition that waits now. The caller must call the turn's `end`, also
+    after an error."""
     last = partition.last_turn
     turn = partition.last_turn = Turn(partition, None if last is None else last.ended)
     return turn
@@ -91,8 +91,9 @@ def memory_bytes(partition: Partition, batch: memoryview) -> int:
 async def admit_in_turn(
     partition: Partition, batch: Received, version: int, quota: LoopQuota, inspectors: Inspectors, holder: Hashable
 ) -> Admitted:
-    """Checks a batch whose turn has come, for `Partition.append_admitted`: in a thread where its records have to be
-    compressed anew for `compression.type`, or are too many for the event loop. Raises KafkaError.
+    """Checks a batch whose turn has come, so that it can be passed to `Partition.append_admitted`. The check runs in a
+    thread if the records have to be compressed anew for `compression.type`, or are too many for the event loop. Raises
+    KafkaError.
 
     The caller must check again whether this broker leads the partition: another one may have been elected meanwhile."""
     partition.counters.produce_requests += 1

@@ -1,4 +1,4 @@
-"""The fetches that wait until a replica has more to read, and how they are told."""
+"""The fetches that wait until a replica has more to read, and the functions that wake them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 
 class Waiter(Protocol):
-    """A fetch, or a session's watch, that waits for a partition to have more to read."""
+    """A fetch that waits for a partition to have more to read, or the watch of a fetch session for the same."""
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """The partition has `new_bytes` more to read, or (0) changed in another way that ends the waiting."""
+        """Called when the partition has `new_bytes` more to read, or (0) has changed in another way that ends the
+        waiting."""
 
     def watermark_moved(self, partition: Partition) -> None:
-        """The leader's high watermark has moved; called for followers' waiters only."""
+        """Called, for the waiting fetches of followers only, when the leader's high watermark has moved."""
 
 
 def wake(waiters: Sequence[Waiter], partition: Partition, new_bytes: int) -> None:
@@ -27,8 +28,8 @@ def wake(waiters: Sequence[Waiter], partition: Partition, new_bytes: int) -> Non
 
 
 def bytes_between(log: Log, before: int, after: int) -> int:
-    """How many bytes consumers may read more, now that the high watermark has risen. 0 where the files can't be read:
-    then the waiting fetches try to read, and meet the error."""
+    """How many more bytes consumers may read after the high watermark has risen from `before` to `after`. 0 where the
+    files can't be read: then the waiting fetches wake up, try to read, and get the error."""
     try:
         return max(log.bytes_between(before, after), 1)
     except OSError:

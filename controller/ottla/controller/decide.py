@@ -1,10 +1,10 @@
 """The controller's decisions: a function from an image of the metadata to proposals of changes. Pure.
 
 A proposal is a handful of writes that belong together, with guards on every key that they were derived from. The runner
-packs proposals into transactions. Each proposal is right by itself, in whatever order proposals are applied. After some
-of them were applied, the next decision goes on from there: creation, deletion and moves resume at every midpoint,
-because the remaining steps follow from the image alone. `topics.py` creates and deletes topics,
-`ottla.metadata.elections` has the rule by which leaders are elected, `reassignment.py` moves replicas.
+packs proposals into transactions. Each proposal is correct by itself, in whatever order proposals are applied. If only
+some of them were applied, the next decision goes on from the state reached: creation, deletion and moves of partitions
+can resume after any step, because the remaining steps follow from the image alone. `topics.py` creates and deletes
+topics, `ottla.metadata.elections` has the rule by which leaders are elected, `reassignment.py` moves replicas.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PartitionId = tuple[UUID, int]
 class Scope:
     """The topics and partitions that `decide` looks at, because their state may have to change.
 
-    `preferred` are partitions that their first replica is to lead, if it can. `unled` are the partitions that have no
-    leader, or one that may not lead any more: these are decided on first.
+    `preferred` are partitions whose leadership is to go to their first replica, if that replica can lead. `unled` are
+    the partitions that have no leader, or one that may not lead any more: these partitions are decided on first.
     """
 
     topics: frozenset[UUID]
@@ -65,7 +65,7 @@ def whole_scope(image: Image) -> Scope:
 
 
 def scope_of(image: Image, changed: Changed) -> Scope:
-    """The topics and partitions about which a change of the metadata calls for a decision."""
+    """The topics and partitions on which a decision may be needed after a change of the metadata."""
     if changed.cluster:  # a restore of the store has ended, or fewer brokers have to report before it ends
         return whole_scope(image)
     partitions = set(changed.partitions | changed.elections | changed.reassignments)
@@ -84,7 +84,8 @@ def scope_of(image: Image, changed: Changed) -> Scope:
 
 
 def imbalanced(image: Image) -> Scope:
-    """Partitions whose first replica is in sync but isn't their leader. The controller looks for them at intervals.
+    """Partitions whose first replica is in sync but isn't their leader. The controller looks for such partitions at
+    intervals.
 
     Kafka's KRaft controller, too, balances each such partition, whatever `leader.imbalance.per.broker.percentage` is.
     """
@@ -99,7 +100,8 @@ def imbalanced(image: Image) -> Scope:
 
 
 def in_order(topics: Iterable[UUID]) -> list[UUID]:
-    """The ids sorted by their integers. Comparing thousands of UUID objects would block the event loop for long."""
+    """The topic ids, sorted by their integer values. To compare thousands of UUID objects would block the event loop
+    for long."""
     return sorted(topics, key=attrgetter("int"))
 
 
@@ -109,10 +111,10 @@ def in_order_of_topics(partitions: Iterable[PartitionId]) -> list[PartitionId]:
 
 
 def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[Proposal]:
-    """The proposals for a scope. Their order is a good one, but correctness doesn't depend on it.
+    """The proposals for a scope. Correctness doesn't depend on their order.
 
-    `defaults` are settings by Kafka's names; they hold where no dynamic setting overrides them. While the store is
-    being restored from a backup, only a part of the metadata is there, and nothing is proposed.
+    `defaults` are settings by Kafka's names, which apply where no dynamic setting overrides them. While the store is
+    being restored from a backup, only a part of the metadata is in the store, and nothing is proposed.
     """
     if image.cluster is not None and image.cluster.restoring:
         return
@@ -131,12 +133,12 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
 
 
 def _settled(image: Image, partition_id: PartitionId, epochs: Mapping[int, int]) -> bool:
-    """Whether a cheap look shows that nothing is to be decided about a partition.
+    """Whether a cheap check shows that nothing is to be decided about a partition.
 
     That is so when no election and no reassignment is asked for or under way, the leader is a member of the ISR, and
     all members are registered under the epochs under which they were admitted. `epochs` has the registration epochs of
-    the brokers that may lead, by id. The look has to be cheap: a decision about thousands of partitions comes back from
-    the store as a change of thousands, and so does each change of their ISRs.
+    the brokers that may lead, by id. The check has to be cheap: when a decision has changed thousands of partitions,
+    the image reports thousands of changes, each of which is checked again. So it is with each change of their ISRs.
     """
     partition = image.partition(*partition_id)
     return (
@@ -157,7 +159,8 @@ def _look_at(
     defaults: Mapping[str, str],
     electorates: dict[UUID, Electorate],
 ) -> Iterator[Proposal]:
-    """The proposal for one partition, if any. `electorates` keeps each topic's electorate for its next partition."""
+    """The proposal for one partition, if any. `electorates` is a cache: it keeps each topic's electorate for the
+    topic's next partition."""
     topic_id, index = partition_id
     partition = image.partition(topic_id, index)
     election = image.elections.get(partition_id)
@@ -195,7 +198,8 @@ def _look_at(
 
 
 def _successor(partition: Partition, reassignment: Reassignment | None, electorate: Electorate) -> Partition:
-    """The partition's next state, by reassignment and election at once; the same object where nothing changes."""
+    """The partition's next state, after reassignment and election in one step; the same object where nothing
+    changes."""
     after = partition
     if reassignment is not None:
         after = reassigned(after, reassignment.target, electorate)

@@ -1,15 +1,16 @@
-"""Finds out at once that a broker's process has died, instead of when its session ends.
+"""Finds out within moments that a broker's process has died, instead of only when the broker's session ends.
 
-A process that dies closes its sockets. A process that is stopped, or cut off by the network, doesn't. So the controller
-keeps a connection, over which nothing is sent, to every registered broker's inter-broker listener. If the connection is
-cut and the next two attempts to connect are *refused*, no process listens there any more. Then the registration is
-deleted in one transaction, guarded by its own revision and by the controller's key. Any other outcome, above all a
-time-out, proves nothing, and the end of the session decides. A live broker whose registration was deleted by mistake
-finds its key gone and registers anew (`Registration`). That interrupts it for a moment, but costs no record, because
-its new registration has another epoch.
+A process that dies closes its sockets. A process that is suspended, or cut off by the network, doesn't. So the
+controller keeps a connection, over which nothing is sent, to every registered broker's inter-broker listener. If the
+connection is cut and the next two attempts to connect are *refused*, no process listens there any more. Then the
+watching process deletes the broker's registration, in one transaction that is guarded by the revisions of the
+registration and of the controller's key. Any other outcome, above all a time-out, proves nothing, and the end of the
+session decides. A live broker whose registration was deleted by mistake finds its key gone and registers anew
+(`Registration`). That interrupts the broker for a moment, but loses no record, because the new registration has another
+epoch.
 
-A process that only stands for controller watches the process that is controller. If that process dies, the same
-transaction removes the controller's key too. A controller without a broker is watched at the address that its key
+A process that is only a candidate for controller watches the process that is the controller. If that process dies, the
+same transaction removes the controller's key too. A controller without a broker is watched at the address that its key
 names. A draining broker closes its listener while it is still busy, so the removal of its registration is left to it.
 """
 
@@ -35,8 +36,8 @@ _CONNECT_S = 5.0
 
 
 class _Watched(NamedTuple):
-    """A registration, and the address that it names. For a controller without a broker the registration is the
-    controller's key, the epoch is that key's revision, and the id is below NO_BROKER."""
+    """A broker's registration that is watched, and the address that it names. For a controller without a broker the
+    registration is the controller's key, the epoch is that key's revision, and the id is below NO_BROKER."""
 
     id: int
     epoch: int
@@ -45,12 +46,14 @@ class _Watched(NamedTuple):
 
 
 class QuickDeath:
-    """The watch that one process keeps while it is, or stands for, controller. The owner runs `run` as a task."""
+    """Watches other processes for one process that is the controller, or a candidate for it. The owner runs `run` as a
+    task."""
 
     def __init__(
         self, store: Store, follower: Follower, own_id: int, listener: str, connect: Connect = connect_tcp
     ) -> None:
-        """`own_id` is the broker of the same process, `listener` the name of the brokers' inter-broker listener."""
+        """`own_id` is the id of the broker in the same process, `listener` the name of the brokers' inter-broker
+        listener."""
         self.found_count = 0  # deaths that this process has declared
         self._store = store
         self._follower = follower
@@ -136,7 +139,8 @@ class QuickDeath:
                 await asyncio.sleep(_REFUSED_S)  # the broker may accept no more connections: don't storm it
 
     async def _declare_dead(self, watched: _Watched) -> bool:
-        """Deletes the registration, if it is still the one that was watched. Returns whether nothing is left to do."""
+        """Deletes the watched registration, unless it has been replaced meanwhile. Returns True if nothing is left to
+        do, False if the watch has to go on."""
         image = self._follower.image
         broker, holder = image.brokers.get(watched.id), image.controller
         if watched.id < NO_BROKER:

@@ -1,4 +1,5 @@
-"""Moving a partition to other replicas (KIP-455), in steps between states each of which is safe to stop at. Pure.
+"""Moves a partition to other replicas (KIP-455), in steps: wherever the move stops, the partition's state is safe.
+Pure.
 
 1. *Begin*: the replicas become the target's, followed by the replicas to remove. No replica leaves the ISR, and the
    leader stays. A replica that only an earlier target added is dropped if it isn't in sync yet; if it is in sync, it
@@ -10,9 +11,8 @@
 *Cancel* restores the replicas, in their order, that the partition had before the first of the moves that haven't
 completed. One of these replicas must be in sync; where the ISR has only added replicas, the move can't be cancelled.
 
-The progress of a move stands in the partition's state alone. So the request for the move is deleted in the transaction
-that begins the move.
-Source: Apache Kafka's ReplicationControlManager and PartitionReassignmentReplicas.
+The progress of a move is kept in the partition's state alone. So the request for the move is deleted in the transaction
+that begins the move. Source: Apache Kafka's ReplicationControlManager and PartitionReassignmentReplicas.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ottla.metadata.reassignment import can_cancel
 
 
 def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate: Electorate) -> Partition:
-    """The partition with the move to `target` begun (None: cancelled). Its leader and leader epoch don't change."""
+    """The partition after the beginning of a move to `target` (None: after the move has been cancelled). Its leader and
+    leader epoch don't change."""
     if target is None:
         return _cancelled(partition, electorate)
     original = partition.original if partition.reassigning else partition.replicas
@@ -43,7 +44,8 @@ def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate:
 
 
 def completed(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition with its move completed, if all replicas of the target are in sync; else the same object."""
+    """The partition after the completion of its move, if all replicas of the target are in sync; else the same
+    object."""
     target = partition.target
     if not partition.reassigning or not set(target) <= set(surviving(partition, electorate)):
         return partition
@@ -57,7 +59,8 @@ def _cancelled(partition: Partition, electorate: Electorate) -> Partition:
 
 
 def _restricted(partition: Partition, replicas: tuple[int, ...]) -> Partition:
-    """The partition with these replicas and no others, and without a move. Its leader stays, even if not among them."""
+    """The partition with only these replicas, and without a move. The leader isn't changed, even if it isn't one of
+    them."""
     members = _kept(partition, replicas)
     return replace(
         partition,

@@ -1,13 +1,14 @@
 """The election for a partition whose state comes from a backup: the replica with the most complete log leads. Pure.
 
-The state names the leader and the ISR of the time of the backup; both may have changed since. Kafka's rule for
-comparing logs still holds: a committed record is in the log of every later leader. So the log with the greatest (last
-epoch, end offset) has every committed record that any of the compared logs has. (A log's last epoch may be one without
-records. Such an epoch, which began at the very end of the log, is forgotten when its leader is killed. Records of
-earlier epochs that this leader had committed then look as if they had never been committed.) Therefore:
+The state names the leader and the ISR of the time of the backup; both may have changed since. Kafka's rule still holds
+that every later leader has all committed records in its log. So the log with the greatest (last epoch, end offset) has
+every committed record that any of the compared logs has. (A log's last epoch may have no records. Such an epoch begins
+at the end of the log, and its leader forgets it when it is killed. Then records of earlier epochs that this leader had
+committed look as if they had never been committed.) Therefore:
 
-1. No leader is elected before every broker that must report has reported (`ottla.metadata.reports`), and could read its
-   logs. A request for an unclean election ends the wait for one partition: one of the brokers that have reported leads.
+1. No leader is elected before every broker that must report its logs' ends has reported (`ottla.metadata.reports`) and
+   could read its logs. A request for an unclean election ends the wait for one partition: one of the brokers that have
+   reported leads.
 2. The replica with the greatest log leads, alone in the ISR. It needn't be one of the state's replicas. Where the
    partition was moved after the backup, the state's replicas copy from this leader, which is removed afterwards.
 3. The leader epoch begins far above every epoch that a log or a replica knows. An epoch in which nothing was written
@@ -28,7 +29,7 @@ EPOCHS_SKIPPED = 1000
 
 
 def recovered(image: Image, partition: Partition, *, unclean: bool) -> Partition:
-    """A restored partition with its first leader; the same object while no leader can be elected."""
+    """A restored partition after the election of its first leader; the same object while no leader can be elected."""
     if silent(image) and not unclean:
         return partition
     found = {broker: reported(image, broker, (partition.topic_id, partition.index)) for broker in reporters(image)}
@@ -61,7 +62,7 @@ def recovered(image: Image, partition: Partition, *, unclean: bool) -> Partition
 
 
 def _rank(partition: Partition, broker: int, end: LogEnd) -> tuple[int, int, int, int]:
-    """A key whose maximum is the replica to elect: the greatest log, then the first in the assignment, then the lowest
-    id."""
+    """A sort key: the replica with the greatest key is elected. That is the one with the greatest log; of equal ones
+    the first in the assignment, then the one with the lowest id."""
     place = partition.replicas.index(broker) if broker in partition.replicas else len(partition.replicas)
     return end.last_epoch, end.end_offset, -place, -broker

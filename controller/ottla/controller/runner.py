@@ -1,20 +1,21 @@
 """The controller as a task: it keeps its lease, watches, decides and writes. It has no server and no state of its own.
 
-The process that owns the key `controller` decides; any number of other candidates wait until that key is gone. Every
-transaction compares the key, so that a process that was paused beyond its session writes nothing more.
+The process that owns the key `controller` decides; any number of other candidates wait until that key has been deleted.
+Every transaction compares the key, so that a process that was paused beyond its session writes nothing more.
 
 After each round of writes the controller waits until its image shows them, then decides about everything that changed
-meanwhile. So at most one decision about a partition is in flight. A write of unknown outcome is decided on again.
+meanwhile. So at most one decision about a partition is in flight. After a write of unknown outcome, the controller
+decides about its partitions again.
 
-A term ends with the lease, or with the key. When the store didn't accept a write, the controller keeps its lease and
-decides again, because to give up the lease and get another one would burden a store that is slow already.
+A term of the controller ends when its lease or its key is lost. When the store didn't accept a write, the controller
+keeps its lease and decides again, because a new lease would burden a store that is slow already.
 
 Between rounds the controller adds words to the store's lineage, by which processes recognise the store. It never adds
 one during a round, because a new word rejects every transaction that is under way at that moment (`own_store.py`). Nor
 does it add one soon after its term began, except for the first word of a store: where terms follow each other quickly,
 the store is usually busy.
 
-Time is an input like others: at intervals the controller looks at partitions that their preferred replicas could lead.
+Time is an input, too: at intervals the controller looks for partitions that their preferred replicas could lead.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ _Outcome = Committed | Rejected | UnknownOutcome | StoreUnavailable
 
 
 class Deposed(Exception):
-    """Another process may be the controller by now."""
+    """Ends the controller's term: another process may be the controller by now."""
 
 
 class Controller:
-    """One candidate for controller. `follower` may be shared with a broker in the same process; its owner runs it."""
+    """One candidate for controller. `follower` may be shared with a broker in the same process; the owner of the
+    follower runs it."""
 
     def __init__(
         self,
@@ -82,8 +84,8 @@ class Controller:
         broker_id: int = NO_BROKER,
         address: tuple[str, int] = ("", 0),
     ) -> None:
-        """`defaults` are settings by Kafka's names. `broker_id` is the broker in the same process; a process without a
-        broker has an id below NO_BROKER, and listens at `address` (host, port)."""
+        """`defaults` are settings by Kafka's names. `broker_id` is the id of the broker in the same process; a process
+        without a broker has an id below NO_BROKER, and listens at `address` (host, port)."""
         self.active = False  # whether this process decides now
         self.rejected_count = 0
         self._store = store
@@ -105,7 +107,7 @@ class Controller:
         follower.listen(self._noticed)
 
     async def run(self) -> None:
-        """Stands for controller, and is the controller whenever no other process is, until cancelled."""
+        """Tries to become the controller, and is the controller whenever no other process is, until cancelled."""
         while True:
             try:
                 await self._acquire()
@@ -182,8 +184,8 @@ class Controller:
     async def _keep_lease(self) -> None:
         """Keeps the lease alive. Raises Deposed when the store hasn't answered for the length of a session.
 
-        The requests may still reach the store although no answer comes back. Then the lease would live on, and no other
-        process could become controller, although this one sees nothing of the store.
+        After that time the lease may still be alive, because requests may reach the store although no answer comes
+        back. No other process could become controller then, although this one gets nothing from the store.
         """
         loop = asyncio.get_running_loop()
         confirmed_at = loop.time()
@@ -229,7 +231,8 @@ class Controller:
                 scope |= imbalanced(self._follower.image)
 
     async def _rest(self) -> None:
-        """Waits until something may have to be decided. If a lineage word becomes due meanwhile, it is written."""
+        """Waits until something may have to be decided. If a word of the store's lineage becomes due meanwhile, writes
+        the word."""
         self._woken.clear()
         try:
             async with asyncio.timeout_at(self._word_at if lineage.is_due(self._follower.image) else None):
@@ -238,7 +241,8 @@ class Controller:
             await self._add_word_if_due()
 
     async def _add_word_if_due(self) -> None:
-        """Adds a word to the lineage if metadata has changed since the last word, and that word is old enough."""
+        """Adds a word to the store's lineage if metadata has changed since the last word, and that word is old
+        enough."""
         assert self._term is not None
         image, now = self._follower.image, asyncio.get_running_loop().time()
         if now < self._word_at or not lineage.is_due(image):
@@ -257,14 +261,16 @@ class Controller:
             logger.exception("controller %s: no lineage word was written", self._name)
 
     def _check_term(self) -> None:
-        """Raises Deposed if the metadata names another controller, or none (`quick_death.py` may have erred)."""
+        """Raises Deposed if the metadata names another controller, or none (`quick_death.py` may have deleted the key
+        by mistake)."""
         assert self._term is not None
         image = self._follower.image
         if image.controller is None or image.controller.revision != self._term.mod_revision:
             raise Deposed("the controller key isn't this one's any more")
 
     async def _perform(self, scope: Scope) -> Scope:
-        """Decides slice by slice and writes some batches at a time. Returns the scope that must be decided on again."""
+        """Decides on one slice of the scope after the other, and writes a few batches of proposals at a time. Returns
+        the scope that must be decided on again."""
         again = _NOTHING
         latest = 0
         decided: list[tuple[Scope, list[Proposal]]] = []
@@ -283,7 +289,8 @@ class Controller:
         return again
 
     async def _write_all(self, decided: Sequence[tuple[Scope, list[Proposal]]]) -> tuple[Scope, int]:
-        """Writes all batches at once. Returns the scopes of which some batch wasn't written, and the last revision."""
+        """Writes all batches concurrently. Returns the scope of the batches that weren't written completely, and the
+        last revision that was written."""
         again = _NOTHING
         latest = 0
         outcomes = await asyncio.gather(*(self._write(batch) for _, batch in decided), return_exceptions=True)
@@ -298,8 +305,8 @@ class Controller:
         return again, latest
 
     async def _write(self, batch: Sequence[Proposal]) -> list[_Outcome]:
-        """Writes all proposals in one transaction. When guards fail, it tries again without the proposals that have
-        them."""
+        """Writes all proposals in one transaction. When guards fail, tries again without the proposals that have these
+        guards."""
         assert self._term is not None
         results: list[_Outcome] = []
         while batch:
@@ -326,7 +333,7 @@ class Controller:
 
 
 def _slices(scope: Scope) -> Iterator[Scope]:
-    """The scope in parts, each decided in some milliseconds at most: topics first, then partitions.
+    """The scope in parts, each of which is decided within a few milliseconds: topics first, then partitions.
 
     Partitions without a leader, for which clients wait, come before partitions that only lose a follower. After the
     death of one of three brokers, a third of the partitions are without a leader.
@@ -344,7 +351,8 @@ def _chunks(items: Sequence[T]) -> Iterator[frozenset[T]]:
 
 
 def _batches(proposals: Iterable[Proposal]) -> Iterable[list[Proposal]]:
-    """The proposals in groups, each of which fits into one transaction together with the guard of the term."""
+    """The proposals in groups, each of which fits into one transaction together with the guard on the controller's
+    key."""
     batch: list[Proposal] = []
     guarded: set[str] = set()
     writes = size = 0

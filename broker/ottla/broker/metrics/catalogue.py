@@ -1,4 +1,5 @@
-"""All metrics, the metrics of Kafka that Ottla lacks with the reasons, and docs/metrics.md, generated from both."""
+"""All metrics of Ottla, Kafka's metrics that Ottla lacks with the reasons, and docs/metrics.md, which is generated from
+both."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Source(
     ports.WithTopicCounters,
     Protocol,
 ):
-    """A broker, as far as the metrics read it."""
+    """The parts of a broker that the metrics read."""
 
 
 SECTIONS: tuple[tuple[str, tuple[Metric[Source], ...]], ...] = (
@@ -77,7 +78,7 @@ has recovered its logs and serves; else 503 and what is missing).
 
 
 def metrics_page() -> str:
-    """The page as Markdown."""
+    """The text of docs/metrics.md."""
     return "\n".join([_HEAD, *_sections(), ""])
 
 

@@ -1,5 +1,5 @@
-"""Metrics of the cluster as the controller sees it. A broker whose process may be the controller has them, and a
-controller that runs alone."""
+"""Metrics of the cluster as the controller sees it. They are exported by every broker whose process may become the
+controller, and by a controller that runs alone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _CONTROLLER = "kafka.controller:type=KafkaController,name="
 
 
 class Source(WithControls, WithElections, WithImage, Protocol):
-    """A process that may be the controller."""
+    """The parts of a process, which may be the controller, that the metrics of the controller read."""
 
 
 def _by_state(holds: Callable[[Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
-    """On the active controller, how many of the cluster's partitions a condition holds for; elsewhere 0."""
+    """A metric's value: on the active controller, for how many of the cluster's partitions a condition holds; 0
+    elsewhere."""
 
     def collect(broker: Source) -> Iterator[Sample]:
         count = 0

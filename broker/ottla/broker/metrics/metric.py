@@ -32,7 +32,8 @@ Source = TypeVar("Source", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Metric(Generic[Source]):
-    """A row of the tables. `mbean` is Kafka's name, empty where it has none; `labels` are the names of the labels."""
+    """One metric, a row in the tables of docs/metrics.md. `mbean` is Kafka's name, empty where Kafka has no such
+    metric; `labels` are the names of the labels."""
 
     name: str
     kind: str
@@ -43,12 +44,12 @@ class Metric(Generic[Source]):
 
 
 def single(value: Callable[[Source], int | float]) -> Callable[[Source], Iterable[Sample]]:
-    """A metric with one value."""
+    """For `Metric.collect`: a metric with one value."""
     return lambda source: [(NO_LABELS, value(source))]
 
 
 def by_partition(value: Callable[[Partition], int | float]) -> Callable[[WithPartitions], Iterator[Sample]]:
-    """A metric with a value for each replica that this broker holds."""
+    """For `Metric.collect`: a metric with a value for each replica that this broker holds."""
 
     def collect(source: WithPartitions) -> Iterator[Sample]:
         for partition in list(source.partitions):
@@ -58,5 +59,5 @@ def by_partition(value: Callable[[Partition], int | float]) -> Callable[[WithPar
 
 
 def count_of(holds: Callable[[Partition], bool]) -> Callable[[WithPartitions], Iterable[Sample]]:
-    """A metric with the number of this broker's replicas that a condition holds for."""
+    """For `Metric.collect`: a metric that counts this broker's replicas for which a condition holds."""
     return lambda source: [(NO_LABELS, sum(1 for partition in source.partitions if holds(partition)))]

@@ -23,7 +23,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Source(WithId, WithLoopLag, Protocol):
-    """The process of a broker."""
+    """The parts of a broker that the metrics of the process read."""
 
 
 def _lag(broker: Source) -> Iterator[Sample]:
@@ -35,7 +35,7 @@ def _lag(broker: Source) -> Iterator[Sample]:
 
 
 def _cpu_seconds(_: Source) -> float:
-    """The CPU time used, with that of child processes that have ended."""
+    """The CPU time in seconds that this process and its ended child processes have used."""
     return sum(os.times()[:4])
 
 

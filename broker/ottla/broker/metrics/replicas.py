@@ -29,11 +29,11 @@ class Source(
     ports.WithMembership,
     Protocol,
 ):
-    """A broker and its replicas."""
+    """The parts of a broker that the metrics of replicas read."""
 
 
 def _reassigning(broker: Source) -> int:
-    """How many partitions this broker leads whose replicas are being changed."""
+    """How many of the partitions that this broker leads are being reassigned."""
     count = 0
     for partition in broker.partitions:
         if partition.leads:

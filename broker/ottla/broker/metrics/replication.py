@@ -13,7 +13,7 @@ _FETCHERS = "kafka.server:type=ReplicaFetcherManager,clientId=Replica,name="
 
 
 class Source(WithReplication, WithReplicationBytesOut, Protocol):
-    """A broker that copies partitions from leaders on other brokers, and sends them to followers."""
+    """The parts of a broker that the metrics of replication read."""
 
 
 def _lags(broker: Source) -> Iterator[Sample]:

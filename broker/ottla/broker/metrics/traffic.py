@@ -20,7 +20,7 @@ MILLISECOND = 1e-3  # in the unit of the counters, µs
 
 
 class Source(WithFetchSessions, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters, Protocol):
-    """A broker that serves clients."""
+    """The parts of a broker that the metrics of the clients' traffic read."""
 
 
 def _by_topic(value: Callable[[TopicCounters], int]) -> Callable[[Source], Iterator[Sample]]:
@@ -41,7 +41,8 @@ def _by_api(value: Callable[[ApiCounters], int | float | Histogram | Sum]) -> Ca
 
 
 def _by_timed_api(value: Callable[[ApiCounters], Sum]) -> Callable[[Source], Iterator[Sample]]:
-    """A metric of Produce and Fetch only: for other APIs, work and waiting aren't measured apart."""
+    """The values of a metric that only Produce and Fetch have: for other APIs, work and waiting aren't measured
+    separately."""
     return lambda broker: (sample for sample in _by_api(value)(broker) if sample[0][0][1] in TIMED_APIS)
 
 

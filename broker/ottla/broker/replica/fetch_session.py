@@ -2,9 +2,9 @@
 
 Ten thousand idle partitions cost a request of forty bytes. A partition's position stays in force at the leader until
 the follower names the partition anew or removes it. Whenever the two sides may have different states of the session (an
-answer got lost, or the leader evicted the session), it begins anew, with a request that names every partition. Where an
-answer couldn't be applied to one partition, the next request names that partition again with the same position: then
-the leader repeats what it has told already.
+answer got lost, or the leader evicted the session), the session begins anew, with a request that names every partition.
+Where an answer couldn't be applied to one partition, the next request names that partition again with the same
+position: then the leader repeats the answer for it.
 
 Source: Kafka's FetchSessionHandler; the leader's side is `ottla.broker.fetch_sessions`.
 """
@@ -32,8 +32,8 @@ SESSION_ERRORS = frozenset(
 
 
 class Position(NamedTuple):
-    """A partition's position: the fetch offset, the leader epoch, the epoch of the last record before the offset, and
-    the replica's log start offset."""
+    """What a fetch request says of a partition: the fetch offset, the leader epoch, the epoch of the last record before
+    the offset, and the replica's log start offset."""
 
     offset: int
     leader_epoch: int
@@ -42,8 +42,8 @@ class Position(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request of the session: (session id, epoch), the positions of the named partitions, and the removed
-    partitions."""
+    """One fetch request of the session: (session id, session epoch), the positions of the partitions that it names, and
+    the partitions that it removes."""
 
     session: tuple[int, int]
     asked: Mapping[Key, Position]
@@ -51,8 +51,8 @@ class Request(NamedTuple):
 
 
 class FollowerSession:
-    """The session with one leader broker. `wanted` holds the present positions of the fetched partitions, `in_force`
-    the positions that the leader knows."""
+    """The session with one leader broker. `wanted` has the present positions of the partitions to be fetched,
+    `in_force` the positions that the leader was told last."""
 
     def __init__(self) -> None:
         self.id = NO_SESSION
@@ -64,7 +64,7 @@ class FollowerSession:
         self._unheard: set[Key] = set()  # partitions to which the last answer couldn't be applied
 
     def want(self, key: Key, position: Position) -> None:
-        """Fetches this partition from `position` on."""
+        """Makes the session fetch this partition from `position` on."""
         if self.wanted.get(key) != position:
             self.wanted.pop(key, None)
             self.wanted[key] = position  # behind the others: busy partitions are named last, and starve no other
@@ -72,13 +72,14 @@ class FollowerSession:
         self._dropped.pop(key, None)
 
     def drop(self, key: Key) -> None:
-        """Stops fetching this partition, for now or for good."""
+        """Removes this partition from the session, for now or for good."""
         if self.wanted.pop(key, None) is not None:
             self._changed.pop(key, None)
             self._dropped[key] = None
 
     def unheard(self, key: Key) -> None:
-        """The answer for this partition wasn't applied, but the leader believes that it was."""
+        """Notes that the leader's answer for this partition wasn't applied, although the leader assumes that it was:
+        the next request names the partition again."""
         if key not in self.in_force:
             self.begin_anew()  # no request has named it either
             return
@@ -111,7 +112,8 @@ class FollowerSession:
         return Request((self.id, self.epoch), asked, forgotten)
 
     def answered(self, error: int, session_id: int) -> bool:
-        """Notes the leader's answer to the last request. Returns whether the answer may be used."""
+        """Notes the error and the session id in the leader's answer to the last request. Returns whether the answer may
+        be used."""
         if error:
             self.begin_anew()
             if error in SESSION_ERRORS:

@@ -3,7 +3,7 @@
 Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
 
 1. A follower's log is always a prefix of its leader's, or on its way to become one: records are appended only at the
-   log's end, and only whole batches with a right CRC, of the followed epoch or an earlier one.
+   log's end, and only whole batches with a valid CRC, of the followed epoch or an earlier one.
 2. A leader reports divergence as the last epoch that both logs may share, with that epoch's end in the leader's log.
    The follower truncates to the lower of that end and its own end of that epoch, and asks again: one round for each
    epoch in which the logs diverged (KIP-101, KIP-279). It never truncates to the high watermark, because records above
@@ -11,12 +11,12 @@ Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
    both logs are alike: below that point both logs have the same epochs, so no end of a shared epoch lies there.
 3. A follower whose fetch offset is out of the leader's range asks for the range. If its end is beyond the leader's end,
    it truncates to the leader's end. If its end is before the leader's start, it starts anew at the leader's start.
-4. A truncation below the point up to which this log is compacted removes records for whose sake compaction removed
-   older ones, which the leader still has (the leader has lost committed records). So the log starts anew. The exception
-   is a replica that may be elected (in the ISR, eligible, or of a topic that allows unclean elections), because it
-   would lead with an empty log. Kafka truncates in any case.
-5. After an answer that shows another leader or epoch than the follower knows, the follower waits for newer metadata. A
-   failed log directory ends the following.
+4. A truncation below the offset up to which this log is compacted removes newer records of keys whose older records
+   compaction has removed. The leader still has these older records (it has lost committed ones). So the log starts
+   anew. The exception is a replica that may be elected (in the ISR, eligible, or of a topic that allows unclean
+   elections), because it would lead with an empty log. Kafka truncates in any case.
+5. After an answer that shows another leader or epoch than the follower knows, the follower waits for newer metadata.
+   After a failure of its log directory, the follower stops copying.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class EpochHistory(Protocol):
-        """The epochs of a log, as `LeaderEpochs`."""
+        """The leader epochs of a log: what `decide` needs of `LeaderEpochs`."""
 
         def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
             """(the last epoch at or below `epoch`, that epoch's end offset in this log); both −1 where it isn't
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 
 class CorruptBatch(KafkaError):
-    """The leader sent bytes that aren't a batch, or a batch with a wrong CRC. `offset` is the first that can't be
-    copied."""
+    """The leader sent bytes that aren't a batch, or a batch with a wrong CRC. `offset` is the first offset that can't
+    be copied."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(ErrorCode.corrupt_message, f"offset {offset}: {reason}")
@@ -67,7 +67,7 @@ UNKNOWN = -1
 
 
 class Held(NamedTuple):
-    """The state of the follower's log."""
+    """The state of the follower's log, as `decide` needs it."""
 
     log_start_offset: int
     log_end_offset: int
@@ -78,7 +78,8 @@ class Held(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The leader's answer. `headers` are the (position, header) of the batches that `whole_batches` accepted."""
+    """The leader's answer for one partition. `headers` are the (position, header) of the batches that `whole_batches`
+    accepted."""
 
     error: int
     high_watermark: int
@@ -88,7 +89,7 @@ class Told(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Append these batches (there may be none), and take over the leader's high watermark and log start.
+    """Decision: append these batches (there may be none), and take over the leader's high watermark and log start.
 
     `restart_at`: first drop all records and begin at that offset. This is needed where the first batch begins below
     this log's end, and this log has no record that the leader still has: the leader's records were deleted up to the
@@ -102,23 +103,24 @@ class Append(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Truncate the log to `offset`, and ask again."""
+    """Decision: truncate the log to `offset`, and fetch again."""
 
     offset: int
 
 
 class Restart(NamedTuple):
-    """Drop all records, begin at `offset`, and ask again."""
+    """Decision: drop all records, begin the log at `offset`, and fetch again."""
 
     offset: int
 
 
 class AskRange(NamedTuple):
-    """Ask for the leader's start and end, and go on with `out_of_range`."""
+    """Decision: ask for the leader's start and end offsets, and go on with `out_of_range`."""
 
 
 class Pause(NamedTuple):
-    """Ask again after a pause. `awaited`: only newer metadata is missing, so no warning is logged."""
+    """Decision: fetch again after a pause. `awaited` says that only newer metadata is missing, so no warning is
+    logged."""
 
     error: int
     awaited: bool
@@ -128,7 +130,7 @@ Decision = Append | Truncate | Restart | AskRange | Pause
 
 
 def decide(held: Held, told: Told) -> Decision:
-    """The decision after the answer to a fetch at `held.log_end_offset` in the followed epoch."""
+    """Decides what follows from the answer to a fetch at `held.log_end_offset` in the followed epoch."""
     if told.error == ErrorCode.offset_out_of_range:
         return AskRange()
     if told.error:
@@ -149,7 +151,7 @@ def decide(held: Held, told: Told) -> Decision:
 
 def truncation_point(held: Held, leader_epoch: int, leader_end_offset: int) -> int:
     """The offset to truncate to when the leader says that `leader_epoch` is the last shared epoch and ends at
-    `leader_end_offset`."""
+    `leader_end_offset` in its log."""
     own_epoch, own_end_offset = held.epochs.end_offset_for(leader_epoch, held.log_end_offset)
     if own_end_offset == UNKNOWN:  # this log has no epoch, or only later ones: the leader's end alone counts
         return min(leader_end_offset, held.log_end_offset)
@@ -160,12 +162,12 @@ def truncation_point(held: Held, leader_epoch: int, leader_end_offset: int) -> i
 
 
 def _shortened(held: Held, offset: int, leader_start_offset: int) -> Decision:
-    """The decision by which the log comes to end at `offset`, or starts anew (rule 4)."""
+    """The decision to truncate the log to `offset`, or to start it anew (rule 4)."""
     return Truncate(offset) if offset >= held.compacted_to or held.electable else Restart(leader_start_offset)
 
 
 def out_of_range(held: Held, leader_start_offset: int, leader_end_offset: int) -> Decision:
-    """The decision after OFFSET_OUT_OF_RANGE, by the leader's start and end offsets."""
+    """Decides, by the leader's start and end offsets, what follows from the error OFFSET_OUT_OF_RANGE."""
     if leader_end_offset < held.log_end_offset:
         return _shortened(held, leader_end_offset, leader_start_offset)
     if leader_start_offset > held.log_end_offset:
@@ -177,11 +179,11 @@ def whole_batches(
     buffer: Buffer, leader_epoch: int, due_offset: int, count_max: int = sys.maxsize
 ) -> list[tuple[int, BatchHeader]]:
     """(position, header) of the whole batches at the start of a record set, `count_max` at most; a batch that is cut
-    off at the set's end is left out. `due_offset` is the fetch offset: the first batch ends there or later.
+    off at the set's end is left out. `due_offset` is the fetch offset: the first batch contains it or begins behind it.
 
-    Batches from the first of a later epoch than `leader_epoch` on are left out, too: the leader's file was truncated
-    and written anew while it was sent. Raises CorruptBatch where bytes aren't a batch, a CRC is wrong, or offsets don't
-    ascend.
+    The first batch of a later epoch than `leader_epoch` and all batches behind it are left out, too: they show that the
+    leader's file was truncated and written anew while it was sent. Raises CorruptBatch where bytes aren't a batch, a
+    CRC is wrong, or offsets don't ascend.
     """
     headers: list[tuple[int, BatchHeader]] = []
     next_offset = 0

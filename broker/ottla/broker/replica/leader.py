@@ -3,17 +3,17 @@
 The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679):
 
 1. *Maximal ISR*: the committed ISR and every member of a proposal whose outcome isn't known. The high watermark is the
-   lowest end among its members, so that in whichever of the two ISRs the metadata holds, all members have all committed
-   records. A replica that may join is proposed at the fetch that shows it.
-2. The high watermark never falls under one leader. (`Partition` decides that it stands still while too few replicas are
-   in sync, or eligible replicas may be elected.)
+   lowest end among its members, so that all members of the ISR have all committed records, whether the metadata has the
+   committed ISR or a proposed one. A replica is proposed at the fetch that shows that it may join.
+2. The high watermark never falls while the leader stays the same. (`Partition` decides that it stands still while too
+   few replicas are in sync, or eligible replicas may be elected.)
 3. A follower's fetch offset is the end of its log: it has appended all records before the offset. After a change of
    leader it has also truncated to the shared records, which the epoch in its request proves.
 4. A follower is caught up when it fetches at the leader's end as it is now, or as it was at its previous fetch.
 5. A follower joins when it has reached the high watermark and the start of the leader's epoch; it leaves when it wasn't
    caught up for longer than `replica.lag.time.max.ms` and isn't at the end. A follower that no longer fetches doesn't
-   join, and a follower that has just joined has that time: otherwise the two rules would add and remove a stalled
-   follower again and again.
+   join, and a follower that has just joined has that time: otherwise the rules for joining and leaving would add and
+   remove a stalled follower again and again.
 6. A fetch under an older registration than the newest one seen doesn't count: it is from before a restart. Nor does a
    fetch without a registration (−1) count: it may come from a second process that waits for the id of a live one. A
    fetch under a newer registration comes from another process, for which the time when the earlier one was caught up
@@ -47,12 +47,13 @@ class Progress:
         self.leader_end_at_fetch = NO_OFFSET
 
     def counts(self, broker_epoch: int) -> bool:
-        """Whether a fetch under that registration counts (rule 6)."""
+        """Whether a fetch under the registration `broker_epoch` counts (rule 6)."""
         return broker_epoch >= max(self.broker_epoch, 0)
 
 
 class LeaderState:
-    """One leader epoch of one partition. `epoch_start` is the leader's end when the epoch began."""
+    """What the leader of one partition knows in one leader epoch. `epoch_start` is the leader's log end offset when the
+    epoch began."""
 
     __slots__ = ("_broker_id", "_joining", "candidates", "epoch_start", "followers", "isr", "maximal_isr")
 
@@ -78,7 +79,8 @@ class LeaderState:
     # ---- events
 
     def committed(self, replicas: Iterable[int], isr: Sequence[int], now: float) -> None:
-        """Takes over the replicas and the ISR of the metadata, which decide every proposal that was under way."""
+        """Takes over the replicas and the ISR from the metadata, by which every proposal that was under way is
+        decided."""
         wanted = [replica for replica in replicas if replica != self._broker_id]
         for replica in wanted:
             if replica not in self.followers:
@@ -93,8 +95,8 @@ class LeaderState:
         self.candidates = self.candidates.intersection(self.followers) - self.maximal_isr
 
     def proposed(self, isr: Iterable[int]) -> None:
-        """Notes a proposal: until `committed` or `refused`, its members count beside those of the committed ISR and of
-        earlier proposals."""
+        """Notes a proposed ISR: until `committed` or `refused` is called, the high watermark waits for its members,
+        too, beside those of the committed ISR and of earlier proposals."""
         self._joining |= frozenset(isr)
         self.maximal_isr = frozenset(self.isr) | self._joining
 
@@ -106,8 +108,8 @@ class LeaderState:
     def fetched(
         self, replica: int, broker_epoch: int, offset: int, log_start_offset: int, leader_end: int, now: float
     ) -> bool:
-        """Notes a follower's fetch from `offset` on, which shows that it has all records before. Returns whether the
-        fetch counts."""
+        """Notes a follower's fetch from `offset` on, which shows that the follower has all records before that offset.
+        Returns whether the fetch counts."""
         progress = self.followers.get(replica)
         if progress is None or not progress.counts(broker_epoch):
             return False
@@ -125,8 +127,8 @@ class LeaderState:
         return True
 
     def was_caught_up(self, replica: int, broker_epoch: int, at: float) -> None:
-        """Notes that a follower had all records at its last fetch, `at`, because such fetches aren't noted one by
-        one."""
+        """Notes that a follower had all records at its last fetch, which was at the time `at`. (Fetches of caught-up
+        followers aren't noted one by one.)"""
         progress = self.followers.get(replica)
         if progress is not None and progress.caught_up_at < at and progress.counts(broker_epoch):
             progress.caught_up_at = at
@@ -143,7 +145,7 @@ class LeaderState:
         return max(lowest, high_watermark)
 
     def in_sync_followers(self) -> list[Candidate]:
-        """The followers in sync, which could serve consumers."""
+        """The followers in the ISR, from which consumers could read."""
         return [
             Candidate(replica, progress.log_start_offset, progress.end_offset)
             for replica in self.isr
@@ -151,12 +153,12 @@ class LeaderState:
         ]
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The lowest log start offset of the replicas in sync; `log_start_offset` is the leader's."""
+        """The lowest log start offset of the replicas in sync; `log_start_offset` is the leader's own."""
         known = [self.followers[replica].log_start_offset for replica in self.isr if replica in self.followers]
         return min([log_start_offset, *known])
 
     def has_committed(self, replica: int, high_watermark: int) -> bool:
-        """Whether the follower has all records that a member of the ISR must have."""
+        """Whether the follower has all records that it must have to join the ISR (rule 5)."""
         return self.followers[replica].end_offset >= max(high_watermark, self.epoch_start)
 
     def caught_up(self, replica: int, leader_end: int, now: float, lag_max_s: float) -> bool:
@@ -178,7 +180,8 @@ class LeaderState:
         ]
 
     def candidates_last_for(self, leader_end: int, now: float, lag_max_s: float) -> float:
-        """For how many seconds all candidates stay caught up, if none of them fetches. There must be candidates."""
+        """For how many more seconds all candidates count as caught up if none of them fetches. There must be
+        candidates."""
         waited_for = [self.followers[replica] for replica in self.candidates]
         since = min(now if progress.end_offset == leader_end else progress.caught_up_at for progress in waited_for)
         return since + lag_max_s - now

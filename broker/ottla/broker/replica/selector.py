@@ -1,7 +1,7 @@
-"""Selects the replica that a consumer should read from: a near one that has the offset (KIP-392). Pure.
+"""Selects the replica that a consumer should read from: one in its rack that has the offset (KIP-392). Pure.
 
-`replica.selector.class` names the rule by Kafka's class names: with none consumers read from the leader, with
-RackAwareReplicaSelector from a replica in their own rack.
+The setting `replica.selector.class` selects the rule by a class name of Kafka's: if it is empty, consumers read from
+the leader; with RackAwareReplicaSelector they read from a replica in their own rack.
 """
 
 from __future__ import annotations
