@@ -102,9 +102,9 @@ class BufferedMemory:
     # ---- work
 
     def reserve_work(self, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]) -> bool:
-        """Grants `holder` memory for a request that keeps `size_bytes` while it is worked on. Returns False if it waits.
+        """Grants `holder` memory for a request that keeps `size_bytes` while it is worked on.
 
-        Then `granted` is called when the memory is granted. Granted memory is taken over by `begin_work`, or given back
+        Returns False if `holder` has to wait. Then `granted` is called when the memory is granted. Granted memory is taken over by `begin_work`, or given back
         by `forget_work`.
         """
         return holder in self._work or self._begin(self._work, holder, size_bytes, now, granted)
