@@ -66,7 +66,7 @@ def success(
 
 
 def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:
-    """The tagged fields by which a follower truncates its log (KIP-595)."""
+    """The tagged fields that tell a follower where its log diverges from the leader's, to truncate it (KIP-595)."""
     return b"\x01\x00\x0d" + struct.pack(">iqb", epoch, end_offset, 0)
 
 
@@ -124,7 +124,7 @@ def write_fetch_answer(
 def _write_one_read(
     correlation_id: int, session_id: int, topic: str | bytes, answer: PartitionAnswer, throttle_time: int
 ) -> list[Any]:
-    """The answer that small requests get: records of one partition, a flexible version."""
+    """A fast path for small requests: the frame of a flexible version with the records of one partition."""
     index, error, high_watermark, stable, log_start, records, size, aborted, preferred, tags = answer
     null_or_empty = 0 if aborted is None else 1
     out = bytearray(_start_flexible.pack(0, correlation_id, 0, throttle_time, 0, session_id))
@@ -138,7 +138,7 @@ def _write_one_read(
 
 @lru_cache(4096)
 def _one_topic_prefix(topic: str | bytes) -> bytes:
-    """One topic and one partition, up to the partition's index."""
+    """The encoded array of one topic with an array of one partition, up to the content of that partition."""
     return b"\x02" + (topic if isinstance(topic, bytes) else _compact_name(topic)) + b"\x02"
 
 

@@ -1,6 +1,6 @@
 """A reader of the Fetch (key 1) request, written by hand for speed. Pure.
 
-It unpacks each part of fixed size by one call, into plain tuples.
+The reader unpacks each run of fields of fixed size by one call, into plain tuples.
 
 Versions 4–18; kio's reader is the twin that tests compare this module with. Unknown tagged fields are skipped.
 """
@@ -204,7 +204,7 @@ def _cut_short() -> ProtocolError:
 
 
 def _compact_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
-    """(an array's count, position after it). Raises ProtocolError if so many elements can't follow."""
+    """(an array's count, position after it). Raises ProtocolError if a count above 126 exceeds the bytes that follow."""
     count = frame[position]
     if 0 < count < 0x80:
         return count - 1, position + 1

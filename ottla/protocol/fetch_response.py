@@ -36,7 +36,7 @@ class FetchedPartition(NamedTuple):
 
 
 def read_fetch_response(version: int, frame: memoryview, position: int) -> tuple[ErrorCode, list[FetchedPartition]]:
-    """(error of the whole answer, partitions) of the body at `position`. Raises ProtocolError for any other bytes."""
+    """(error of the whole answer, partitions) of the body at `position`. Raises ProtocolError if it is malformed."""
     try:
         return _Reader(version, frame, position).answer()
     except (struct.error, IndexError, ValueError) as error:

@@ -120,7 +120,7 @@ class EncodedArray:
         return self._count
 
     def extend(self, elements: Iterable[Message]) -> None:
-        """Encodes these structs behind the ones that the array has already."""
+        """Encodes `elements`, and appends them to the array."""
         for element in elements:
             self._write(self.data, element)
             self._count += 1

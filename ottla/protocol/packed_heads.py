@@ -1,7 +1,8 @@
-"""Estimates, by the heads of a compressed payload, its unpacked size and the memory that unpacking takes. Pure.
+"""Estimates how large a compressed payload is when unpacked, and how much memory unpacking takes. Pure.
 
-These numbers can't be relied on: a payload may be damaged, and a gzip member may state a wrong size. So code that
-unpacks a payload counts its bytes.
+The estimates are made from the headers of the payload's frames and blocks, which are called heads here. They can't be
+relied on: a payload may be damaged, and a gzip member may state a wrong size. So code that unpacks a payload counts the
+unpacked bytes.
 
 Source: RFC 1952 (gzip), snappy-java's blocks, the LZ4 frame format 1.6, RFC 8878 (Zstandard).
 """
@@ -84,7 +85,7 @@ def claimed_bytes(codec: int, data: Buffer, enough: int) -> int:
 
 
 def working_bytes(codec: int, data: Buffer) -> int:
-    """An upper bound, in bytes, for the memory that unpacking the frame `data` takes beside its pieces.
+    """An upper bound, in bytes, for the memory that unpacking the frame `data` takes besides the unpacked pieces.
 
     It is the window to which the frame refers back, or the block that has to be unpacked as a whole. It is 0 if `data`
     can't be read.
@@ -103,7 +104,7 @@ def working_bytes(codec: int, data: Buffer) -> int:
 def blocks_passed(codec: int, view: memoryview) -> Iterator[None]:
     """Goes over the heads of the blocks of a frame of LZ4 or Zstandard, and yields every few blocks.
 
-    Raises Unreadable if the codec's library here reads the frame, but the library of some other client doesn't.
+    Raises Unreadable if the library that Ottla uses for the codec reads the frame, but some other client's doesn't.
 
     Kafka's clients in Java know only independent blocks of LZ4, and no dictionaries. They take a stored block of 0
     bytes for the end of a frame, and sometimes also a run of empty packed blocks, and never read what follows.
@@ -186,7 +187,7 @@ def snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 def snappy_claim(block: memoryview) -> int:
     """The unpacked size that a block of Snappy states.
 
-    Raises Unreadable if the block can't hold so much, and cramjam.DecompressionError.
+    Raises Unreadable if the block can't hold so much, and cramjam.DecompressionError if it states no size.
     """
     if len(block) > _SNAPPY_LENGTH_BYTES_MAX and min(block[:_SNAPPY_LENGTH_BYTES_MAX]) >= 0x80:
         raise Unreadable("a block's length takes more than 32 bits")  # cramjam would accept it
@@ -197,7 +198,7 @@ def snappy_claim(block: memoryview) -> int:
 
 
 def _blocks_in(size_bytes: int) -> int:
-    """The largest number of blocks for that many unpacked bytes, unless a producer made small blocks on purpose."""
+    """The largest number of blocks that `size_bytes` unpacked bytes take, unless a producer makes odd, small blocks."""
     return size_bytes // _LIKELY_BLOCK_BYTES + _ODD_BLOCKS
 
 

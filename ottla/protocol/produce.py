@@ -180,7 +180,7 @@ def _another_end(position: int, end: int) -> ProtocolError:
 
 
 def _large_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
-    """(count, position after it) of an array whose count takes more than one byte. Raises ProtocolError for null."""
+    """(count, position after it) of an array whose count may take several bytes. Raises ProtocolError for null."""
     count, position = read_unsigned_varint(frame, position)
     if count == 0:
         raise ProtocolError("a null array")
@@ -188,7 +188,7 @@ def _large_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
 
 
 def _plausible(count: int, position: int, end: int) -> int:
-    """An array's count. Raises ProtocolError if so many elements can't follow."""
+    """Returns `count`, an array's. Raises ProtocolError if the bytes that follow can't hold so many elements."""
     if not 0 <= count <= end - position:
         raise ProtocolError(f"an array of {count} elements in {end - position} bytes")
     return count
@@ -266,7 +266,7 @@ def write_produce_answer(
 
 
 def _write_one_success(correlation_id: int, topic: str | bytes, answer: PartitionAnswer) -> bytes:
-    """The answer that small requests get: one partition, no error, a flexible version."""
+    """A fast path for small requests: the frame of a flexible version for one partition without an error."""
     prefix = _one_topic_prefix(topic)
     index, error, base_offset, append_time, log_start, _, _, _ = answer
     start = _sized_start.pack(len(prefix) + _ONE_SUCCESS_BYTES, correlation_id, 0)

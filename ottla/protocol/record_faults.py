@@ -13,7 +13,7 @@ from .errors import ErrorCode, KafkaError
 
 
 class Fault(IntEnum):
-    """A fault of the whole batch: nothing after it can be read. The native form knows these numbers."""
+    """A fault of the whole batch: nothing after it can be read. `_record_walk.c` uses the same numbers."""
 
     number = 1
     record_short = 2

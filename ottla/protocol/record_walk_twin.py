@@ -68,7 +68,7 @@ class RecordWalk:
         self._fault: Fault | None = None
 
     def feed(self, data: Buffer, start: int = 0, end: int | None = None, /) -> None:
-        """Reads on in data[start:end].
+        """Walks over the next bytes of the batch's records, which are data[start:end].
 
         Raises KafkaError at the batch's first fault, and in every later call: invalid_timestamp for a timestamp of more
         than 64 bits, invalid_record for any other fault.

@@ -1,8 +1,8 @@
 """Decompresses batches in pieces, so that a batch of a few KB that unpacks to GBs takes the memory of a piece. Pure.
 
-`pieces` is the only decompression. `decompress` joins the pieces, up to a bound, for callers that need the whole. So a
-payload that the check of a producer's batch could unpack can be unpacked by every other reader here. A payload has to
-be whole, and nothing else may follow it.
+Only `pieces` decompresses. `decompress` joins the pieces, up to a bound, for callers that need the whole content. So if
+the check of a producer's batch could unpack a payload, all of Ottla's readers can unpack it. A payload has to be whole,
+and nothing else may follow it.
 
 Framings: gzip members (RFC 1952), Snappy in snappy-java's blocks (or raw Snappy, which Kafka reads too), LZ4 frames
 (KIP-57), Zstandard frames (KIP-110).

@@ -1,6 +1,6 @@
 """A broker's configuration in layers: defaults, the settings of its start, and the dynamic settings.
 
-Pure. A configuration is immutable: a change makes a new BrokerConfig, and returns the names whose values differ. A
+Pure. A configuration is immutable: `with_dynamic` returns a new BrokerConfig, and the names whose values differ. A
 value is checked once, when its layer is built; afterwards a lookup is one dictionary access. The precedence is Kafka's:
 dynamic value of this broker, dynamic default of the cluster, command line, environment, file, default.
 """
@@ -130,7 +130,8 @@ class BrokerConfig(TypedValues):
         """(the configuration with other dynamic layers, the names whose values differ).
 
         Dynamic settings were checked when they were written, perhaps by another version of Ottla. An entry that can't
-        be used now is left out with a warning, so that a bad entry in the metadata never stops a broker.
+        be used now is left out with a warning, so that a bad entry in the metadata never stops a broker. If the other
+        entries contradict one another or the static settings, all dynamic settings are left out.
         """
         warnings: list[str] = []
         usable_broker = _usable(broker, True, warnings)
@@ -166,7 +167,7 @@ class BrokerConfig(TypedValues):
 
     @property
     def cordoned_log_dirs(self) -> tuple[str, ...]:
-        """The log directories that get no new replicas, as the setting names them."""
+        """The log directories that get no new replicas: those in cordoned.log.dirs, or all if it is `*`."""
         given = self.get_list("cordoned.log.dirs")
         return self.log_dirs if given == ("*",) else given
 
@@ -180,7 +181,7 @@ def _join_identities(values: dict[str, Value]) -> None:
 
 
 def _with_both_identities(static: Mapping[str, str]) -> dict[str, str]:
-    """The static layer as descriptions show it: with both node.id and broker.id, whichever of them was given."""
+    """The static layer as DescribeConfigs shows it: with both node.id and broker.id if either of them was given."""
     given = static.get("node.id", static.get("broker.id"))
     return {**static, "node.id": given, "broker.id": given} if given is not None else dict(static)
 

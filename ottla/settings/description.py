@@ -48,7 +48,7 @@ class Source(IntEnum):
 
 
 def describe_broker(config: BrokerConfig) -> Iterator[Description]:
-    """Every setting of a broker. Internal ones, and ones with a listener's prefix, are included only if set."""
+    """Every setting of a broker. Internal and dynamic-only ones, and listeners' own, are included only if set."""
     given = {**config.static, **config.dynamic_default, **config.dynamic_broker}
     hidden = {name for name, setting in BROKER.items() if setting.internal or name in _DYNAMIC_ONLY}
     names = [name for name in BROKER if name not in hidden or name in given]
@@ -85,15 +85,15 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def describe_overrides(overrides: Mapping[str, str]) -> Description:
-    """All settings of a topic's own, in one value, because the operator often asks for those of thousands of topics."""
+    """All settings of the topic itself as one entry's value: the operator often asks for those of thousands of topics."""
     given = dict(sorted(overrides.items()))
     return _in_one_value(OVERRIDES, _json(given), Source.TOPIC, "All settings that were given to the topic.")
 
 
 def describe_broker_overrides(overrides: Mapping[str, str]) -> Description:
-    """All dynamic settings of one broker, in one value.
+    """All dynamic settings of one broker, as the value of one read-only entry.
 
-    They are in the metadata, so every broker knows them. Passwords are null, as they are in all descriptions.
+    The settings are in the metadata, so any broker can describe them. Passwords are null, as in all descriptions.
     """
     given: dict[str, str | None] = dict(sorted(overrides.items()))
     for name in given:
@@ -106,9 +106,9 @@ def describe_broker_overrides(overrides: Mapping[str, str]) -> Description:
 
 
 def describe_load(cpu_seconds: float, partitions: str) -> Description:
-    """The broker's work since its start, in one value.
+    """The broker's work since its start, as the value of one read-only entry.
 
-    It has the CPU time of the broker's process, and for each partition the bytes that clients have appended at this
+    The value has the CPU time of the broker's process, and for each partition the bytes that clients have appended at this
     broker and the bytes that consumers have read from it: {topic: {index: [bytes, bytes]}} as JSON. All numbers only
     grow, and begin at 0 with the next start.
     """
@@ -117,9 +117,9 @@ def describe_load(cpu_seconds: float, partitions: str) -> Description:
 
 
 def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str, object]]) -> Description:
-    """The bytes that recovery cut off the logs at the broker's start, in one value.
+    """The number of bytes that recovery cut off the logs at the broker's start, as the value of one read-only entry.
 
-    `cuts` has the details for the first of these logs.
+    `logs` is the number of these logs, `cuts` has the details of the first ones.
     """
     value = {"logs": logs, "bytes_dropped": bytes_dropped, "cuts": list(cuts)}
     return _in_one_value(
@@ -128,7 +128,7 @@ def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str
 
 
 def describe_damaged(damages: Iterable[Mapping[str, object]]) -> Description:
-    """The unreadable places that the broker has found in its logs, in one value."""
+    """The unreadable places that the broker has found in its logs, as the value of one read-only entry."""
     return _in_one_value(
         DAMAGED, _json(list(damages)), Source.STATIC, "What the broker has met in its logs that can't be read."
     )

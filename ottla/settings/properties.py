@@ -12,7 +12,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Values by name from a .properties text, in its order.
+    """Values by name from a .properties text, in the order of the text.
 
     Raises ValueError, with the number of the line, for a malformed \\uXXXX.
     """
@@ -32,7 +32,7 @@ def properties_checksum(text: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that have a pair, each with the number (from 1) of its first line. Continuation lines are joined."""
+    """The lines with a name and a value, after their first line's number (from 1). Continuation lines are joined."""
     gathered, first, continues = "", 0, False
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
@@ -53,8 +53,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """(end of the name, start of the value) in a line: the first unescaped separator, and the blanks around it, part
-    them."""
+    """(end of the name, start of the value) in a line. Between them are the first unescaped separator and its blanks."""
     position = 0
     while position < len(line) and line[position] not in "=:" + _BLANKS:
         position += 2 if line[position] == "\\" else 1

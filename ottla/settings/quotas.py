@@ -52,7 +52,7 @@ class Component(NamedTuple):
 
 
 def check_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """The entity with these parts. Raises KafkaError(invalid_request) for an impossible one."""
+    """The entity with these parts (type, name). Raises KafkaError(invalid_request) if they can't form an entity."""
     entity = dict(parts)
     if not entity:
         raise _invalid("Invalid empty client quota entity")
@@ -90,7 +90,7 @@ def altered_limits(entity: Entity, present: Mapping[str, float], changes: Iterab
 
 
 def matching(entities: Iterable[Entity], components: Iterable[Component], strict: bool) -> list[Entity]:
-    """The entities that meet every condition; with `strict`, only those without further parts.
+    """The entities that meet every condition; with `strict`, only those without parts of other entity types.
 
     Raises KafkaError for an invalid filter.
     """

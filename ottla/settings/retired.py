@@ -1,6 +1,7 @@
-"""Settings of older Kafka versions and of Kafka's plug-ins, and families of such names, which people have in files.
+"""Settings of older Kafka versions and of Kafka's plug-ins, which people's properties files may still have.
 
-Pure. A setting whose name is found here is accepted with one warning, and isn't used.
+Pure. Some are listed by the prefix of a family of names. A setting whose name is found here is accepted with one
+warning, and isn't used.
 """
 
 RETIRED: dict[str, str] = {

@@ -29,7 +29,7 @@ class Given(NamedTuple):
 
 
 def environment_name(name: str) -> str:
-    """The environment variable of a setting: OTTLA_LOG_SEGMENT_BYTES, and OTTLA_LOG_LEVEL for ottla.log.level."""
+    """A setting's environment variable: OTTLA_LOG_DIRS for log.dirs, and OTTLA_LOG_LEVEL for ottla.log.level."""
     return ENVIRONMENT_PREFIX + re.sub(r"[^A-Za-z0-9]", "_", name.removeprefix("ottla.")).upper()
 
 

@@ -28,8 +28,8 @@ class TopicConfig(TypedValues):
     def resolve(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
         """The settings of a topic on this broker.
 
-        Overrides were checked when they were written, perhaps by another version of Ottla. One that is unknown or
-        invalid here is ignored, so that the topic's partitions are served all the same.
+        Overrides were checked when they were written, perhaps by another version of Ottla. An override that this
+        broker doesn't know, or finds invalid, is ignored, so that the topic's partitions are served all the same.
         """
         values = dict(broker.topic_defaults)
         for name, text in overrides.items():
