@@ -16,8 +16,8 @@ answers that the operator got.
 6. The PodDisruptionBudget allows an eviction only if the brokers' last reports do.
 7. Nothing is changed in a Cluster that was read as paused.
 8. No broker is started without a volume on which it has replicas. No pod is deleted while a pod of the same StatefulSet
-   with a smaller ordinal lacks a volume: Kubernetes creates no pod after that one. If a later pod is missing, a pod that
-   lacks a volume is deleted whatever its broker reports about availability.
+   with a smaller ordinal lacks a volume: Kubernetes creates no pod after that one. If a later pod is missing, a pod
+   that lacks a volume is deleted whatever its broker reports about availability.
 9. The event that a pod was resized is sent only once its container has the new resources.
 """
 
@@ -237,8 +237,7 @@ class Invariants:
         return next((each for each, pod in pods if pod is not None and not given <= volumes(pod)), "")
 
     def _missing_behind(self, name: str) -> set[str]:
-        """The missing pods with larger ordinals, which Kubernetes doesn't create before this pod has all its volumes.
-        """
+        """The missing pods with larger ordinals, which Kubernetes doesn't create before this pod has its volumes."""
         of, _, number = name.rpartition("-")
         pod, stateful_set = self._server.get_now("Pod", name), self._server.get_now("StatefulSet", of)
         if pod is None or stateful_set is None or _component(stateful_set) != "broker":
@@ -279,8 +278,7 @@ class Invariants:
         return max(said, default=1)
 
     def _wanted(self) -> set[str]:
-        """The pods that have to come back after a deletion: all but the pods of brokers that are drained to be removed.
-        """
+        """The pods that have to come back after a deletion: all but those of brokers that are drained to be removed."""
         leaving = self._leaving()
         return {
             f"{item['metadata']['name']}-{number}"
