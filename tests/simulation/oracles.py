@@ -51,7 +51,7 @@ def lost_writes(events: Sequence[Event]) -> Iterator[str]:
 
 
 def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
-    """No client reads a value that was never sent, or that was refused."""
+    """No client reads a value that was never sent, or whose request was refused."""
     invoked = {value for event in of(events, "send", "invoke") for value in event["values"]}
     failed = {value for event in of(events, "send", "fail") for value in event["values"]}
     for key, offset, value in reads(events):
@@ -101,11 +101,11 @@ def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
 
 
 def duplicates(events: Sequence[Event]) -> Iterator[str]:
-    """An idempotent producer's values are there once.
+    """Each value of an idempotent producer is in the log once.
 
-    A client may break that itself: it begins a new epoch, and sends unanswered values again in it. A broker can't
-    recognise those as duplicates. librdkafka does so if its next request overtakes one that a deposed leader has
-    refused (its issue 4953). The values of such a client (`renumbers`) are there once in each epoch.
+    A client may break that itself: it begins a new epoch, and sends unanswered values again in that epoch. A broker
+    can't recognise those as duplicates. librdkafka does so if its next request overtakes one that a deposed leader has
+    refused (librdkafka's issue 4953). Each value of such a client (`renumbers`) is there once in each epoch.
     """
     sends = [event for event in of(events, "send", "invoke") if event["idempotent"]]
     idempotent = {value for event in sends for value in event["values"]}
@@ -120,7 +120,7 @@ def duplicates(events: Sequence[Event]) -> Iterator[str]:
 
 
 def reordered(events: Sequence[Event]) -> Iterator[str]:
-    """An idempotent producer's values are in the order in which they were sent."""
+    """The values of an idempotent producer are in the log in the order in which they were sent."""
     order: dict[str, tuple[str, int]] = {}
     for event in of(events, "send", "invoke"):
         if event["idempotent"]:
@@ -140,7 +140,7 @@ def reordered(events: Sequence[Event]) -> Iterator[str]:
 
 
 def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
-    """A consumer gets the offsets that it asked for, one after the other."""
+    """A poll returns the offsets from the requested one on, without a gap; compacted partitions may have gaps."""
     sparse = compacted.compacted(events)
     for event in of(events, "poll", "ok"):
         if key_of(event) in sparse:

@@ -54,13 +54,13 @@ def plant(name: str) -> None:
 
 
 def bug(planting: Callable[[], None]) -> Callable[[], None]:
-    """Registers the function that plants the bug of its name."""
+    """Decorator: registers a function that plants a bug; the function's name is the bug's name."""
     BUGS[planting.__name__.replace("_", " ")] = planting
     return planting
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replaces an attribute by `make(the original)`."""
+    """Replaces an attribute by the result of `make`, which gets the original."""
     setattr(owner, name, make(getattr(owner, name)))
 
 

@@ -36,12 +36,12 @@ VALUE = "value"  # the name of the header that has a tombstone's value
 
 
 def as_header(value: str) -> dict[str, Any]:
-    """The fields of a tombstone, whose value is in a header, so that it can be told from others."""
+    """The fields of a tombstone. The value that tells it from other tombstones is in a header."""
     return {"value": None, "headers": [(VALUE, value.encode())]}
 
 
 def value_of(record: Record) -> str:
-    """The sent value of a record that was read."""
+    """The value of a record as it was sent; a tombstone has its value in a header."""
     value = record.value if record.value is not None else dict(record.headers).get(VALUE)
     return (value or b"").decode().rstrip(".")
 
@@ -58,8 +58,8 @@ class _Batch:
 
 class Producer:
     """Sends numbered values to one partition. `depth` batches may be in flight, sent at most `spread_s` apart. With
-    `keys` every record has one of that many keys, and some records are tombstones, with their values in a header.
-    `fields` are noted with each batch.
+    `keys` every record has one of that many keys, and some records are tombstones, with their values in a header. The
+    history notes `fields` with each batch.
     """
 
     def __init__(

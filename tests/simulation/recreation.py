@@ -1,7 +1,7 @@
 """A topic that is repeatedly deleted and created anew under the same name, while it is written and read.
 
-Requests name it by id, so that the records of one topic can be told from those of its successors. In the history each
-is a topic of its own.
+Requests name the topic by its id, so that the records of one topic can be told from those of its successors. In the
+history each of these topics is a topic of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Recreated:
         self._number = 0
 
     async def run(self, pause_s: float) -> None:
-        """Runs until stopped. Then the topic exists, and `id` is its id."""
+        """Runs until stopped. At the end the topic exists, and `self.id` is its topic id."""
         while True:
             await create_topic(self.client, NAME, [self._replicas], {})
             await self.look()
@@ -47,7 +47,7 @@ class Recreated:
             await self._delete()
 
     async def read(self, position: int = 0) -> list[tuple[int, str]] | None:
-        """The records from `position` on; None if the read fails now."""
+        """The records from `position` on; None if this read fails."""
         if self.id is None:
             return await self.look()
         begun = self.client.history.invoke(
@@ -98,7 +98,7 @@ class Recreated:
 
     @property
     def partition(self) -> list[str | int]:
-        """The only partition of the present topic, as the history names it."""
+        """The only partition of the present topic, in the form in which the history names partitions."""
         return [f"{NAME}/{self.id}", 0]
 
     async def _send(self) -> None:

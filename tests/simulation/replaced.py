@@ -37,7 +37,7 @@ LAGS_S = (0.1, 0.5, 2.0)
 
 
 def replace_store(faults: Faults, kind: str) -> str:
-    """Begins the fault, which may strike some time later."""
+    """Begins the fault: the store is replaced now, or later, when all brokers can recognise a copy as an older one."""
     world = faults.world
     server = world.store
     if server.right is not None:
@@ -101,7 +101,7 @@ def _put(faults: Faults, state: StoreState, kind: str) -> str:
 
 
 def _has_seen_more(node: Node, copy: StoreState) -> bool:
-    """Whether the node's disk has a word that the copy lacks."""
+    """Whether the node's disk has a lineage word that is newer than the copy's last word."""
     if node.broker is None or not node.serving or node.disk.failing:
         return False
     known = read_known_of(node.disk, "/data")

@@ -56,7 +56,7 @@ class Verdict:
 
 
 def simulate(seed: int, *, knobs: Knobs | None = None, with_history: bool = False) -> Verdict:
-    """One run. With the same PYTHONHASHSEED, the seed alone determines it."""
+    """Simulates one run. With the same PYTHONHASHSEED, the seed alone determines the run."""
     random = Random(seed)
     knobs = knobs or knobs_of(random)
     scenario = Scenario(knobs, random)
@@ -84,7 +84,7 @@ def simulate(seed: int, *, knobs: Knobs | None = None, with_history: bool = Fals
 
 
 class Scenario:
-    """One run."""
+    """The scenario of one run: its cluster, its clients, its faults, and the final checks."""
 
     def __init__(self, knobs: Knobs, random: Random) -> None:
         self.knobs = knobs
@@ -99,7 +99,7 @@ class Scenario:
         self.bell = Bell()
 
     async def main(self, loop: SimulationLoop) -> None:
-        """The whole run, as a task of no process."""
+        """The whole run, as a task that belongs to no simulated process."""
         loop.sockets = self.descriptors.sockets
         self.history.now = loop.time
         knobs = self.knobs
@@ -229,7 +229,9 @@ class Scenario:
             self.wrong.append("the cluster doesn't start: " + observer.unconverged())
 
     async def _other_topics(self, faults: Faults, setup: Client, ids: list[int]) -> list[Producer]:
-        """Creates a compacted topic and one with unclean elections, as the knobs say. Returns their producers."""
+        """Creates a compacted topic and one with unclean elections, each only if the knobs ask for it. Returns the
+        producers for these topics.
+        """
         knobs, producers = self.knobs, []
         if knobs.keys:
             await create_topic(setup, KEYED, [self.random.sample(ids, knobs.replication_factor)], knobs.keyed_topic)
@@ -247,7 +249,7 @@ class Scenario:
         return producers
 
     async def _loaded_topic(self, setup: Client, ids: list[int]) -> Load:
-        """Creates a topic whose leader may be the only in-sync replica. Returns the load on it."""
+        """Creates a topic whose leader may be the only in-sync replica. Returns the producers that load it."""
         await create_topic(setup, LOADED, [self.random.sample(ids, 2)], {"min.insync.replicas": "1"})
         options = {"acks": 1, "idempotent": False}
         return Load([self._only_producer(f"l{number}", LOADED, **options) for number in range(LOAD_PRODUCERS)])
@@ -259,7 +261,7 @@ class Scenario:
         return Producer(self._client(name), (topic, 0), spread_s=knobs.spread_s, **{**known, **options})
 
     async def _read_all(self, partition: tuple[str, int]) -> None:
-        """Notes the content of a partition at the end."""
+        """Reads a whole partition at the end of the run, and notes its content in the history."""
         reader = Consumer(self._client("final"), partition)
         found: list[tuple[int, str]] = []
         begun = self.history.invoke("final", partition=list(partition))
@@ -278,8 +280,9 @@ class Scenario:
         self.history.end(begun, "ok", start=reader.log_start, records=found)
 
     async def _read_last(self, recreated: Recreated) -> bool:
-        """Notes the content of the topic that was created last, unless a late deletion has removed it. Returns whether
-        that worked."""
+        """Notes the content of the topic that was created last. Notes nothing if a late deletion has removed this
+        topic. Returns False if the topic has to be read again.
+        """
         assert self.world is not None
         if keys.topic(NAME) not in self.world.store.entries:
             return True
@@ -329,7 +332,7 @@ class Scenario:
 
 
 class _quiet:  # used as a context manager
-    """Captures the product's log: messages about its own bugs are violations, other messages go into the trace."""
+    """Captures the product's log: messages about bugs of the product are violations, others go into the trace."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -369,8 +372,9 @@ class _Finder(logging.Handler):
 
 
 class _logs_watched:  # used as a context manager
-    """Counts the truncations of logs, and checks each replica after each copied append, because a violation may last
-    only an instant."""
+    """Counts the truncations of logs, and checks a follower's replica after each append, because a violation may last
+    only an instant.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario

@@ -89,7 +89,7 @@ class StoreServer:
             self._connections.remove(connection)
 
     def compact(self, revision: int) -> None:
-        """Forgets the history up to and including `revision`."""
+        """Forgets the revisions up to and including `revision`, as a compaction of etcd does."""
         self.compacted = max(self.compacted, revision)
         self.history = [past for past in self.history if past.revision > revision]
         self.counts["compactions"] += 1
@@ -102,8 +102,9 @@ class StoreServer:
         return StoreState(self.revision, self.compacted, dict(self.entries), tuple(self.history), leases)
 
     def sent(self, change: Callable[[], T]) -> Callable[[], T]:
-        """The change, bound to the store that answers now. If another store answers when it is called, it raises
-        StoreUnavailable instead."""
+        """Binds the change to the store that answers now. The returned function makes the change, or raises
+        StoreUnavailable if another store has taken this one's place before it is called.
+        """
         replacements = self._replacements
 
         def arrives() -> T:
@@ -314,7 +315,7 @@ class SimulatedStore:
         await self._change(lambda: self._server.revoke(lease))
 
     async def compact(self, revision: int) -> None:
-        """For the contract's tests."""
+        """Compacts the server's history. The contract tests of stores need this method."""
         self._server.compact(revision)
 
     async def close(self) -> None:
@@ -324,7 +325,7 @@ class SimulatedStore:
         self._server.disconnected(self)
 
     def happened(self, revision: Revision) -> None:
-        """The server has a new revision."""
+        """Passes a new revision of the server on to this connection's watches."""
         for watch in self._watches:
             if self.cut or watch.missed:
                 watch.missed = True
@@ -336,7 +337,7 @@ class SimulatedStore:
                 self._server.loop.in_world(0.0, watch.woken.set)
 
     def interrupted(self) -> None:
-        """Interrupts its watches, so that they have to be requested again."""
+        """Interrupts this connection's watches, so that they have to be requested again."""
         for watch in self._watches:
             watch.missed = True
             watch.woken.set()
@@ -412,7 +413,9 @@ class _Watch:
         self.woken = asyncio.Event()
 
     def offer(self, revision: Revision) -> None:
-        """A revision of the past."""
+        """Adds a revision from the server's history, unless it is older than the watch's position or changes none of
+        the watch's keys.
+        """
         if revision.revision > self.position and (seen := _under(revision, self.prefix)).changes:
             self.queue.append((0.0, seen))
 

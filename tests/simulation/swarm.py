@@ -2,8 +2,8 @@
 
 Each run is a fork of a process that has everything imported and has made a run itself: what Python and the product
 prepare once (schemas, specialised code) is half the cost of a run. So runs can't influence each other, and nothing of a
-dead world has to be taken apart. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts). Who is
-interrupted says what was counted until then.
+dead world has to be taken apart. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts). When
+the swarm is interrupted, it prints what it has counted until then.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def outcomes(
     prepare: Callable[[], None] = lambda: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
-    """The outcomes of all seeds, as they come. When the swarm is interrupted, unfinished runs are killed."""
+    """Yields the outcome of each seed as soon as its run has ended. When the swarm is interrupted, unfinished runs are
+    killed.
+    """
     scenario = _warm()
     waiting = iter(seeds)
     running: dict[int, tuple[int, int, float]] = {}  # read end → pid, seed, begun
@@ -109,7 +111,7 @@ def outcomes(
 
 
 def _end(pids: Iterable[int]) -> None:
-    """Kills unfinished runs."""
+    """Kills the processes of unfinished runs."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -117,7 +119,7 @@ def _end(pids: Iterable[int]) -> None:
 
 @cache
 def _warm() -> Any:
-    """The module that makes runs, after it has made some runs."""
+    """Imports the module that makes runs, and makes some runs before processes are forked. Returns the module."""
     from . import scenario
 
     gc.collect()

@@ -35,7 +35,7 @@ class World:
         pass
 
     def runs(self, broker: int, incarnation: str, end: int, *, high_watermark: int = 0, epoch: int = 0) -> None:
-        """Adds a process with a replica."""
+        """Lets a process of the broker run, with a replica whose log ends at `end`."""
         log = SimpleNamespace(log_start_offset=end, log_end_offset=end, recovery_point=0, directory="/data/t-0")
         replica = SimpleNamespace(
             topic_id=TOPIC_ID, index=0, log=log, high_watermark=high_watermark, leader_epoch=epoch
@@ -49,7 +49,7 @@ class World:
         self.nodes[broker].broker = SimpleNamespace(membership=membership, partitions=Replicas([replica]))
 
     def ends(self, broker: int) -> None:
-        """Ends the process."""
+        """Ends the broker's process."""
         self.observer._process_left(self.nodes[broker])  # type: ignore[arg-type]
         self.nodes[broker].broker = None
 
@@ -73,7 +73,9 @@ class World:
 
 def joined(end: int, successors_end: int | None = None) -> list[str]:
     """The violations when broker 2, whose log ends at `end`, joins the ISR of broker 1, which has committed 10 records.
-    With `successors_end` broker 2's process is replaced before by another one that isn't registered yet."""
+    With `successors_end`, another process has taken the place of broker 2's process before that. The log of this
+    successor ends at `successors_end`, and the successor isn't registered yet.
+    """
     world = World()
     leader, follower = world.registers(1, "a"), world.registers(2, "b")
     world.runs(1, "a", 12, high_watermark=10)
@@ -97,7 +99,7 @@ def test_what_counts_is_the_log_of_the_process_that_is_registered() -> None:
 
 
 def succeeded(topic: str, **fields: Any) -> World:
-    """Broker 2 is elected after broker 1, the only in-sync replica, has died."""
+    """A world in which broker 2 was elected after broker 1, the only in-sync replica, had died."""
     world = World()
     world.observer._topics[TOPIC_ID] = topic
     first, second = world.registers(1, "a"), world.registers(2, "b")

@@ -14,7 +14,7 @@ OUT_OF_ORDER = "out_of_order_sequence_number"
 
 
 def send(values: list[str], offset: int | None = None, phase: str = "ok", **fields: Any) -> list[Event]:
-    """A request to send and its end; by default idempotent and with acks=all."""
+    """The history of a producer's request: its beginning and its end; by default idempotent and with acks=all."""
     known = {"process": "p", "partition": P, "values": values, "acks": -1, "idempotent": True, **fields}
     begun = {"op": "send", "phase": "invoke", **known}
     if phase == "invoke":
@@ -23,29 +23,29 @@ def send(values: list[str], offset: int | None = None, phase: str = "ok", **fiel
 
 
 def poll(position: int, *records: tuple[int, str], **fields: Any) -> list[Event]:
-    """A poll that was answered."""
+    """The history of a consumer's poll that was answered with these records."""
     known = {"process": "c", "partition": P, "position": position, **fields}
     return [{"op": "poll", "phase": "ok", **known, "records": list(records)}]
 
 
 def final(*records: tuple[int, str], start: int = 0, **fields: Any) -> list[Event]:
-    """The content of the partition at the end."""
+    """The history's note of the partition's content at the end of the run."""
     return [{"op": "final", "phase": "ok", "partition": P, "start": start, "records": list(records), **fields}]
 
 
 def commit(offset: int, phase: str = "ok") -> list[Event]:
-    """A group's commit."""
+    """The history of an offset commit of group `g`, which has only one process."""
     known = {"group": "g", "partition": P, "offset": offset}
     return [{"op": "commit", "phase": "invoke", **known}, {"op": "commit", "phase": phase, **known}]
 
 
 def leads(broker: int) -> list[Event]:
-    """A broker becomes the coordinator of all groups."""
+    """The history's note that a broker becomes the coordinator of all groups."""
     return [{"op": "leads", "phase": "ok", "partition": ["__consumer_offsets", 0], "broker": broker}]
 
 
 def committed(offset: int, number: int = 1, by: int = -1) -> list[Event]:
-    """A request for a group's offset, and its answer."""
+    """The history of an OffsetFetch request of group `g`, and of the answer from broker `by`."""
     known = {"group": "g", "partition": P, "id": number}
     return [
         {"op": "committed", "phase": "invoke", **known},
@@ -54,12 +54,12 @@ def committed(offset: int, number: int = 1, by: int = -1) -> list[Event]:
 
 
 def permitted(offset: int) -> list[Event]:
-    """All in-sync replicas lost the records from `offset` on."""
+    """The history's note that the loss of the records from `offset` on is permitted: all in-sync replicas lost them."""
     return [{"op": "permitted", "phase": "ok", "partition": P, "offset": offset}]
 
 
 def commits(generation: int, *phases: str, number: int) -> list[Event]:
-    """A member's commit."""
+    """The history of an offset commit under a generation, by a member of group `m`."""
     known = {
         "process": "m", "group": "m", "partition": P, "offset": generation, "generation": generation, "id": number,
     }  # fmt: skip
@@ -67,13 +67,13 @@ def commits(generation: int, *phases: str, number: int) -> list[Event]:
 
 
 def sync(member: str, token: str, *partitions: int) -> list[Event]:
-    """A member gets its assignment."""
+    """The history's note that a member gets its assignment in generation 3."""
     known = {"process": member, "member": member, "group": "m", "generation": 3, "token": token}
     return [{"op": "sync", "phase": "ok", **known, "partitions": list(partitions)}]
 
 
 def forgotten(sequence: int, sent_behind: int, error: str = OUT_OF_ORDER) -> list[Event]:
-    """A broker refuses the next sequence number of an idempotent producer."""
+    """The history's note that a broker refuses the next sequence number of an idempotent producer."""
     told = {"value": "a", "error": error, "sequence": sequence, "sent_behind": sent_behind}
     return [{"op": "forgotten", "phase": "fail", "process": "p", "partition": P, **told}]
 
@@ -161,7 +161,7 @@ def test_what_was_asked_for_after_the_loss_is_excused_by_nothing() -> None:
 
 
 def elected(epoch: int, broker: int = 1) -> list[Event]:
-    """A partition gets a leader."""
+    """The history's note that the partition gets a leader."""
     return [{"op": "leads", "phase": "ok", "partition": P, "broker": broker, "epoch": epoch}]
 
 
@@ -198,7 +198,7 @@ def test_of_compacted_batches_only_the_last_may_be_known() -> None:
 
 
 def unclean(broker: int, *held: tuple[int, str]) -> list[Event]:
-    """The election of a replica that may lack records."""
+    """The history's note of the election of a replica that may lack records; its log has the records `held`."""
     return [{"op": "unclean", "phase": "ok", "partition": P, "broker": broker, "held": list(held)}]
 
 
@@ -233,8 +233,9 @@ def test_a_deposed_leader_alone_may_acknowledge_what_an_unclean_election_has_los
 
 
 def keyed(value: str, offset: int | None = None, phase: str = "ok", *, gone: bool | None = None) -> list[Event]:
-    """A record of a compacted topic, whose key is its first letter. With `gone` it is a tombstone; `gone` says whether
-    compaction may remove it."""
+    """The history of the send of a record to a compacted topic. The record's key is the value's first letter. With
+    `gone` the record is a tombstone, and `gone` says whether compaction may remove it.
+    """
     return send(
         [value], offset, phase, keys=[value[0]], tombstones=[] if gone is None else [value], tombstones_go=bool(gone)
     )

@@ -1,4 +1,4 @@
-"""The topics of a run, by name; `recreation.py` has one more, and groups have theirs."""
+"""The names of the topics in every run. `recreation.py` names one more topic, and groups have topics of their own."""
 
 TOPIC = "t"  # has several partitions
 KEYED = "keyed"  # compacted, written with keys

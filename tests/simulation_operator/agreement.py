@@ -80,7 +80,9 @@ class Agreement:
             yield "Rolling isn't False though the Cluster is paused"
 
     def budget_lies(self) -> Iterator[str]:
-        """Wrong allowances of the budget for evictions, after a reconcile without faults except refused objects."""
+        """Evictions that the PodDisruptionBudget wrongly allows. Called after a reconcile without faults, except that
+        objects may have been refused.
+        """
         budget = self._server.get_now("PodDisruptionBudget", f"{NAME}-brokers")
         followed = self._server.get_now("ConfigMap", f"{NAME}-followed")
         if budget is None or followed is None or self._person.spec.get("paused"):
@@ -126,7 +128,9 @@ class Agreement:
                 yield f"pod {name} asks for a restart"
 
     def _volumes(self) -> Iterator[str]:
-        """Differences of volumes: each broker has its wanted volumes, large enough, and places replicas on all."""
+        """Differences of volumes: each broker is to have its wanted volumes, large enough, and to place replicas on all
+        of them.
+        """
         wanted = self.volumes()
         for broker, name in self.ids().items():
             pod = self._server.get_now("Pod", name)
@@ -171,8 +175,9 @@ class Agreement:
             yield "the dynamic settings aren't in force"
 
     def _overrides(self) -> Iterator[str]:
-        """Differences of brokers' own settings: each broker has those of the spec and its addresses, and no others; and
-        the status says so."""
+        """Differences of brokers' own settings: each broker is to have those of the spec and its addresses, and no
+        others; and the status is to say so.
+        """
         overrides = {each["broker"]: each["config"] for each in self._person.spec.get("configOverrides", ())}
         config = self._server.get_now("ConfigMap", f"{NAME}-config")
         files = config["data"] if config is not None else {}

@@ -75,13 +75,13 @@ class Brokers:
         self.started_with[broker] = self.files(broker)
 
     def files(self, broker: int) -> str:
-        """The checksum of the files that the broker would read now."""
+        """The checksum of the configuration files that the broker would read if it started now."""
         config = self._server.get_now("ConfigMap", f"{self._cluster}-config")
         data = config["data"] if config is not None else {}
         return properties_checksum(data.get("server.properties", "") + data.get(f"broker-{broker}.properties", ""))
 
     def step(self) -> None:
-        """One step: replicas catch up, and moves end."""
+        """One step of the simulation: replicas catch up, and moves end."""
         running = self.running()
         for broker in list(self._behind):
             self._behind[broker] -= 1
@@ -146,7 +146,9 @@ class Brokers:
         return {broker for one in partitions if not set(one.original) & set(wanted) for broker in one.original}
 
     def report(self, broker: int, stopping: frozenset[int] = frozenset()) -> Report:
-        """A broker's pages, about its own stop or about that of all brokers in `stopping`."""
+        """The broker's report for the operator. Its risks are those of the broker's own stop, or of the stop of all
+        brokers in `stopping`.
+        """
         risks: dict[str, tuple[str, ...]] = {}
         self._revision += 1
         missing, unled = [], []
@@ -180,8 +182,9 @@ class Brokers:
         )
 
     def lost_by(self, stopping: Set[int], *, alone: bool = False) -> tuple[str, ...]:
-        """The partitions that lose their leader if all these brokers stop at once: those with several replicas, or,
-        with `alone`, those with one."""
+        """The partitions that lose their leader if all these brokers stop together: those with several replicas, or,
+        with `alone`, those with a single replica.
+        """
         serving = self.running().keys() - self._behind.keys()
         return tuple(
             f"{topic.name}-{index}"

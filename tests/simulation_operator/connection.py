@@ -210,7 +210,7 @@ class Connection:
         return done
 
     def refuses_topic(self) -> bool:
-        """Whether the brokers refuse a topic's change now."""
+        """Whether the brokers refuse changes of this topic now."""
         if self._happens("silent", CHANGES_ARE_RARE):
             self._note("kafka: a topic's change refused")
             return True

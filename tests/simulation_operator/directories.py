@@ -91,7 +91,7 @@ class Directories:
                     arriving[replica] = has[path]
 
     def cordoned(self, broker: int) -> bool:
-        """Whether some of its directories get no new replicas."""
+        """Whether some of the broker's log directories get no new replicas."""
         return bool(self._cordoned(broker))
 
     def _place(self, broker: int, pod: Object) -> None:

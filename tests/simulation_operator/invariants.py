@@ -8,16 +8,16 @@ answers that the operator got.
 2. No volume is deleted: no spec here lets volumes be deleted with their Cluster.
 3. The operator deletes a serving pod only if each pod that it deleted before is back, or is gone for good. It deletes a
    broker's pod only if the broker's report allows that. It never deletes a pod that no StatefulSet of the Cluster
-   created. Of brokers in one rack, as many may be away at once as the Cluster says, if the last one's report is about
-   all of them. Whatever the reports say, no partition with several replicas loses its last in-sync replica
-   (`min.insync.replicas` is 1 here).
+   created. Several brokers may be away at the same time only if they are in one rack and no more than the Cluster
+   allows, and if the broker that is deleted last has reported about the stop of all of them together. Whatever the
+   reports say, no partition with several replicas loses its last in-sync replica (`min.insync.replicas` is 1 here).
 4. A broker is removed only when it has no replica left. A StatefulSet that is recreated keeps its pods.
 5. A broker's Service isn't deleted before the broker's pod.
-6. The budget for evictions allows one only if the last reports do.
+6. The PodDisruptionBudget allows an eviction only if the brokers' last reports do.
 7. Nothing is changed in a Cluster that was read as paused.
 8. No broker is started without a volume on which it has replicas. No pod is deleted while a pod of the same StatefulSet
-   with a smaller number lacks a volume: Kubernetes creates no pod after that one. If a later pod is missing, a pod that
-   lacks a volume is deleted whatever its broker reports about availability.
+   with a smaller ordinal lacks a volume: Kubernetes creates no pod after that one. If a later pod is missing, a pod
+   that lacks a volume is deleted whatever its broker reports about availability.
 9. The event that a pod was resized is sent only once its container has the new resources.
 """
 
@@ -65,21 +65,21 @@ class Invariants:
         server.claim_deleted = self._volume_went
 
     def new_process(self) -> None:
-        """Forgets the answers that the former process got."""
+        """A new process of the operator starts: forgets the answers that the former process got."""
         self._reports, self._together, self._paused = {}, {}, False
 
     # ---- answers to the operator
 
     def read_cluster(self, found: Object | None) -> None:
-        """The operator has read the Cluster."""
+        """Notes the Cluster that the operator has read; None if there is none."""
         self._paused = bool(found and (found.get("spec") or {}).get("paused"))
 
     def reported(self, reports: Mapping[int, Report]) -> None:
-        """The operator has got the brokers' reports."""
+        """Notes the reports of brokers that the operator has got."""
         self._reports = dict(reports)
 
     def reported_together(self, reports: Mapping[int, Report]) -> None:
-        """The operator has got reports about the stop of several brokers."""
+        """Notes the reports about the stop of several brokers that the operator has got."""
         self._together = dict(reports)
 
     def serves(self, name: str, pod: Object) -> None:
@@ -190,8 +190,9 @@ class Invariants:
     # ---- the rules
 
     def _is_between_sets(self, name: str, item: Object) -> bool:
-        """Whether a pod has no owner because its StatefulSet is made again: the new one hasn't adopted it yet, or it
-        isn't made any more because its pool was removed from the spec."""
+        """Whether a pod has no owner because its StatefulSet is being recreated: the new StatefulSet hasn't adopted the
+        pod yet, or isn't created any more because its pool was removed from the spec.
+        """
         meta = item["metadata"]
         sets = {each["metadata"]["name"] for each in self._server.all("StatefulSet")}
         was_made_by_one = meta["labels"].get(POD_NAME) == name
@@ -225,7 +226,7 @@ class Invariants:
             self._taken[name] = (item["metadata"]["uid"], now)
 
     def _lacking_before(self, name: str) -> str:
-        """A pod of the same StatefulSet with a smaller number that lacks a volume; empty if there is none."""
+        """A pod of the same StatefulSet that lacks a volume and has a smaller ordinal; empty if there is none."""
         of, _, number = name.rpartition("-")
         stateful_set = self._server.get_now("StatefulSet", of)
         if stateful_set is None or _component(stateful_set) != "broker":
@@ -236,7 +237,7 @@ class Invariants:
         return next((each for each, pod in pods if pod is not None and not given <= volumes(pod)), "")
 
     def _missing_behind(self, name: str) -> set[str]:
-        """The missing pods that Kubernetes doesn't create before this one has all its volumes."""
+        """The missing pods with larger ordinals, which Kubernetes doesn't create before this pod has its volumes."""
         of, _, number = name.rpartition("-")
         pod, stateful_set = self._server.get_now("Pod", name), self._server.get_now("StatefulSet", of)
         if pod is None or stateful_set is None or _component(stateful_set) != "broker":
@@ -247,8 +248,9 @@ class Invariants:
         return {each for each in behind if self._server.get_now("Pod", each) is None}
 
     def _takes_broker(self, name: str, others: list[str], *, needed: bool) -> None:
-        """Checks the deletion of a broker's pod. `others` aren't back yet. With `needed`, missing pods can be created
-        only after the deletion."""
+        """Checks the deletion of a broker's pod. `others`: the pods that were deleted before and aren't back yet. With
+        `needed`, missing pods can be created only after this deletion.
+        """
         broker = _broker(name)
         report = self._reports.get(broker)
         if report is None:
@@ -276,7 +278,7 @@ class Invariants:
         return max(said, default=1)
 
     def _wanted(self) -> set[str]:
-        """The pods that have to come back: all but those of brokers that are drained to be removed."""
+        """The pods that have to come back after a deletion: all but those of brokers that are drained to be removed."""
         leaving = self._leaving()
         return {
             f"{item['metadata']['name']}-{number}"

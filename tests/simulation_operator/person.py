@@ -265,7 +265,9 @@ class Person:
         return True
 
     def ask_for_restart(self, pod: str, text: str = "today") -> None:
-        """Asks for a restart by an annotation of the pod. The text of the pods' template has no effect."""
+        """Asks for a restart by an annotation of the pod. If the pods' template has the annotation with the same
+        `text`, the annotation has no effect.
+        """
         self._server.pods("broker")[pod]["metadata"].setdefault("annotations", {})[RESTART] = text
 
     def restart_in_template(self) -> bool:
@@ -356,7 +358,7 @@ class Person:
         return True
 
     def bring_back(self) -> bool:
-        """Asks again for removed brokers that have the only replicas of a partition."""
+        """Asks again for removed brokers that have the only replicas of some partition."""
         if self.cluster is None:
             return False
         spec = self.spec
@@ -455,7 +457,7 @@ class Person:
         return True
 
     def _whose(self) -> tuple[str, str]:
-        """The uids of the Cluster and of the definition of Topics."""
+        """The uids of the Cluster and of the CRD of Topics."""
         definition = self._server.objects["CustomResourceDefinition", "", DEFINITION]
         return self.uid, definition["metadata"]["uid"]
 

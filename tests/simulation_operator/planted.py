@@ -1,8 +1,8 @@
 """Bugs to plant into the operator: the swarm must catch each of them, or its invariants prove nothing.
 
-The first seven were in the operator once, and were seen on a real Kubernetes. The next one was found by this swarm, and
-those up to the restarts by reading the code. The others are mistakes that a developer could make. Each is the smallest
-possible patch, and is undone afterwards.
+The first seven bugs in this file were in the operator once, and were seen on a real Kubernetes. The eighth was found by
+this swarm, and the others before the heading "restarts" were found by reading the code. The bugs after that heading are
+mistakes that a developer could make. Each bug is the smallest possible patch, and is undone afterwards.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def planted(name: str) -> Iterator[None]:
 
 
 def bug(planting: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Registers the function that plants the bug of its name."""
+    """Decorator: registers a function that plants a bug; the function's name is the bug's name."""
     BUGS[planting.__name__.replace("_", " ")] = planting
     return planting
 

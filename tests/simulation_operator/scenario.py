@@ -85,7 +85,7 @@ class Process:
 
 
 class Run:
-    """One seed's world."""
+    """The world of one seed: the operator, Kubernetes, the brokers and the people."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -150,14 +150,16 @@ class Run:
             self.brokers.started(int(name.rpartition("-")[2]))
 
     def world_goes_on(self) -> None:
-        """A step of time, Kubernetes' controllers and the brokers."""
+        """One step of time: Kubernetes' controllers and the brokers each make a step."""
         self._moved += 1
         self.server.now += timedelta(seconds=self.random.choice((0, 0, 1, 5)))
         self.server.step(0.5)
         self.brokers.step()
 
     def play(self, acts: Coroutine[Any, Any, None]) -> None:
-        """Runs `acts` to their end on a loop of their own, with admin clients of the operator that reach this world."""
+        """Runs the coroutine `acts` to its end on an event loop of its own, in which the operator's admin clients reach
+        the brokers of this world.
+        """
 
         def admin(bootstrap: str) -> Admin:
             return Admin(self.process.connection, bootstrap)
@@ -172,7 +174,7 @@ class Run:
     # ---- the three acts
 
     async def everything(self) -> None:
-        """The whole run."""
+        """The whole run: the Cluster forms, works under faults, comes to rest, and gets one last change."""
         for _ in range(self.random.randint(0, 4)):
             self.person.add_topic()
         await self.settle("forming", ROUNDS_MAX)
@@ -269,7 +271,8 @@ class Run:
         self.process = Process(self)
 
     def _watch(self, *, reliable: bool = False) -> None:
-        """Sends the events of Topics, perhaps late, twice, or, when a watch has ended, without the deletions.
+        """Sends the events of Topics, perhaps late, perhaps twice. After a watch has ended, the events of deletions are
+        missing.
 
         After a Cluster was recreated, events may be late for some rounds.
         """
@@ -339,7 +342,7 @@ class Run:
                 self.person.bring_back()
 
     async def _epilogue(self) -> None:
-        """One more change of a converged Cluster, with an outcome that is checked."""
+        """One more change of a converged Cluster, whose outcome is checked."""
         names = ["paused", "invalid", "refused", "rights", "scaled down and back"]
         if pair := self._pair_of_two_racks():
             names += ["restarted in two racks"] * 5
@@ -374,7 +377,7 @@ class Run:
             self.invariants.wrong.append("a Service that was deleted isn't made again while the spec is invalid")
 
     async def _refused(self) -> None:
-        """One object is always refused: everything else goes on."""
+        """The API server always refuses one object: the operator still does everything else."""
         request = self.random.choice(("apply Service k-bootstrap", "apply ConfigMap k-client"))
         self.server.refusals[request] = KubeError(403, request, "a webhook says no")
         self.brokers.blocking = {min(self.brokers.running())}
@@ -430,7 +433,9 @@ class Run:
         self.person.edit(brokers=brokers)
 
     def _pair_of_two_racks(self) -> tuple[int, ...]:
-        """If several brokers may be away at once: two brokers in different racks that could be, except for the rack."""
+        """Two brokers that could be away at the same time, if they weren't in different racks. Empty if there are none,
+        or if only one broker may be away.
+        """
         brokers, running = self.brokers, self.brokers.running()
         assert self.person.cluster is not None
         if self.person.spec.get("rolling", {}).get("maxUnavailable", 1) < 2:
@@ -444,7 +449,9 @@ class Run:
         return self.random.choice(pairs) if pairs else ()
 
     async def _restarted_in_two_racks(self, brokers: tuple[int, ...]) -> None:
-        """Asks for a restart of these two brokers' pods alone."""
+        """Asks for the restart of two brokers in different racks, and of no others. The brokers must restart one after
+        the other.
+        """
         pods = self.brokers.running()
         for broker in brokers:
             self.person.ask_for_restart(pods[broker])

@@ -1,8 +1,9 @@
 """Many seeds: `python -m tests.simulation_operator.swarm --seeds 0-9999`.
 
-One process, one seed after the other: runs share nothing but code. `--part 0/4` takes every fourth, for as many
-processes. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts), so a seed is one run. Who is
-interrupted ends the run that has begun, and says what was counted until then.
+One process runs one seed after the other; runs share nothing but code. To use four processes, start `--part 0/4` to
+`--part 3/4`: each takes every fourth seed. Strings hash the same everywhere (PYTHONHASHSEED is set before Python
+starts), so a seed always gives the same run. When the swarm is interrupted, the run that has begun comes to its end,
+and the swarm prints what it has counted until then.
 """
 
 from __future__ import annotations

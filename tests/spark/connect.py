@@ -21,7 +21,7 @@ TOLD_S = 60
 
 
 class Told(LagListener):
-    """Notes the sum of each lag, and whether the query's end was reported."""
+    """Notes the sum of each lag that is reported, and whether the end of the query was reported."""
 
     def __init__(self) -> None:
         super().__init__(lambda query, lag: self.seen.append(sum(lag.values())))

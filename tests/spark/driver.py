@@ -51,7 +51,9 @@ def into(found: DataFrame, bootstrap: str, target: str, checkpoint: str, hold: b
 
 
 def held_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows unchanged. After rows of partition 1 no end follows until the process is killed."""
+    """Passes the rows on unchanged. If rows of partition 1 were among them, the iterator doesn't end until the process
+    is killed.
+    """
     held = False
     for batch in batches:
         yield batch

@@ -40,7 +40,8 @@ def main() -> None:
 
 
 def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> tuple[int, int]:
-    """The number of distinct values that a read finds, and the number of executors that were killed during the read.
+    """Returns the number of distinct values that a read finds, and the number of executors that were killed during the
+    read.
 
     Tasks read some rows, and hold the rest back until the executor of one of them is killed.
     """
@@ -82,7 +83,7 @@ def executor_of(worker: int) -> psutil.Process | None:
 
 
 def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows unchanged; after them the first attempt of the first task fails."""
+    """Passes the rows on unchanged, and then fails in the first attempt of the first task."""
     yield from batches
     context = TaskContext.get()
     assert context is not None

@@ -1,4 +1,4 @@
-"""Settings of the JVMs of these tests, all on one machine: a driver, or a `local-cluster` with executors.
+"""Settings of the JVMs of the Spark tests, all on one machine: a driver, or a `local-cluster` with executors.
 
 The JVMs live too briefly for Java's second compiler to pay off: without it a session that runs three small queries
 takes 11 s of CPU instead of 22.

@@ -1,5 +1,6 @@
-"""Batch reads: the same options give the same rows as with Spark's own connector; and the behaviour that only ours
-has."""
+"""Batch reads: the same options give the same rows as with Spark's own connector. Other tests cover the behaviour that
+only Ottla's source has.
+"""
 
 from __future__ import annotations
 

@@ -70,8 +70,9 @@ def run(program: str, **environment: str) -> Worker:
 
 
 def test_the_first_batch_of_a_cold_worker_takes_little_more_than_spark_itself() -> None:
-    """A multiple of the time that Spark's daemon takes to load, because seconds differ between machines. The least of
-    five times is taken for both."""
+    """The limit is a multiple of the time that Spark's daemon takes to load, because seconds differ between machines.
+    For both times the least of five measurements counts.
+    """
     run(DECODE)
     workers = [run(DECODE) for _ in range(5)]
     assert [each.compiled for each in workers] == [0] * len(workers)

@@ -113,7 +113,7 @@ def values(topics: Topics, topic: str) -> Counter[bytes | None]:
 
 
 def run(command: Sequence[str | Path], folder: Path) -> str:
-    """Runs a program to its end; its output."""
+    """Runs a program to its end; returns its output."""
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False

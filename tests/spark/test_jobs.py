@@ -1,4 +1,4 @@
-"""The pipelines, one after another over the same small topic, and their failures."""
+"""The pipelines of `ottla.spark.jobs`, one after another over the same small topic, and their failures."""
 
 from __future__ import annotations
 

@@ -49,8 +49,9 @@ def test_tables_and_views(spark: SparkSession, bootstrap: str, topics: Topics) -
 
 
 def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
-    """A real Java confirms the unit tests' table of patterns, and refuses all patterns that ours refuses, except
-    KNOWN_TO_JAVA."""
+    """A real Java confirms the unit tests' table of patterns, and refuses all patterns that Ottla refuses, except
+    KNOWN_TO_JAVA.
+    """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     for pattern, matched in MATCHED:
@@ -62,7 +63,9 @@ def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
 
 
 def test_sparks_own_source_reads_our_offsets(spark: SparkSession) -> None:
-    """Spark's JsonUtils takes the entry with our topic ids for a topic without partitions."""
+    """Ottla's offsets have an entry with the topics' ids. Spark's JsonUtils takes this entry for a topic without
+    partitions.
+    """
     offsets = {TopicPartition("a", 0): 5, TopicPartition("a", 1): 7, TopicPartition("b", 0): 0}
     text = json.dumps(Position(offsets, {"a": UUID(int=1), "b": UUID(int=2)}).json())
     jvm = spark.sparkContext._jvm

@@ -1,4 +1,4 @@
-"""read_committed on Apache Kafka, which has transactions: our format and Spark's own leave out the same records."""
+"""read_committed on Apache Kafka, which has transactions: Ottla's source and Spark's own leave out the same records."""
 
 from __future__ import annotations
 

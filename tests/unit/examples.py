@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def examples(full: int) -> int:
-    """`full`, scaled by the share of 100, Hypothesis' default, that the profile asks for."""
+    """Scales `full` to the profile: with 100 examples, Hypothesis' default, the result is `full`."""
     return full * settings.default.max_examples // 100

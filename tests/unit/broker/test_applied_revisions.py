@@ -21,7 +21,9 @@ PROMPT_S = WAIT_S / 2  # less than any wait for a broker
 
 
 class OtherBroker:
-    """Broker `id`: it answers at once if it has applied the revision, and otherwise when it does."""
+    """Broker `id`. It answers a question immediately if it has applied the revision, and otherwise as soon as it has
+    applied it.
+    """
 
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
@@ -121,7 +123,9 @@ class World:
         self.revisions.changed(self.image, Changed())
 
     async def everywhere(self) -> tuple[frozenset[int], float]:
-        """The brokers that may not have applied the image's revision, and the seconds until they were known."""
+        """Returns the brokers that may not have applied the image's revision, and the time in seconds until
+        `everywhere` returned.
+        """
         loop = asyncio.get_running_loop()
         began = loop.time()
         behind = await self.revisions.everywhere()
@@ -249,7 +253,9 @@ def test_a_broker_that_was_late_once_is_waited_for_on_trust_but_not_as_long() ->
 
 
 def test_whoever_waits_when_a_broker_is_found_to_straggle_goes_on() -> None:
-    """The bound is the broker's, and not each answer's, so the second answer waits no longer than the first."""
+    """The time-out is counted for the broker, and not for each answer that waits for it, so the second answer waits no
+    longer than the first.
+    """
 
     async def scene(world: World) -> None:
         world.moves_to(10)

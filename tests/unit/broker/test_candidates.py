@@ -78,7 +78,9 @@ class Leader:
             self.changes.outsider_fetched(self.partition, replica)
 
     def catches_up(self, replica: int, behind: int = 1) -> None:
-        """The follower fetches at the leader's end of its previous fetch, and so is behind all the same."""
+        """The follower fetches from the offset at which the leader's log ended at its previous fetch, so it counts as
+        caught up. The leader has appended `behind` records in between.
+        """
         asked = self.end
         self.fetched(replica, asked)
         self.append(behind)
@@ -215,7 +217,9 @@ def test_who_may_not_join_is_never_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_process_that_starts_anew_isnt_caught_up_because_its_predecessor_was(tmp_path: Path) -> None:
-    """The new process's disk may be empty. The high watermark would wait for it as long as the allowed lag."""
+    """The new process's disk may be empty. If it counted as caught up, the high watermark would wait for it for the
+    whole time that a follower may lag.
+    """
 
     async def main() -> None:
         leader = Leader(tmp_path)

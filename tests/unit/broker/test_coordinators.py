@@ -1,4 +1,4 @@
-"""Which coordinator hears of a partition, and of a deleted topic."""
+"""Which coordinator is told that the broker leads a partition or no longer does, and that a topic was deleted."""
 
 from __future__ import annotations
 

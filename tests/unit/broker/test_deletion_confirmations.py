@@ -11,7 +11,9 @@ from ottla.broker.tasks import Tasks
 
 
 def test_a_deletion_is_confirmed_only_by_who_has_the_node_id() -> None:
-    """A second process of a node id confirmed deletions for the first one before it was refused."""
+    """Before the fix, a second process with the same node id confirmed deletions in the first one's place before it was
+    refused.
+    """
 
     async def scene() -> None:
         tasks = Tasks(Mock())

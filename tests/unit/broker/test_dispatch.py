@@ -1,4 +1,4 @@
-"""Frames that end too early, requests without the rights, and handlers that answer at once, later or never."""
+"""Frames that end too early, requests without the rights, and handlers that answer immediately, later or never."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Client:
         self.closed: list[str] = []
 
     def answered(self) -> None:
-        """The request's `parts` exist: does nothing."""
+        """Does nothing when the `parts` of a request's answer are ready."""
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)
 
 
 def _heartbeat(route: Route) -> tuple[Sequence[Part] | None, list[str]]:
-    """What comes back, or why the client is cut off, when Heartbeat is served by `route`."""
+    """The answer to a Heartbeat that is served by `route`, and the reasons why the connection is closed."""
     member = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
     body = write_request(HEARTBEAT.key, 4, member)
     frame = bytearray(struct.pack(">hhih", HEARTBEAT.key, 4, 7, 2) + b"me" + b"\0" + body)
@@ -139,7 +139,7 @@ def test_a_client_whose_request_fails_at_once_is_cut_off() -> None:
 
 
 def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
-    """The answer waits for that although the handler has ended."""
+    """The answer is sent only then, although the handler has returned it before."""
     topics = {"topic_names": ["t"], "timeout": 1000}
     frame = bytearray(struct.pack(">hhih", DELETE_TOPICS.key, 3, 7, 2) + b"me" + write_request(20, 3, topics))
     client: Any = Client()

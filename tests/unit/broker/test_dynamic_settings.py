@@ -18,7 +18,7 @@ CONNECTIONS = "max.connections"
 
 
 class Stage:
-    """The settings of broker 1, and what was told of them."""
+    """The dynamic settings of broker 1, and the changes of its configuration that they reported."""
 
     def __init__(self) -> None:
         self.told: list[tuple[BrokerConfig, Set[str]]] = []
@@ -30,7 +30,9 @@ class Stage:
         )
 
     def change(self, resource: ConfigResource, **layers: dict[str, str]) -> None:
-        """`mine` and `everybodys` are what the image has by now."""
+        """A resource has changed in the image: now `mine` are the settings of broker 1, and `everybodys` those of all
+        brokers.
+        """
         found = {("broker", "1"): layers.get("mine", {}), ("broker", ""): layers.get("everybodys", {})}
         image: Any = SimpleNamespace(config=lambda kind, name: found[kind, name])
         self.settings.changed(image, Changed(configs=frozenset({resource})))

@@ -1,4 +1,4 @@
-"""What refused batches and partitions are counted in."""
+"""The counters that a refused batch or partition increases."""
 
 from __future__ import annotations
 

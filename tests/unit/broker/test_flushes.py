@@ -1,4 +1,4 @@
-"""Requests that want the log on the disk share flushes."""
+"""Requests that wait until the log is on the disk share flushes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A stop waits until other brokers have taken over, as far as they can, and for no longer than it says."""
+"""A stopping broker waits until other brokers lead its partitions, as far as they can, and for no longer than its
+time-out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from ottla.metadata.image import Image
 
 
 def image_of(*partitions: tuple[int, tuple[int, ...]], restored: bool = False) -> Any:
-    """Partitions as (leader, ISR); brokers 0 and 1 run."""
+    """An image with these partitions, each given as (leader, ISR). Brokers 0 and 1 may become leaders, broker 2 may
+    not.
+    """
     states = {
         index: SimpleNamespace(leader=leader, isr=isr, restored=restored)
         for index, (leader, isr) in enumerate(partitions)
@@ -27,7 +31,8 @@ def image_of(*partitions: tuple[int, tuple[int, ...]], restored: bool = False) -
 
 
 def handed_over(image: Any, announce: Any = None) -> Any:
-    """The follower, after broker 0 has handed over what it leads in the image."""
+    """Lets broker 0 hand over the partitions that it leads in the image. Returns the mock of the metadata's follower.
+    """
     follower = Mock(image=image, wait=AsyncMock())
 
     async def run() -> None:
@@ -40,7 +45,9 @@ def handed_over(image: Any, announce: Any = None) -> Any:
 def test_a_store_that_takes_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk under the metadata file: each try has an unknown outcome, and there is always another try."""
+    """As with a full disk under the metadata file: each try to announce the draining has an unknown outcome, so the
+    tries would never end.
+    """
 
     async def tries_for_ever() -> None:
         await asyncio.Event().wait()

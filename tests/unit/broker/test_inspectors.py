@@ -183,7 +183,7 @@ def test_a_valid_batch_that_unpacks_large_is_accepted_turn_by_turn(codec: Codec)
 
 @pytest.mark.parametrize("wanted", [None, *(codec for codec in Codec if codec)])
 def test_a_turn_ends_among_empty_blocks(wanted: Codec | None) -> None:
-    """A Snappy block without data takes as long as a block of some KiB."""
+    """A Snappy block without data takes as long as a block of some KiB, and counts as one."""
     payload = XERIAL_MAGIC + struct.pack(">ii", 1, 1) + struct.pack(">ib", 1, 0) * 50_000
     batch = bytearray(seal(payload, 1, 1_000_000, codec=Codec.snappy))
     inspection = Inspection(*admit(batch, 0, len(batch), RULES, 9, 1_000_000), RULES, 1_000_000, wanted)
@@ -235,7 +235,9 @@ def test_the_loops_quota_is_renewed_once_a_turn() -> None:
 
 
 def test_what_has_no_codec_takes_nothing_from_what_is_unpacked() -> None:
-    """Otherwise hundreds of connections with a small plain batch each would send every compressed batch to a thread."""
+    """Otherwise, while hundreds of connections sent a small batch without a codec each, every compressed batch would go
+    to a thread.
+    """
     quota = LoopQuota(lambda renew: None)
     whole = quota.bytes_left(Codec.lz4)
     quota.spend_plain(int(quota.plain_left))
@@ -245,7 +247,9 @@ def test_what_has_no_codec_takes_nothing_from_what_is_unpacked() -> None:
 
 
 def test_the_loops_next_turn_is_not_asked_for_before_an_eighth_of_this_one_is_spent() -> None:
-    """A callback on the loop for each small batch would cost more than the batch itself."""
+    """The quota is renewed by a callback on the event loop. One for each small batch would cost more than the batch
+    itself.
+    """
     renewals: list[Callable[[], None]] = []
     quota = LoopQuota(renewals.append)
     whole = quota.plain_left

@@ -1,4 +1,4 @@
-"""The offsets topic is requested once at a time, with the settings; its absence is logged rarely."""
+"""The offsets topic is created by one request at a time, with the configured settings; its absence is logged rarely."""
 
 from __future__ import annotations
 

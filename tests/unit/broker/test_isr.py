@@ -111,7 +111,9 @@ def test_who_joins_is_compared_as_it_was_read() -> None:
 
 
 def test_any_number_of_brokers_may_join_at_once() -> None:
-    """Each joining broker needs a guard, and a transaction has room for 120."""
+    """Each joining broker needs a guard, and a transaction has room for 120, so the joins are written by several
+    transactions.
+    """
 
     sizes: list[int] = []
 

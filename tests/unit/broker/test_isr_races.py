@@ -36,14 +36,14 @@ def led(index: int) -> Any:
 
 
 def changing(partitions: list[Any], store: Any) -> IsrChanges:
-    """Broker 0's ISR changes of these partitions."""
+    """The ISR changes of broker 0, for these partitions."""
     brokers = {id: Broker(id, 10 + id, {}, state=BrokerState.RUNNING) for id in (0, 1)}
     image: Any = SimpleNamespace(brokers=brokers, features={}, partition=lambda topic, index: partitions[index].state)
     return IsrChanges(0, store, lambda: image, lambda: 10, lambda: 30.0, lambda: partitions, lambda _: True)
 
 
 def run(partitions: list[Any], store: Any, until: Callable[[], bool] | None = None) -> None:
-    """Asks for a change of each partition, and runs the changes."""
+    """Asks for an ISR change of each partition, and carries the changes out."""
     changes = changing(partitions, store)
     for partition in partitions:
         changes.wants(partition)
@@ -108,8 +108,9 @@ def test_a_try_of_unknown_outcome_counts_until_the_metadata_has_shown_it() -> No
 
 @pytest.mark.parametrize("lost", [0, 3])
 def test_thousands_join_in_few_transactions_that_share_the_way_to_the_store(lost: int) -> None:
-    """The 3,334 partitions of one of three brokers, when another broker is back. Some were changed by another
-    writer."""
+    """One of three brokers leads 3,334 partitions, and another broker is back. Some partitions were changed by another
+    writer.
+    """
     partitions = [led(index) for index in range(3334)]
     moved = {keys.partition(TOPIC, index) for index in range(lost)}
     sizes: list[int] = []

@@ -23,7 +23,7 @@ def directories(folder: Path, disk: RealDisk | None = None) -> LogDirectories:
 
 
 def read(folder: Path) -> Known | None:
-    """The words that a starting broker reads."""
+    """The lineage word that a starting broker reads from its log directories."""
     logs = directories(folder)
     try:
         return read_known(logs)
@@ -32,7 +32,7 @@ def read(folder: Path) -> Known | None:
 
 
 def write(folder: Path, *learned: Known) -> None:
-    """Writes as a broker that learns these words one after the other."""
+    """Writes to the log directories as a broker that learns these lineage words one after the other."""
 
     async def keep() -> None:
         store = OwnStore(FaultyStore(None), None)  # type: ignore[arg-type]

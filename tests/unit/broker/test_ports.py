@@ -1,6 +1,7 @@
-"""A broker has all that the ports of its handlers and pages ask for, and no handler has a port that it doesn't use.
+"""A port is a typing.Protocol of `ottla.broker.ports`: the part of a broker that handlers or pages use. A broker has
+every member of each port, and no handler asks for a port that it doesn't use.
 
-mypy says the first, too; here a real broker is looked at.
+mypy checks the first rule, too; the test here looks at a real broker.
 """
 
 from __future__ import annotations
@@ -90,13 +91,15 @@ def test_what_a_broker_lacks_is_seen(broker: Broker) -> None:
 
 
 def names_used(module: ModuleType) -> set[str]:
-    """The attributes of anything that a module reads or writes."""
+    """The names of all attributes in a module's code, whatever the objects are."""
     return {node.attr for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Attribute)}
 
 
 @APIS
 def test_a_handler_has_no_port_that_it_does_not_use(route: Route) -> None:
-    """Its own module uses the port, or a module of whose functions the handler's module calls one with the broker."""
+    """A port counts as used if one of its members is used in the handler's own module, or in a module from which the
+    handler's module has a function that takes the broker.
+    """
     home = sys.modules[handler_of(route).__module__]
     called = (value for value in vars(home).values() if "broker" in getattr(value, "__annotations__", {}))
     used = {name for module in {home, *map(inspect.getmodule, called)} if module for name in names_used(module)}

@@ -1,4 +1,4 @@
-"""What a fetch may read of a replica, and what it meets."""
+"""The records of a replica that a fetch may read, and the errors that it meets."""
 
 from __future__ import annotations
 

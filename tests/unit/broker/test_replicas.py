@@ -285,7 +285,8 @@ def test_a_restored_partitions_log_is_opened_when_there_is_room_also_where_other
 
 
 def test_what_took_the_directory_of_a_log_without_room_is_left_alone_when_there_is_room(tmp_path: Path) -> None:
-    """Otherwise the thread would recover the new log while it is served."""
+    """Another log may have got the directory since. Otherwise the thread would recover this new log while it is served.
+    """
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
@@ -443,7 +444,9 @@ def test_a_deleted_topics_replica_goes_also_where_nobody_expected_one(tmp_path: 
 
 
 def test_a_deletion_is_not_confirmed_while_a_log_directory_has_failed(tmp_path: Path) -> None:
-    """The topic's files may be in that directory, and be back with it. The next start deletes them by the tombstone."""
+    """The topic's files may be in that directory, and come back with it. The next start then deletes them by the
+    tombstone.
+    """
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     world.logs.directory_failed(str(tmp_path), OSError(errno.EIO, "broken"))

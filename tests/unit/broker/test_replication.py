@@ -269,8 +269,9 @@ def test_who_is_out_of_range_asks_for_the_range(tmp_path: Path) -> None:
 
 
 def test_who_is_out_of_range_of_many_asks_for_all_at_once(tmp_path: Path) -> None:
-    """The follower fetches nothing from the leader meanwhile. Two requests for each of thousands of partitions took
-    long."""
+    """Two requests ask the leader for the offsets of all these partitions. With two requests for each of thousands of
+    partitions, the follower would fetch nothing from this leader for long.
+    """
 
     async def scene(world: World) -> None:
         for index in range(5):
@@ -342,7 +343,9 @@ def test_what_is_newly_followed_doesnt_wait_for_the_end_of_a_fetch(tmp_path: Pat
 
 
 def test_what_is_newly_followed_again_and_again_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
-    """The fetches aren't all cut short: a slow leader gets to answer. It would answer each ended fetch in vain."""
+    """A newly followed partition may cut a waiting fetch short, but doesn't cut every fetch short. Otherwise a slow
+    leader would answer each of them in vain.
+    """
 
     async def scene(world: World) -> None:
         world.follow(0)
@@ -367,8 +370,9 @@ def test_what_is_newly_followed_again_and_again_does_not_keep_the_others_waiting
 def test_who_follows_thousands_does_not_name_them_all_for_one_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """During an election of thousands of partitions, some are new all the time. Instead of new requests, fetches wait
-    less for a while."""
+    """During an election of thousands of partitions, some are newly followed all the time. The follower doesn't send a
+    new request for each: its fetches wait at the leader for a shorter time for a while.
+    """
     monkeypatch.setattr(replica_fetcher, "_NAMED_AT_ONCE_MAX", 1)
     monkeypatch.setattr(replica_fetcher, "_ELECTIONS_SECONDS", 0.2)
 

@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 class WithoutLeader(EmbeddedStore):
-    """From the question `lost_at` on, two questions fail, and then none."""
+    """From the request `lost_at` on, two requests to the store fail, and all later ones succeed."""
 
     lost_at = ""
     unanswered = 0

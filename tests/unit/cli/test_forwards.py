@@ -1,4 +1,4 @@
-"""The targets that names of Kubernetes' DNS stand for, and kubectl's complaints as sentences."""
+"""Port forwards: the pod or Service that a DNS name of Kubernetes stands for, and kubectl's errors as sentences."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def test_complaints_are_sentences(said: str, sentence: str) -> None:
 
 
 def test_only_a_listener_inside_kubernetes_is_forwarded_to() -> None:
-    """To clients of an outside listener brokers advertise addresses that may be unreachable from here."""
+    """To clients of an outside listener brokers advertise addresses that the command's machine may be unable to reach.
+    """
     assert bootstrap_inside(cluster("flights", "flights-bootstrap.demo.svc:9092")) == "flights-bootstrap.demo.svc:9092"
     with pytest.raises(CommandError, match="no address for clients yet: waiting for etcd"):
         bootstrap_inside(cluster("flights", None, "waiting for etcd"))

@@ -77,7 +77,9 @@ def cases_of_now() -> list[Case]:
 
 
 def wrong_inside(case: Case) -> bool:
-    """Whether the records are wrong. Of the header, brokers have always checked the fields that move offsets."""
+    """Whether the batch is wrong inside, though the header's fields that move offsets are right: brokers have always
+    checked these fields, so only such a batch can be in a log.
+    """
     if len(case.batch) < HEADER_SIZE:
         return False
     header = read_header(case.batch)

@@ -273,7 +273,7 @@ class Replicated:
 
     @property
     def leader(self) -> int | None:
-        """The leader, if its registration is the one that the state names."""
+        """The leader, if its present registration is the one that the partition's state names; None otherwise."""
         broker = self.world.image.brokers.get(self.state.leader)
         return broker.id if broker is not None and self.state.leads(broker.id, broker.epoch) else None
 

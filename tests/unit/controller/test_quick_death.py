@@ -1,4 +1,6 @@
-"""Deaths found by sockets: the connector is a table of the result of each attempt, and the store is a real one."""
+"""Dead brokers are found by their closed sockets: the connector is a table of the result of each attempt, and the store
+is a real one.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ Body = Callable[[Cluster], Coroutine[Any, Any, None]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Body, int], None]:
-    """Runs a test beside the watch, with broker `controller` as the controller, when all connections stand."""
+    """Runs a test beside the watch of the brokers' sockets, as soon as all connections stand. Broker `controller` is
+    the controller.
+    """
     monkeypatch.setattr(quick_death, "_REFUSED_S", 0.01)
     monkeypatch.setattr(quick_death, "_UNREACHABLE_S", 0.02)
 

@@ -89,7 +89,7 @@ def run(tmp_path: Path) -> Callable[[Body], None]:
 
 
 async def another_term(follower: Follower, than: int, within_s: float) -> ControllerHolder:
-    """Waits until the controller's key is newer than this revision; the key's value."""
+    """Waits until the controller's key is newer than this revision; returns the key's value."""
     found: ControllerHolder = await follower.wait(
         lambda image: image.controller if image.controller and image.controller.revision > than else None, within_s
     )
@@ -336,8 +336,9 @@ class Counting(FaultyStore):
 
 @asynccontextmanager
 async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follower, Intents, Controller]]:
-    """A controller whose store checks that it is its own cluster's, as a broker's does. The administrator's store is
-    another connection."""
+    """A controller whose store checks that it is the controller's own cluster's, as a broker's store does. The
+    administrator has another connection to the same store.
+    """
     stores = [await EmbeddedStore.open(path / "metadata.db") for _ in range(2)]
     counting = Counting(stores[0])
     own = OwnStore(counting, None)
@@ -367,8 +368,9 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the fix, the word was written beside the round. The round's guard then failed, and four more calls found
-    out whether the store is the right one."""
+    """Before the fix, the lineage word was written beside the transactions of the controller's decisions. A guard of
+    these then failed, and four more calls found out whether the store is the right one.
+    """
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
     async def main() -> None:
@@ -440,8 +442,9 @@ def test_lineage_words_come_although_there_is_always_something_to_decide(
 
 
 def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for any other write, too. Before the fix, it was logged as a word that comes later, and the controller
-    went on deciding."""
+    """This holds for any other write, too. Before the fix, the refused word was logged as one that would be written
+    later, and the controller went on deciding.
+    """
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:

@@ -86,7 +86,7 @@ class World:
         self.put(keys.reassignment(T, index), Reassignment(None if target is None else tuple(target)))
 
     def drain(self, *broker_ids: int) -> None:
-        """Wishes that exactly these brokers don't lead."""
+        """Drains exactly these brokers: they are not to lead partitions."""
         self.put(keys.config(ConfigResource("broker", "")), Config({DRAINED: ",".join(map(str, broker_ids))}))
 
     def state(self, index: int = 0, **fields: Any) -> None:
@@ -97,7 +97,7 @@ class World:
         return list(decide(self.image, whole_scope(self.image), defaults))
 
     def settle(self, defaults: Mapping[str, str] = NO_DEFAULTS) -> int:
-        """Decides and applies until nothing is left to do; the number of rounds."""
+        """Decides and applies the decisions until nothing is left to do; returns the number of rounds."""
         for rounds in range(20):
             proposals = self.proposals(defaults)
             if not proposals:

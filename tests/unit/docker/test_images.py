@@ -25,7 +25,7 @@ def built(*variables: str) -> list[list[str]]:
 
 
 def after(option: str, words: list[str]) -> str:
-    """The word after an option."""
+    """The word after an option in a command's words."""
     return words[words.index(option) + 1]
 
 

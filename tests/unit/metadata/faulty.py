@@ -26,8 +26,9 @@ OK, REFUSED, LOST, DONE_BUT_UNKNOWN = "ok", "refused", "lost", "done but unknown
 
 
 class FaultyStore:
-    """Forwards calls to a store. `plan` has the fates of the next transactions; each error in `breaks` ends one
-    watch."""
+    """Forwards calls to a store. `plan` has the outcomes of the next transactions; each error in `breaks` ends one
+    watch.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store

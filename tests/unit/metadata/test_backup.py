@@ -236,8 +236,9 @@ def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Path) -> None:
-    """Such a restore keeps the id of the restore before. Brokers must not take its store for that restore's, with its
-    words lost."""
+    """Such a restore keeps the restore id in the backup, which is the id of the restore before. Brokers must not take
+    the new store for the store of that restore whose lineage words were lost.
+    """
 
     async def test() -> None:
         before = await EmbeddedStore.open(tmp_path / "before")
@@ -265,8 +266,9 @@ def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Pa
 def test_a_restore_with_the_right_clock_after_one_whose_clock_was_ahead_is_none_of_the_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second restore is of the same backup to another store, the third is of a later backup. Before the fix, the
-    clock alone had both of them refused, or their ids."""
+    """The second restore is of the same backup to another store, the third is of a later backup. Before the fix, only
+    the clock counted, so both of these restores or their producer ids were refused.
+    """
 
     async def test() -> None:
         backup = await backed_up(tmp_path / "source")

@@ -119,8 +119,9 @@ def test_applying_revisions_equals_reading_a_snapshot_and_names_what_changed(his
 
 
 def assert_visible(image: Image) -> None:
-    """The visible topics are exactly those with an intent, a mark, and a state for each partition that the mark
-    counts."""
+    """The visible topics are exactly those with an intent, a ready mark, and a state for each partition that the mark
+    counts.
+    """
     expected = {}
     for intent in image.intents_by_id.values():
         mark = image.ready.get(intent.id)

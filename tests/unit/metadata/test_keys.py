@@ -1,4 +1,6 @@
-"""The table of kinds: every kind has all that it needs elsewhere, and keys can be read back."""
+"""The table of the kinds of metadata: every kind has a field in the image and among its changes, and keys can be read
+back.
+"""
 
 from __future__ import annotations
 

@@ -136,7 +136,9 @@ def test_another_word_of_the_same_store_fails_no_transaction(tmp_path: Path) -> 
 
 
 def test_a_word_that_comes_between_costs_a_transaction_one_more_and_no_read(tmp_path: Path) -> None:
-    """All brokers write after a change of the metadata, which is also when the controller adds a word."""
+    """The controller's word in between rejects the transaction, which is then repeated without a read. All brokers
+    write after a change of the metadata, and just then the controller adds a lineage word.
+    """
 
     async def body() -> None:
         async with own_store(tmp_path) as (inner, own):

@@ -20,7 +20,7 @@ class Away:
         self.reason = reason or StoreUnavailable("etcdserver: no leader")
 
     async def read(self, prefix: str = "") -> str:
-        """Reads, or raises the reason while reads are left to fail."""
+        """The first `times` reads raise the reason; later ones return a text."""
         if self.left:
             self.left -= 1
             raise self.reason

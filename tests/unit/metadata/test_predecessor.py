@@ -23,8 +23,9 @@ SESSION_S = 9.0
 
 
 class EtcdLease:
-    """A lease as etcd counts it: in whole seconds, from the beginning with each leader, by a clock that may be a little
-    fast or slow."""
+    """A lease as etcd counts it: in whole seconds, with the whole time again under each new leader, by a clock that may
+    be a little fast or slow.
+    """
 
     def __init__(self, ttl_s: float, pace: float) -> None:
         self.ttl_s = ttl_s
@@ -79,7 +80,9 @@ def test_a_lease_that_is_kept_alive_is_a_sign_of_life_soon(
 
 
 def test_an_answer_that_names_the_term_before_its_own_proves_nothing() -> None:
-    """A member passes on the new leader's answer, but doesn't know of the election yet."""
+    """A member of etcd may pass on the new leader's answer before it knows of the election itself, so the answer has
+    the old term.
+    """
     sign = SignOfLife()
     assert not sign.seen(0.0, 0.0, LeaseLeft(1, 2, term=4))
     assert not sign.seen(0.5, 0.5, LeaseLeft(9, 10, term=4))

@@ -1,4 +1,6 @@
-"""The parts of each process with a store that misbehaves: follower, registration, producer ids, intents."""
+"""The parts of each process that use the metadata store (follower, registration, producer ids, intents), with a store
+that misbehaves.
+"""
 
 from __future__ import annotations
 
@@ -216,8 +218,9 @@ def test_a_process_that_was_held_while_it_registered_does_so_once_more(run: Call
 
 
 def test_a_registration_that_was_made_under_a_lease_given_up_is_no_predecessor(run: Callable[[Body], None]) -> None:
-    """When the broker registered anew, the write's outcome was unknown, and then the store was away. If the
-    registration is there, it is the broker's own."""
+    """The broker registers anew, the outcome of this write is unknown, and then the store is away. If the registration
+    is there afterwards, it is the broker's own.
+    """
 
     async def body(store: FaultyStore) -> None:
         again = asyncio.Event()

@@ -182,7 +182,7 @@ def test_an_ordinary_request_waits_for_an_ordinary_one():
 
 
 def test_pipelined_requests_pass_one_that_lets_them():
-    """The requests are served while it waits, but their answers follow its own."""
+    """The later requests are served while the first one waits, but their answers follow its answer."""
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
@@ -243,7 +243,7 @@ def test_a_file_range_is_sent_whole_to_a_slow_reader():
 
 
 def test_a_socket_without_any_room_loses_nothing():
-    """As after a file range that has filled the socket's buffer."""
+    """The socket takes no bytes at first, as after a file range that has filled its buffer."""
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
@@ -546,7 +546,9 @@ async def full_both_ways(server: Server, port: int, echo: Echo, size: int, count
 
 
 def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound(monkeypatch):
-    """A full receive queue keeps out the acknowledgements that the answers need to leave."""
+    """A full receive queue keeps out the acknowledgements that the answers need to leave. So the connection takes bytes
+    from the queue, although it can serve no more requests.
+    """
     count = 40_000  # 40 MB of requests, and as many bytes of answers
     copied: list[int] = []
     keep = Connection._keep
@@ -617,7 +619,7 @@ def test_receive_buffers_are_the_systems_to_size_unless_a_size_is_set(setting, f
 
 
 def test_a_request_without_memory_for_its_work_waits_and_so_does_what_follows_it():
-    """Meanwhile no more bytes are read, and the answers keep their order."""
+    """While the request waits, no more bytes are read from its connection, and the answers keep their order."""
 
     class Working(Echo):
         """Requests that begin with `work` need as many bytes as they say."""

@@ -18,7 +18,9 @@ def test_every_error_code_is_sorted_once() -> None:
 
 
 def test_what_java_retries_passes_or_is_looked_into() -> None:
-    """Exceptions are damaged data in the log, which doesn't pass, and an election that wasn't needed."""
+    """Two codes that Java's clients retry neither pass nor are looked into: damaged data in the log, and an election
+    that wasn't needed.
+    """
     retried = {code for code in ErrorCode if code.retriable}
     assert retried - PASSING - ABSENT == {ErrorCode.corrupt_message, ErrorCode.election_not_needed}
 

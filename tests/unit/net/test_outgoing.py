@@ -169,7 +169,7 @@ def test_a_peer_that_takes_an_answer_bit_by_bit_costs_one_question_a_piece(monke
 
 
 async def connections(server: Server) -> list[Connection]:
-    """The open connections, when there is at least one."""
+    """Waits until there is an open connection; returns all open ones."""
     open_ones = server.listeners["PLAINTEXT"].connections
     await until(lambda: bool(open_ones))
     return list(open_ones)

@@ -1,4 +1,6 @@
-"""A broker tells other brokers the revision that it has applied; and the answers that wait for it."""
+"""A broker tells other brokers which revision it has applied. The answer to a request that changes the metadata waits
+until every broker has applied the change.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ CLIENTS, BROKERS = "CLIENTS", "BROKERS"
 
 
 class Stage:
-    """A broker at revision 10, whose follower the test moves, and a connection of another broker."""
+    """A broker that has applied revision 10 of the metadata, and a connection of another broker. The test moves the
+    broker to later revisions.
+    """
 
     def __init__(self, listener: str = BROKERS) -> None:
         self.follower = Follower(None)  # type: ignore[arg-type]  # it is never started
@@ -94,12 +98,14 @@ def test_a_client_gets_no_answer() -> None:
 
 
 def test_no_client_is_told_of_it() -> None:
-    """ApiVersions and the page about compatibility leave out what has a name of its own."""
+    """An API with an `own_name` is left out of ApiVersions and of the page about compatibility."""
     assert ROUTES[AWAIT_REVISION].api.own_name == ROUTES[AWAIT_REVISION].api.name == "await_revision"
 
 
 def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it() -> None:
-    """Metadata creates topics and waits by its own code, because it mustn't wait if it has created none."""
+    """The handler of each API that `changes_metadata` needn't wait itself. Metadata isn't among these APIs: its handler
+    waits by its own code, and only if it has created a topic.
+    """
     writes = ("intents.", "config_resources")
     imported = {name: module for name, module in vars(registry).items() if inspect.ismodule(module)}
     modules = {name: module for name, module in imported.items() if module.__package__ == registry.__package__}

@@ -166,7 +166,9 @@ def test_a_body_on_a_stuck_disk_behind_a_warm_header_holds_no_other_partition_of
 
 
 def test_an_answer_ends_where_memory_does(play: Any) -> None:
-    """The next answer has the records behind it."""
+    """The answer has only the records up to the first page that isn't in memory; the next answer has the records behind
+    it.
+    """
 
     async def body(stage: ColdStage) -> None:
         log = stage.cold_log = stage.partition.log = Workbench(
@@ -235,7 +237,7 @@ def test_a_whole_cold_log_arrives_as_it_was_written(play: Any) -> None:
 
 
 def test_a_fetch_that_waits_for_nothing_waits_for_the_disk_a_little(play: Any) -> None:
-    """Otherwise the client would ask again at once, without end."""
+    """Without this wait the answer would be empty, and the client would ask again immediately, without end."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -266,7 +268,9 @@ def test_many_fetches_of_a_stuck_disk_take_few_threads_and_one_for_each_offset(p
 
 
 def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the fix, a client that asked for another offset each time, and hung up, left a lookup each time."""
+    """Before the fix, a client that asked for another offset each time, and hung up, left one more lookup under way
+    each time.
+    """
 
     async def body(stage: ColdStage) -> None:
         monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 10, raising=False)
@@ -287,8 +291,9 @@ def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.Monk
 
 
 def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the fix, each lookup that ended woke all waiting requests. They were answered with nothing, and asked
-    again at once."""
+    """Before the fix, each lookup that ended woke all waiting requests. They were answered without records, and their
+    clients asked again immediately.
+    """
     monkeypatch.setattr("ottla.broker.cold_reads.UNDER_WAY_MAX", 1)
 
     async def body() -> None:
@@ -319,8 +324,10 @@ def test_who_is_beyond_the_bound_has_a_turn_one_after_the_other(monkeypatch: pyt
 
 
 def test_a_lookup_of_little_prepares_no_read_of_much(play: Any) -> None:
-    """Before the fix, records beyond the lookup's size were sent unchecked, and stopped an answer in its middle if the
-    disk was stuck."""
+    """A lookup may be for fewer bytes than a later fetch asks for. Before the fix, this fetch's records beyond the
+    lookup's size were sent without a check that they are in memory, and the answer stopped in its middle if the disk
+    was stuck.
+    """
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -422,8 +429,9 @@ def test_a_disk_that_fails_during_the_lookup_is_told(play: Any) -> None:
 
 
 def test_a_disk_that_failed_long_ago_is_asked_again(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client that had asked then was gone. Before the fix, the next client that asked for the same offset got the
-    old error, which took the log directory offline."""
+    """The disk fails when nobody waits for the lookup any more, because the client has gone. Before the fix, the next
+    client that asked for the same offset got the old error, which took the log directory offline.
+    """
 
     async def body(stage: ColdStage) -> None:
         monkeypatch.setattr("ottla.broker.cold_reads.REMEMBERED_SECONDS", 0.0)
@@ -503,8 +511,9 @@ def test_a_thread_that_opens_a_file_while_it_is_moved_doesnt_bring_back_the_old_
 
 
 def test_entries_that_a_thread_looked_at_before_an_append_dont_mislead(play: Any) -> None:
-    """A thread reads an index's first and last entry while the event loop appends. The thread sees the entries from
-    before."""
+    """A thread reads an index's first and last entry while the event loop appends. The thread then works with the
+    entries from before the append.
+    """
 
     async def body(stage: ColdStage) -> None:
         class Overtaken(OffsetIndex):
@@ -610,7 +619,9 @@ def test_a_lookup_by_time_is_done_on_the_loop_where_no_thread_can_be_begun(
 def test_a_segment_that_goes_during_a_lookup_by_time_fails_no_log_directory(
     play: Any, removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a file that is missing for another reason counts as an error of the log directory."""
+    """Retention may remove a segment's file during the lookup. Only if the file is missing for another reason, the log
+    directory has an error.
+    """
 
     async def body(stage: ColdStage) -> None:
         log, errors, loop = stage.cold_log, list[OSError](), asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from ottla.settings import own
 
 
 def loaded(topics: int, partitions: int) -> Any:
-    """A broker with this number of topics and of partitions for each, all with different counts of bytes."""
+    """A broker that has this number of topics, each with this number of partitions and with counts of their bytes."""
     held = [
         SimpleNamespace(topic=f"topic-{topic}", index=index, bytes_in=topic * 10 + index, bytes_out=1)
         for topic in range(topics)

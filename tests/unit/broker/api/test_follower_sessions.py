@@ -1,5 +1,6 @@
-"""A follower's session with a leader that is elected, resigns and appends: the session misses no partition's
-changes."""
+"""A follower's fetch session with a leader: whatever leader elections, resignations and appends there are, the session
+misses no partition's changes.
+"""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ def test_a_request_of_many_small_plain_batches_lets_the_loop_turn(play: Any, sha
 
 
 def test_many_plain_requests_in_one_turn_of_the_loop_share_its_quota_and_keep_their_order(play: Any) -> None:
-    """As from a connection that has received many requests at once."""
+    """The requests arrive together, as from a connection that has sent many without waiting for the answers."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         size = bytes_in(LOOP_MICROSECONDS, Codec.none) // 4
@@ -319,8 +319,9 @@ def test_many_plain_requests_in_one_turn_of_the_loop_share_its_quota_and_keep_th
 
 
 def test_small_requests_are_served_where_they_arrive_however_many_come_in_one_turn_of_the_loop(play: Any) -> None:
-    """As from a thousand connections. Handing one request to a thread takes the loop five times as long as serving
-    it."""
+    """A thousand connections may send one request each. Handing a request to a thread would take the event loop five
+    times as long as serving it.
+    """
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         for number in range(1000):

@@ -97,5 +97,5 @@ def test_a_right_that_nobody_could_be_granted_is_none(operation: AclOperation, r
 
 
 def test_no_api_is_served_and_left_out() -> None:
-    """Otherwise docs/compatibility.md would say both of it."""
+    """Otherwise docs/compatibility.md would list an API both as served and as left out."""
     assert not {key for keys in LEFT_OUT.values() for key in keys} & ROUTES.keys()

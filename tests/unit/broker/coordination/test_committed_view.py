@@ -1,5 +1,6 @@
-"""OffsetFetch's view follows the high watermark: no backlog grows, and no turn of the event loop catches up all at
-once."""
+"""The view of offsets that OffsetFetch reads follows the high watermark: no backlog of records grows, and no turn of
+the event loop catches up with a whole backlog.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ BOTH = (("range", b"r"), ("roundrobin", b"rr"))
 
 
 class Scene:
-    """A shard with one group, a clock, and the answers so far. Stores succeed unless `failing` has another error."""
+    """A shard with one group, a clock, and the answers so far. Writes to the log succeed unless `failing` is set to an
+    error.
+    """
 
     def __init__(self, **limits: int) -> None:
         self.shard = GroupShard(Limits(**{"group_initial_rebalance_delay_ms": 0, **limits}))

@@ -1,5 +1,6 @@
-"""A shard serves groups by their port, whatever their type; only the classic protocol's requests ask for a classic
-group."""
+"""A shard serves groups of any type by the `Group` protocol of Python; only the requests of Kafka's classic group
+protocol ask for a classic group.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ NOW = Now(1_000, 1_000_000)
 
 @dataclass(eq=False)
 class ShareLikeGroup:
-    """The least that a shard needs of a group of another type: members, who never change."""
+    """A stand-in for a share group, with no more than a shard needs of a group; its members never change."""
 
     group_id: str
     members: list[str] = field(default_factory=list)

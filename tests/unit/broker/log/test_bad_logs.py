@@ -116,7 +116,9 @@ def test_what_was_never_recovered_is_not_marked_as_whole(tmp_path: Path) -> None
 
 
 def test_of_a_log_that_was_whole_and_is_not_opened_the_marker_may_tell(tmp_path: Path) -> None:
-    """As in Kafka (LogManager.shutdown): after a clean stop the unopened log needs no recovery."""
+    """After a clean stop the unopened log needs no recovery, so its directory is marked as cleanly stopped. As in Kafka
+    (LogManager.shutdown).
+    """
     filled(tmp_path).close()
     opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError())).close()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
@@ -162,8 +164,9 @@ def test_an_index_that_names_no_position_is_built_anew(tmp_path: Path, position:
 
 @pytest.mark.parametrize("position", [7, 61, 1000])
 def test_where_a_log_ends_is_not_read_from_between_batches(tmp_path: Path, position: int) -> None:
-    """Before the fix, the log ended at the last segment's base offset or at a random one if the index's last entry was
-    at no batch."""
+    """The last entry of an index may be damaged, and name a position at which no batch begins. Before the fix, the log
+    then ended at the last segment's base offset or at a random one.
+    """
     logs = filled(tmp_path)
     index = indexes(logs)[-1]
     logs.close()
@@ -320,8 +323,9 @@ def test_an_unopened_log_of_a_deleted_topic_leaves_its_directory_to_be_marked(tm
 
 
 def test_a_directory_of_no_topics_name_breaks_no_checkpoint(tmp_path: Path) -> None:
-    """Before the fix, this directory's line couldn't be written, or made the whole checkpoint unreadable: deleted
-    records were back."""
+    """A directory may have a name that no topic can have. Before the fix, this directory's line couldn't be written to
+    the checkpoint, or made the whole checkpoint unreadable, and deleted records were back.
+    """
     filled(tmp_path).close()
     for name in ("a b-0", os.fsdecode(b"\xff-0"), "t-\u0663"):
         shutil.copytree(tmp_path / "t-0", tmp_path / name)

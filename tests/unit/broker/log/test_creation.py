@@ -24,7 +24,9 @@ SYNCS = 2
 
 
 class WatchedDisk(RealDisk):
-    """Notes the files that are opened and synced. The `failing` files can't be opened, or not synced."""
+    """Notes the files that are opened and synced. The `failing` files can't be opened; a failing `partition.metadata`
+    can be opened, but not synced.
+    """
 
     def __init__(self, *failing: str) -> None:
         self.failing = failing
@@ -118,7 +120,9 @@ def test_what_can_not_be_made_leaves_nothing(tmp_path: Path, failing: str) -> No
 
 
 def test_a_directory_that_can_not_be_made_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory may belong to a log: a partition whose directory can't be examined seems to be absent."""
+    """The existing directory may belong to a log. If a directory can't be examined, its partition seems to be absent,
+    so the broker tries to create the log.
+    """
     disk = WatchedDisk()
     (tmp_path / "t-0").mkdir()
 

@@ -52,8 +52,9 @@ def test_everything_survives_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_what_a_truncation_took_is_checkpointed_soon(tmp_path: Path) -> None:
-    """Otherwise, after a kill within a minute, records appended after the truncation would count as synced and
-    compacted."""
+    """Otherwise, after a kill within a minute, the old checkpoints would say that records which were appended after the
+    truncation are synced and compacted.
+    """
     logs = opened(tmp_path)
     log = logs.open_or_create("t", 0, TOPIC_ID, CONFIG)
     fill(log, 100)
@@ -95,7 +96,7 @@ async def write_as_compactor(logs: LogDirectories) -> None:
 
 
 async def write_as_a_log_is_made(logs: LogDirectories) -> None:
-    """Creates a log whose predecessor of the same name has a line in the checkpoint."""
+    """Creates a log for a topic whose deleted predecessor of the same name has a line in the checkpoint."""
     await write_as_compactor(logs)
     logs.delete_topic(UUID(int=78))
     logs.open_or_create("other", 0, UUID(int=79), CONFIG)

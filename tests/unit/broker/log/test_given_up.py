@@ -1,4 +1,6 @@
-"""Readers that still have a log or a segment that the broker has given up may read on, and harm nothing else."""
+"""Readers that still hold a log or a segment which the broker has deleted or replaced may read on, and harm nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def forget_descriptors(log: Log) -> None:
 
 @pytest.fixture
 def replaced(tmp_path: Path) -> tuple[LogDirectories, Log, Log]:
-    """The log of a deleted topic, and the log of the topic that has its name now."""
+    """The log of a deleted topic, and the log of the new topic of the same name."""
     logs = opened(tmp_path)
     old = logs.open_or_create("t", 0, OLD, CONFIG)
     fill(old, 60)

@@ -23,7 +23,7 @@ class Stopped(BaseException):
 
 
 class StoppingDisk(RealDisk):
-    """Stops the process before its `after`th change of a file's name."""
+    """Stops the process before it renames, removes or replaces a file, after it has done so `after` times."""
 
     def __init__(self, after: int) -> None:
         self.left = after

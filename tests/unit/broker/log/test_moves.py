@@ -121,7 +121,7 @@ def test_moving_to_where_it_is_does_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_log_changes_while_it_is_copied(tmp_path: Path, seed: int) -> None:
-    """Something changes the log after each pass, and the copy still catches up."""
+    """The log is changed during each pass of the copy and after it, and the copy still catches up."""
     directories = Directories(tmp_path)
     log = directories.log
     lived(log)

@@ -1,4 +1,6 @@
-"""Snapshots of the producers are written by the sync after a roll, with the state at the roll; stale ones never are."""
+"""Snapshots of the producers: the sync after a roll writes them, with the producers' state at the time of the roll. A
+snapshot that is outdated by then is never written.
+"""
 
 from __future__ import annotations
 

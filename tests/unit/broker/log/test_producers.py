@@ -191,7 +191,7 @@ def test_five_batches_on_the_way_are_forgotten_without_reading_the_log() -> None
 
 
 def test_a_producer_that_lost_all_that_is_known_of_it_is_told_of_the_gap_and_begins_anew() -> None:
-    """Kafka answers the same after reading the log."""
+    """The gap is reported as by a Kafka broker that has read the log anew."""
     producers = Producers()
     for index in range(20):
         note(producers, header(index, epoch=1), index)
@@ -218,7 +218,9 @@ def test_an_epoch_that_was_truncated_begins_again() -> None:
     )
 )
 def test_truncations_and_appends_by_turns_leave_each_producers_own_batches(steps: list[tuple[str, int]]) -> None:
-    """The number is the producer, or the count of records to drop. Each batch has one record."""
+    """The number in a step is the producer's id for an append, or the count of records to drop for a truncation. Each
+    batch has one record.
+    """
     producers = Producers()
     log: list[int] = []  # the producer at each offset
     frozen: list[tuple[FrozenProducers, dict[int, tuple[int, ...]]]] = []
@@ -295,7 +297,9 @@ def test_what_a_snapshot_of_kafkas_says_of_one_batch_only_is_read_from_the_log()
 
 
 def test_truncations_are_forgotten_once_every_entry_has_gone_back() -> None:
-    """This also holds if entries are appended, frozen and truncated between the steps."""
+    """`expire_in_steps` visits every producer's entry. When it has ended, the truncations from before it are forgotten,
+    even if entries are appended, frozen and truncated between its steps.
+    """
     producers = Producers()
     for index in range(10):
         note(producers, header(0, producer=index), index)
@@ -318,9 +322,10 @@ def test_truncations_are_forgotten_once_every_entry_has_gone_back() -> None:
 
 @pytest.mark.parametrize("lost", ["ten batches", "a batch of each", "an epoch of each", "eight batches of each"])
 def test_a_truncation_among_many_producers_holds_the_loop_for_none_of_them(lost: str) -> None:
-    """Before the fix, a truncation that dropped batches of 50,000 producers took up to 1.3 s, for each entry or for the
-    headers of the log. The log is read only if truncate_to returns False. The time is measured against one walk over
-    all 20,000."""
+    """Before the fix, a truncation that dropped batches of 50,000 producers took up to 1.3 s: it visited each
+    producer's entry, or read the headers of the log. The log is read only if truncate_to returns False. The limit for
+    the truncation is a fraction of the time of one walk over the 20,000 producers of this test.
+    """
     producers = Producers()
     for producer in range(20_000):
         note(producers, header(0, producer=producer), producer)

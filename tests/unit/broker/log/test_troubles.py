@@ -1,5 +1,6 @@
-"""A duty that fails for one log leaves no file behind, is repeated if that may help, and doesn't stop the other logs'
-duties."""
+"""A task of upkeep or compaction that fails for one log leaves no file behind, is repeated if that may help, and is
+still done for all other logs.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +195,9 @@ def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_
 def test_retention_without_room_for_longer_names_fails_no_directory_and_goes_on_later(
     tmp_path: Path, renamed: int
 ) -> None:
-    """Before the fix, a full disk ended the broker in the very duty that would have made room, and so at each start."""
+    """Before the fix, a full disk ended the broker in the very task that would have made room, and did so again after
+    each start.
+    """
     disk = NoRoomForNames()
     logs = LogDirectories([str(tmp_path / "data")], lambda: NOW_MS, ALONE, disk=disk)
     logs.open("c", 1, lambda topic: CONFIG)
@@ -370,7 +373,9 @@ def test_a_deleted_file_that_cant_be_removed_is_tried_again(tmp_path: Path, capl
 
 
 def test_a_small_file_that_cant_be_replaced_leaves_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each snapshot has a name of its own, so a temporary file of one would take room until the next start."""
+    """The temporary file is removed. Each snapshot has a name of its own, so its temporary file would take room until
+    the next start.
+    """
     path = tmp_path / f"{7:020d}.snapshot"
 
     def full(descriptor: int) -> None:

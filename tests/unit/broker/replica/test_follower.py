@@ -1,6 +1,6 @@
 """A follower's decisions, applied to model logs with any history of leaders, clean and unclean.
 
-The twin knows both logs and compares them offset by offset; the follower sees only epochs and answers.
+The test's reference knows both logs and compares them offset by offset; the follower sees only epochs and answers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class NoDisk:
 
 
 def header(base: int, count: int, epoch: int, writer: int = -1) -> BatchHeader:
-    """A batch header. `writer` (the producer id) lets the twin tell apart batches that different leaders wrote."""
+    """A batch header. By `writer`, which becomes the producer id, the test tells apart batches that different leaders
+    wrote.
+    """
     return BatchHeader(base, 49, epoch, 2, 0, 0, count - 1, -1, -1, writer, -1, -1, count)
 
 
@@ -108,7 +110,7 @@ class Model:
 
 
 def shared_end(leader: Model, follower: Model) -> int:
-    """The twin: the offset up to which both logs, complete from 0 on, are equal."""
+    """The test's reference: the offset up to which both logs, complete from 0 on, are equal."""
     theirs, ours = leader.offsets(), follower.offsets()
     offset = 0
     while offset < min(leader.end, follower.end) and theirs.get(offset) == ours.get(offset):
@@ -152,7 +154,7 @@ class Cluster:
         leader.append(header(leader.end, count, self.epoch, self.leader))
 
     def copy(self, replica: int, rounds: int) -> None:
-        """Some fetches; the history may end in the middle of a truncation."""
+        """The follower fetches `rounds` times, which may end in the middle of its truncations."""
         if replica == self.leader:
             return
         leader, follower = self.replicas[self.leader], self.replicas[replica]

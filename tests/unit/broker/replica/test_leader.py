@@ -1,4 +1,6 @@
-"""The leader's view of its replicas: tables of the rules, and random histories against a twin that keeps every log."""
+"""The leader's view of its replicas: tables of the rules, and random histories, compared with a model that keeps every
+replica's log.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,7 @@ MOVES = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(MOVES)
 def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, object]]) -> None:
-    """The twin keeps each replica's end, and every proposal that may have been written."""
+    """The model keeps each replica's log end, and every proposal of an ISR that may have been written."""
     state = leader(replicas=(0, 1, 2, 3), isr=(0, 1))
     ends = {0: 0, 1: 0, 2: 0, 3: 0}
     isr = frozenset({0, 1})
