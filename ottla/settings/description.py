@@ -85,7 +85,8 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def describe_overrides(overrides: Mapping[str, str]) -> Description:
-    """All settings of the topic itself as one entry's value: the operator often asks for those of thousands of topics."""
+    """All settings of the topic itself as one entry's value: the operator often asks for those of thousands of
+    topics."""
     given = dict(sorted(overrides.items()))
     return _in_one_value(OVERRIDES, _json(given), Source.TOPIC, "All settings that were given to the topic.")
 
@@ -108,9 +109,9 @@ def describe_broker_overrides(overrides: Mapping[str, str]) -> Description:
 def describe_load(cpu_seconds: float, partitions: str) -> Description:
     """The broker's work since its start, as the value of one read-only entry.
 
-    The value has the CPU time of the broker's process, and for each partition the bytes that clients have appended at this
-    broker and the bytes that consumers have read from it: {topic: {index: [bytes, bytes]}} as JSON. All numbers only
-    grow, and begin at 0 with the next start.
+    The value has the CPU time of the broker's process, and for each partition the bytes that clients have appended at
+    this broker and the bytes that consumers have read from it: {topic: {index: [bytes, bytes]}} as JSON. All numbers
+    only grow, and begin at 0 with the next start.
     """
     value = f'{{"cpu_seconds":{round(cpu_seconds, 3)},"partitions":{partitions}}}'
     return _in_one_value(LOAD, value, Source.STATIC, "What the broker has worked since its start.")

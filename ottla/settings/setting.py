@@ -146,7 +146,8 @@ class Setting:
     `default` is a text as a file would have it, or None for no value. `instead` is empty if Ottla honours the setting;
     otherwise it says what Ottla does instead, as the end of the sentence "has no effect: …". `synonyms` are all names
     of the setting, if it has several; the first one with a value counts. The synonyms of a topic setting are broker
-    settings. `internal` settings are for tests: docs/settings.md leaves them out, and DescribeConfigs has them only if set.
+    settings. `internal` settings are for tests: docs/settings.md leaves them out, and DescribeConfigs has them only if
+    they are set.
     """
 
     name: str
