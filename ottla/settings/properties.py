@@ -53,7 +53,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """(end of the name, start of the value) in a line. The first unescaped separator and its blanks are between them."""
+    """(end of the name, start of the value) in a line: the first unescaped separator and its blanks are between."""
     position = 0
     while position < len(line) and line[position] not in "=:" + _BLANKS:
         position += 2 if line[position] == "\\" else 1
