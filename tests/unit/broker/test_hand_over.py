@@ -31,8 +31,7 @@ def image_of(*partitions: tuple[int, tuple[int, ...]], restored: bool = False) -
 
 
 def handed_over(image: Any, announce: Any = None) -> Any:
-    """Lets broker 0 hand over the partitions that it leads in the image. Returns the mock of the metadata's follower.
-    """
+    """Lets broker 0 hand over the partitions that it leads in the image. Returns a mock of the metadata follower."""
     follower = Mock(image=image, wait=AsyncMock())
 
     async def run() -> None:

@@ -285,8 +285,7 @@ def test_a_restored_partitions_log_is_opened_when_there_is_room_also_where_other
 
 
 def test_what_took_the_directory_of_a_log_without_room_is_left_alone_when_there_is_room(tmp_path: Path) -> None:
-    """Another log may have got the directory since. Otherwise the thread would recover this new log while it is served.
-    """
+    """Another log may have the directory now. Otherwise the thread would recover this new log while it is served."""
     world = without_room(tmp_path)
     disk = world.disk
     assert isinstance(disk, Slow)
