@@ -318,7 +318,7 @@ def test_a_roll_restarts_one_at_a_time_and_says_so() -> None:
 
 
 def _racked(**spec: Any) -> Scene:
-    """Two racks of three brokers; up to three brokers may be away at once."""
+    """Two racks of three brokers; up to three brokers may be away at the same time."""
     pools = [
         {"name": name, "firstId": first, "replicas": 3, "rack": f"z{first}"} for name, first in (("a", 0), ("b", 100))
     ]
@@ -1705,8 +1705,9 @@ def test_a_volume_whose_class_isnt_there_is_named_in_the_status() -> None:
 
 
 def test_a_volume_that_no_pod_waits_for_yet_is_no_trouble() -> None:
-    """Many classes create a volume only when its first pod has a node: the volume for snapshots waits for the first
-    snapshot."""
+    """Many storage classes create a volume only when its first pod has a node: the volume for snapshots waits for the
+    first snapshot.
+    """
     scene = running()
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
     scene.world.create(

@@ -223,8 +223,9 @@ def test_a_budget_lets_one_go_or_none_and_whoever_is_not_healthy(evictable: bool
 
 
 def test_a_budget_counts_no_pod_that_somebody_made_with_the_labels() -> None:
-    """Before the fix, with such a pod, two evictions at once were both granted, and topics fell below their minimal
-    ISR."""
+    """Before the fix, with such a pod the PodDisruptionBudget allowed two evictions at the same time, and topics fell
+    below their minimal ISR.
+    """
     cluster = _cluster()
     for budget in (
         disruption.brokers(cluster, evictable=True),

@@ -393,7 +393,7 @@ def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_c
 
 
 def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> None:
-    """Before the fix, after a start of the operator two Clusters rolled at once."""
+    """Before the fix, after a start of the operator two Clusters rolled at the same time."""
     first, second = _two()
     first.rounds(3)
     assert first.status["operator"]["turn"]

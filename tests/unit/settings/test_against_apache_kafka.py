@@ -1,5 +1,5 @@
 """The APIs of configuration and quotas answer `tests.peers.config_exchanges` as Apache Kafka 4.3.1 did: the same error
-codes, names, types, values, sources, synonyms and flags. Only the texts of error messages are ours."""
+codes, names, types, values, sources, synonyms and flags. Only the texts of error messages are Ottla's own."""
 
 from __future__ import annotations
 
