@@ -394,7 +394,7 @@ class Run:
         self.invariants.wrong.append(f"a roll doesn't end while {request} is refused")
 
     async def _resized(self) -> None:
-        """Brokers get more CPU, which the nodes grant only later. If a resize in place is possible, no broker restarts."""
+        """Brokers get more CPU, which nodes grant only later. If a resize in place is possible, no broker restarts."""
         pods = self.server.pods("broker")
         before = next(iter(pods.values()))["spec"]["containers"][0]["resources"]
         cpu = "300m" if before["requests"]["cpu"] != "300m" else "400m"

@@ -524,8 +524,9 @@ def test_what_is_led_by_the_new_registration_already_goes_on(tmp_path: Path) -> 
 def test_only_a_newer_state_gives_a_replica_to_others(
     tmp_path: Path, leader_epoch: int, partition_epoch: int, restored: bool, goes: bool
 ) -> None:
-    """In an outdated copy of the metadata other brokers have the partition, but the only copy of its records may be
-    here."""
+    """In an outdated copy of the metadata other brokers have the partition, but the only copy of its records may be on
+    this broker.
+    """
     world = World(tmp_path)
     world.state = replace(world.state, leader_epoch=3, partition_epoch=7)
     world.changed(partitions=[(TOPIC_ID, 0)])

@@ -600,8 +600,8 @@ WIDE = "topic wide has 4 replicas, and 3 brokers would stay: lower its replicati
 
 
 def test_scaling_down_goes_on_beside_a_missing_broker_and_says_what_stays() -> None:
-    """Before the fix, scaling down was refused because of a topic that had more replicas than there would be brokers,
-    although one of its replicas was on a broker that was missing for long.
+    """Before the fix, scaling down was refused, because a topic had more replicas than there would be brokers. But one
+    of its replicas was on a broker that was missing for long, and none was on the broker that leaves.
     """
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     topics = {"orders": [(0, 1, 3)], "wide": [(0, 1, 2, 9)]}

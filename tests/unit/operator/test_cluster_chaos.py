@@ -39,7 +39,7 @@ RISK = Report(risks={"below_min_isr": ("orders-1",)})
 
 
 class Died(BaseException):
-    """The operator's process ends at this request."""
+    """Raised at the request at which the operator's process ends."""
 
 
 class Faulty(World):

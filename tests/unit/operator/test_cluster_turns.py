@@ -320,7 +320,7 @@ def test_a_paused_cluster_keeps_its_turn_and_the_others_say_that_it_is_paused() 
 
 
 def test_a_pod_that_can_not_be_created_keeps_no_correction_of_etcd_or_of_controllers_from_getting_through() -> None:
-    """Before the fix, a quota on pods held up these rolls for ever."""
+    """Before the fix, a quota on pods held up the rolls of etcd and of controllers for ever."""
     scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
     scene.rounds(10)
     scene.world.events.clear()

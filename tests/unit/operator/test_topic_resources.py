@@ -22,7 +22,7 @@ def body(name: str, uid: str = "u-1", status: dict[str, Any] | None = None, **sp
 
 
 class Lists:
-    """Answers a list with the objects in `found`, and then calls `meanwhile`, which may change them."""
+    """Answers a list with the objects that were in `found` before it calls `meanwhile`, which may change them."""
 
     def __init__(self, *found: dict[str, Any]) -> None:
         self.found = list(found)
