@@ -354,7 +354,7 @@ class SimulatedStore:
         return self._server.latency_s * (0.5 + self._server.random.expovariate(2.0))
 
     async def _reach(self) -> None:
-        """Waits for a request's latency to the server. Raises StoreUnavailable."""
+        """Waits until a request has reached the server. Raises StoreUnavailable if the connection is cut or closed."""
         if self._closed:
             raise StoreUnavailable("the connection is closed")
         await asyncio.sleep(self._latency())

@@ -83,14 +83,14 @@ class Invariants:
         self._together = dict(reports)
 
     def serves(self, name: str, pod: Object) -> None:
-        """A pod has become ready."""
+        """Called when a pod has become ready."""
         if name in self._server.made("broker") and (left := self._brokers.directories.left_out(_broker(name), pod)):
             self._say(f"{name} was started without {', '.join(left[:3])}")
         if name in self._taken and self._taken[name][0] != pod["metadata"]["uid"]:
             del self._taken[name]
 
     def told(self, reason: str, message: str) -> None:
-        """The operator sends an Event."""
+        """Called when the operator sends an Event."""
         if "unexpectedly" in message:
             self._say(f"{reason}: {message}")
         pod = self._server.get_now("Pod", message.split()[0]) if reason == "Resized" else None

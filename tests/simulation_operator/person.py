@@ -50,7 +50,7 @@ DRIFTS = (
 
 
 class Person:
-    """All people and programs except the operator."""
+    """The people and programs that act on the world, except the operator."""
 
     def __init__(
         self, random: Random, server: ApiServer, brokers: Brokers, wishes: Wishes, counts: Counter[str]
@@ -331,9 +331,10 @@ class Person:
         self.edit(brokers={**self.spec["brokers"], "storage": {"volumes": wanted}})
 
     def remake_cluster(self, *, topics: str, orphan: bool = False, fewer: bool = False) -> bool:
-        """Deletes the Cluster, with its Topics unless `topics` is `kept`, and applies it again. With `first` the Topics
-        are applied before it, with `later` by a later action. With `fewer` it has fewer brokers than before, and the
-        missing ones aren't drained."""
+        """Deletes the Cluster, with its Topics unless `topics` is `kept`, and applies it again. The Topics are applied
+        before the Cluster if `topics` is `first`, and by a later action if it is `later`. With `fewer` the Cluster has
+        fewer brokers than before, and the missing brokers aren't drained.
+        """
         sets = {item["metadata"]["name"]: item["spec"]["replicas"] for item in self._server.all("StatefulSet")}
         brokers = self.spec["brokers"]
         pools = brokers.get("pools") or [{"name": "broker", **brokers}]

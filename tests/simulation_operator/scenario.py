@@ -394,7 +394,7 @@ class Run:
         self.invariants.wrong.append(f"a roll doesn't end while {request} is refused")
 
     async def _resized(self) -> None:
-        """Brokers get more CPU, which no node grants at once. If a resize in place is possible, no broker restarts."""
+        """Brokers get more CPU, which nodes grant only later. If a resize in place is possible, no broker restarts."""
         pods = self.server.pods("broker")
         before = next(iter(pods.values()))["spec"]["containers"][0]["resources"]
         cpu = "300m" if before["requests"]["cpu"] != "300m" else "400m"
@@ -464,7 +464,7 @@ class Run:
 
 
 def _racks(random: Random) -> Object:
-    """For some Clusters: racks, and a limit of several brokers that may be restarted at once."""
+    """For some Clusters: racks, and a limit of several brokers that may be restarted at the same time."""
     if random.random() > 0.4:
         return {}
     brokers: Object = {

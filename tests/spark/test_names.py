@@ -1,4 +1,4 @@
-"""The options that Spark itself adds, and Java's regular expressions compared with our translation of them."""
+"""The options that Spark itself adds, and Java's regular expressions compared with Ottla's translation of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ KNOWN_TO_JAVA = {"(?x)a b", "(?<=a+)b", r"\b{g}", "{2}"}
 
 
 def test_a_named_stream_writes_to_a_topic(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """Before the fix, the stream failed with "unknown option 'queryname'", as every sink of spark-pipelines did."""
+    """Spark adds the option `queryname`. Before the fix, the stream failed with "unknown option 'queryname'", as every
+    sink of spark-pipelines did.
+    """
     source, target = topics.create(1), topics.create(1)
     topics.fill(source, 0, 50)
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", source)

@@ -26,8 +26,9 @@ def values(reader: Any, tasks: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("count", [40, 250])
 def test_under_a_checkpoint(bootstrap: str, topics: Topics, count: int) -> None:
-    """The checkpoint is at offset 100 of the old topic. Before the fix, the first 100 of 250 new records were skipped,
-    and all of 40."""
+    """The checkpoint is at offset 100 of the old topic. Before the fix, the first 100 records of a new topic with 250
+    were skipped, and all records of a new topic with 40.
+    """
     topic = topics.create(1)
     topics.fill(topic, 0, 100)
     first = source(bootstrap, topic, startingOffsets="earliest").streamReader(SCHEMA)

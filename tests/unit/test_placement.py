@@ -1,4 +1,4 @@
-"""Placement: valid, spread over brokers and racks, and with Kafka's errors."""
+"""The placement of replicas: it is valid, spread over brokers and racks, and fails with Kafka's errors."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Leader:
         self.partition.become_leader(self.state)
 
     async def transact(self, guards: Any, writes: Any) -> Committed:
-        """The metadata store: the image shows each write at once."""
+        """The metadata store's transaction: the image shows each write immediately."""
         (put,) = writes
         assert isinstance(put, Put)
         entry: Any = SimpleNamespace(key=put.key, value=put.value, create_revision=1, mod_revision=9, lease=0)

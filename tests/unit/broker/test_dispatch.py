@@ -139,7 +139,7 @@ def test_a_client_whose_request_fails_at_once_is_cut_off() -> None:
 
 
 def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
-    """The answer is sent only then, although the handler has returned it before."""
+    """The answer is sent only when every broker has applied the change, even if the handler has returned it before."""
     topics = {"topic_names": ["t"], "timeout": 1000}
     frame = bytearray(struct.pack(">hhih", DELETE_TOPICS.key, 3, 7, 2) + b"me" + write_request(20, 3, topics))
     client: Any = Client()

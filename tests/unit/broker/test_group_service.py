@@ -1,4 +1,6 @@
-"""The coordinator's shell over a partition in memory: the test sets its high watermark, failures and leader epoch."""
+"""The group coordinator's service, over a partition in memory: the test sets the partition's high watermark, failures
+and leader epoch.
+"""
 
 from __future__ import annotations
 

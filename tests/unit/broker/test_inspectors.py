@@ -247,8 +247,8 @@ def test_what_has_no_codec_takes_nothing_from_what_is_unpacked() -> None:
 
 
 def test_the_loops_next_turn_is_not_asked_for_before_an_eighth_of_this_one_is_spent() -> None:
-    """The quota is renewed by a callback on the event loop. One for each small batch would cost more than the batch
-    itself.
+    """The quota is renewed by a callback on the event loop. A callback for each small batch would cost more than the
+    batch itself.
     """
     renewals: list[Callable[[], None]] = []
     quota = LoopQuota(renewals.append)

@@ -45,7 +45,7 @@ class WithoutLeader(EmbeddedStore):
 
 @pytest.mark.parametrize("question", ["read cluster", "put cluster", "read ", "grant", "put brokers"])
 def test_a_store_that_loses_its_leader_before_the_registration_is_waited_for(tmp_path: Path, question: str) -> None:
-    """Before the fix, the broker ended, because only the very first question was repeated."""
+    """Before the fix, the broker ended, because only the very first request to the store was repeated."""
 
     async def start() -> None:
         store = await WithoutLeader.open(tmp_path / "metadata")

@@ -1,4 +1,6 @@
-"""Repeats the tests of turns in a process with the walk of records in Python, as on machines without a compiler."""
+"""Repeats test_produce_in_turn and test_inspectors in a process with the walk of records in Python, as on machines
+without a compiler.
+"""
 
 from __future__ import annotations
 

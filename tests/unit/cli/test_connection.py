@@ -1,4 +1,4 @@
-"""Errors that a command waits out, and errors that it reports at once."""
+"""Errors that a command waits out, and errors that it reports immediately."""
 
 import socket
 from typing import Any

@@ -112,7 +112,7 @@ class Replicated:
             self.count("commits")
 
     def kill(self) -> None:
-        """A broker is killed, and loses any tail of its log. Sometimes it starts again at once."""
+        """A broker is killed, and loses any tail of its log. Sometimes it starts again immediately."""
         broker = self.random.choice(BROKERS)
         if broker not in self.world.image.brokers:
             return

@@ -1,4 +1,6 @@
-"""Store, follower, registration, controller and intents together, as in one broker process or in several."""
+"""The metadata store, its follower, the registration, the controller and the intents together, as in one broker process
+or in several.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,9 @@ def has(log: Log, committed: Log) -> int:
 
 
 class Epochs:
-    """The leader epochs in logs beside those of their records: each leader notes where its own epoch began."""
+    """The leader epochs that brokers began, beside those of the records in their logs: each leader notes at which
+    offset its own epoch began.
+    """
 
     def __init__(self, cluster: Replicated) -> None:
         self.cluster = cluster

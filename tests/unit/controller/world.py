@@ -1,4 +1,4 @@
-"""A metadata store in memory, and the image that follows it at once, for tests of the controller's decisions."""
+"""A store in memory, and the image that shows each write immediately, for tests of the controller's decisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_DEFAULTS: Mapping[str, str] = {}
 
 
 class World:
-    """A store in memory, and the image that follows it at once."""
+    """A metadata store in memory, and the image that shows each write immediately."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}

@@ -237,7 +237,7 @@ def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Path) -> None:
     """Such a restore keeps the restore id in the backup, which is the id of the restore before. Brokers must not take
-    the new store for the store of that restore whose lineage words were lost.
+    the new store for that earlier restore's store after a loss of its lineage words.
     """
 
     async def test() -> None:

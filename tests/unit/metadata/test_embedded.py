@@ -347,8 +347,9 @@ def test_a_watch_that_came_too_late_for_its_reader_keeps_nothing(tmp_path: Path)
 
 
 def test_a_file_that_others_create_at_the_same_time_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When several connections switch to the write-ahead log, SQLite detects a deadlock, and tells one at once that the
-    file is locked."""
+    """When several connections switch to the write-ahead log, SQLite detects a deadlock, and tells one connection
+    without a wait that the file is locked.
+    """
 
     class Contended(sqlite3.Connection):
         refusals = 2

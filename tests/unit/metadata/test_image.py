@@ -1,4 +1,4 @@
-"""The image, compared with a twin that is rebuilt from the raw entries at each revision."""
+"""The image, compared with an image that is rebuilt from the raw entries at each revision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process recognises the store that it knew before: by words, generations and epochs."""
+"""A process recognises the store that it knew before: by lineage words, generations and epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves that administrators ask for: the refused ones, and the outcome if two ask at once."""
+"""Moves that administrators ask for: the refused ones, and the outcome if two ask at the same time."""
 
 from __future__ import annotations
 

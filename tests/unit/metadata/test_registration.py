@@ -16,7 +16,7 @@ from tests.unit.waiting import until
 
 
 class Renewals:
-    """A renewal of leases without any renewal: the test decides when a lease has ended."""
+    """A stand-in for the renewal of leases, which renews none: the test decides when a lease has ended."""
 
     def __init__(self) -> None:
         self.held: list[LeaseId] = []

@@ -1,4 +1,4 @@
-"""When the event loop looks for the next request before it sleeps, and when it sleeps at once."""
+"""When the event loop looks for the next request before it sleeps, and when it sleeps immediately."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def test_every_error_code_is_sorted_once() -> None:
 
 
 def test_what_java_retries_passes_or_is_looked_into() -> None:
-    """Two codes that Java's clients retry neither pass nor are looked into: damaged data in the log, and an election
-    that wasn't needed.
+    """Ottla's clients raise only two of the errors that Java's clients retry: damaged data in the log, which stays
+    damaged, and an election that wasn't needed.
     """
     retried = {code for code in ErrorCode if code.retriable}
     assert retried - PASSING - ABSENT == {ErrorCode.corrupt_message, ErrorCode.election_not_needed}

@@ -28,7 +28,7 @@ CUSTOM = frozenset({"Cluster", "Topic"})
 
 
 class World:
-    """The objects, the operator's requests, and the controllers for which `settle` acts.
+    """The objects, the operator's requests, and the controllers of Kubernetes, whose work `settle` does.
 
     A request for which the operator has no right in the chart is refused.
     """
@@ -240,7 +240,7 @@ class World:
                 self._run(item, name)
 
     def _lacks_a_volume(self, owner: Object, namespace: str, name: str) -> bool:
-        """Whether the pod exists without a volume that its StatefulSet would give it."""
+        """Whether the pod exists, but lacks a volume that its StatefulSet would give it."""
         if (pod := self.objects.get(("Pod", namespace, name))) is None:
             return False
         has = {volume["name"] for volume in pod["spec"].get("volumes", ())}

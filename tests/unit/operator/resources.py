@@ -1,6 +1,7 @@
 """Kubernetes' rules for the resources of a running pod: the API server's checks of a resize, and the node's answer.
 
-As in Kubernetes 1.33 to 1.36, for pods of one container whose quantities are all written in the same way.
+The rules are those of Kubernetes 1.33 to 1.36, for pods of one container whose quantities are all written in the same
+way.
 """
 
 from __future__ import annotations

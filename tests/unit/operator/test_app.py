@@ -1,4 +1,4 @@
-"""The events of the watches, and the queues that they wake."""
+"""The events of the watches, and the queues in which they put the objects' keys."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Burdened(Scene):
         self.kafka.loads = loads  # type: ignore[attr-defined]
 
     def later(self, rounds: int = 1) -> None:
-        """Visits at the intervals of a quiet Cluster."""
+        """Reconciles `rounds` times, at the intervals of a quiet Cluster."""
         for _ in range(rounds):
             self.now += timedelta(seconds=120)
             self.rounds(1)

@@ -24,7 +24,7 @@ ASKED = [(method, f"{PODS}/k-{number}") for method in ("GET", "PUT", "PATCH", "D
 
 
 class Told(Faults):
-    """The same given fault for each request."""
+    """The fault that the test names, for each request."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(0, NEVER)
@@ -85,7 +85,7 @@ class Through:
 
 
 def play(faults: Faults, act: Callable[[Through], Awaitable[None]]) -> Through:
-    """Runs a test's part with an API server, a proxy and a client."""
+    """Runs `act` with an API server, a proxy and a client."""
 
     async def run() -> Through:
         api = Api()

@@ -42,7 +42,7 @@ NODE = {"type": "ExternalIP", "address": "192.0.2.1"}
 
 
 class Pages:
-    """A stand-in of the brokers' pages: all is well unless `said` has another report."""
+    """A stand-in for the client of the brokers' pages: all is well unless `said` has another report of a broker."""
 
     def __init__(self) -> None:
         self.said: dict[int, Report] = {}
@@ -141,7 +141,9 @@ class Kafka:
 
 
 class Scene:
-    """A Cluster, and the surroundings of its reconciler."""
+    """A Cluster and everything that its reconciler works with: Kubernetes, the brokers' pages, Kafka's protocol, and
+    time.
+    """
 
     def __init__(self, name: str = "k", world: World | None = None, **spec: Any) -> None:
         self.key = Ref("shop", name)
@@ -316,7 +318,7 @@ def test_a_roll_restarts_one_at_a_time_and_says_so() -> None:
 
 
 def _racked(**spec: Any) -> Scene:
-    """Two racks of three brokers; up to three brokers may be away at once."""
+    """Two racks of three brokers; up to three brokers may be away at the same time."""
     pools = [
         {"name": name, "firstId": first, "replicas": 3, "rack": f"z{first}"} for name, first in (("a", 0), ("b", 100))
     ]
@@ -325,8 +327,9 @@ def _racked(**spec: Any) -> Scene:
 
 
 def _roll(scene: Scene) -> list[list[int]]:
-    """The sets of brokers that were away at once, step by step. Pods come back only when no more are restarted beside
-    them."""
+    """Rolls the Cluster. Returns for each step the brokers that were away at the same time. Their pods come back only
+    when the operator restarts no more brokers beside them.
+    """
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     steps: list[list[int]] = []
     for _ in range(12):
@@ -364,7 +367,7 @@ def test_without_a_word_brokers_are_restarted_one_at_a_time_whatever_racks_there
 
 
 def test_who_goes_beside_others_is_looked_at_twice() -> None:
-    """Between the two checks a broker of the other rack goes down by itself."""
+    """Between the two checks before a restart, a broker of the other rack goes down by itself."""
     scene = _racked()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     for _ in range(6):
@@ -476,7 +479,9 @@ def test_a_bad_image_takes_one_broker_and_is_put_right(kind: str, why: str) -> N
 
 
 def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -> None:
-    """The status of the Cluster's predecessor said that a broker was being drained, and is gone with it."""
+    """The status of the Cluster's predecessor said that a broker was being drained; this status is gone with the
+    predecessor.
+    """
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3), (3, 2, 0)]})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
@@ -498,8 +503,9 @@ def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -
 
 
 def test_a_cluster_made_again_with_fewer_brokers_copies_what_those_had_that_did_not_come_back() -> None:
-    """Before the fix, the missing brokers weren't drained: their partitions lacked a replica for ever, and so long a
-    roll waited for them."""
+    """Before the fix, the missing brokers weren't drained: their partitions lacked a replica for ever, and a roll
+    waited for these replicas for ever.
+    """
     scene = running()
     cluster = replace(_cluster(3, {"orders": [(0, 1), (1, 4)], "old": [(4,)]}), racks=dict.fromkeys(range(3)))
     partitions = cluster.topics["orders"].partitions
@@ -547,8 +553,9 @@ def test_scaling_leaves_a_throttle_that_somebody_has_set_by_hand(by_hand: bool) 
 
 
 def test_a_throttle_that_stays_is_no_move_and_is_looked_at_seldom() -> None:
-    """Before the fix, the status and an Event said that replicas move, and brokers were asked every three seconds until
-    a person removed their own throttle."""
+    """Before the fix, the status and an Event said that replicas move, and the brokers were asked every three seconds
+    until a person had removed the throttle that they had set by hand.
+    """
     scene = running()
     cluster = _cluster(4, {"orders": [(0, 1, 2)]})
     topic = replace(cluster.topics["orders"], overrides={"leader.replication.throttled.replicas": "0:0"})
@@ -593,8 +600,9 @@ WIDE = "topic wide has 4 replicas, and 3 brokers would stay: lower its replicati
 
 
 def test_scaling_down_goes_on_beside_a_missing_broker_and_says_what_stays() -> None:
-    """Before the fix, a topic on a broker that was missing for long had too many replicas, and for that scaling down
-    was refused."""
+    """Before the fix, scaling down was refused, because a topic had more replicas than there would be brokers. But one
+    of its replicas was on a broker that was missing for long, and none was on the broker that leaves.
+    """
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     topics = {"orders": [(0, 1, 3)], "wide": [(0, 1, 2, 9)]}
     cluster = scene.kafka.cluster = replace(_cluster(4, topics), racks=dict.fromkeys(range(4)))
@@ -660,8 +668,9 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
 
 
 def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> None:
-    """The StatefulSet has shrunk already, and the pods are listed once more before a restart. Before the fix, scaling
-    failed for the broker, because no pod had its name then."""
+    """The StatefulSet has shrunk already, and the pod disappears between the two lists of pods in one reconcile. Before
+    the fix, scaling failed for this broker, because no pod had its name then.
+    """
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)]})
     pod = scene.world.objects["Pod", "shop", "k-broker-3"]
@@ -691,8 +700,9 @@ def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> No
 
 
 def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_for_its_return() -> None:
-    """The broker leads until it is drained. Before the fix, its Service was deleted at the first reconcile, and clients
-    outside were cut off."""
+    """The broker leads partitions until it is drained. Before the fix, its Service was deleted at the first reconcile,
+    and clients outside Kubernetes were cut off from it.
+    """
     scene = Scene(listeners=OUTSIDE)
     scene.rounds(6)
     for broker in range(3):
@@ -878,8 +888,9 @@ def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_an
 
 
 def test_a_broker_of_a_removed_pool_that_does_not_start_gets_the_present_image_and_is_drained() -> None:
-    """Before the fix, it kept an image that couldn't be had, whatever the spec said. So the partitions that it alone
-    has had no leader, and its pool never went."""
+    """Before the fix, the broker kept an image that couldn't be pulled, whatever the spec said. So the partitions with
+    their only replica on this broker had no leader, and the pool was never removed.
+    """
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, {**first, "name": "big", "firstId": 100}]})
     image = scene.world.objects["Pod", "shop", "k-broker-0"]["spec"]["containers"][0]["image"]
@@ -900,7 +911,7 @@ def test_a_broker_of_a_removed_pool_that_does_not_start_gets_the_present_image_a
 
 
 def test_a_removed_pool_whose_brokers_start_keeps_its_image() -> None:
-    """Its brokers are drained as they are, without a restart."""
+    """The pool's brokers are drained as they are, without a restart."""
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, {**first, "name": "big", "firstId": 100}]})
     scene.kafka.cluster = _cluster(3, {"orders": [(100,)]})
@@ -915,8 +926,9 @@ def test_a_removed_pool_whose_brokers_start_keeps_its_image() -> None:
 
 
 def test_a_pool_that_is_removed_while_its_set_is_made_again_is_drained_and_goes() -> None:
-    """Before the fix, its pods counted as somebody else's: they were neither drained nor removed, and another pool's
-    broker got the id of one that ran."""
+    """Before the fix, the pool's pods counted as somebody else's: they were neither drained nor removed, and a broker
+    of another pool got the id of one that was still running.
+    """
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
@@ -1092,7 +1104,9 @@ def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this
 
 
 def test_a_value_that_this_release_refuses_is_left_out_of_nothing() -> None:
-    """Without the setting the brokers would keep records only for the default time, and delete a year's."""
+    """A setting whose value is refused isn't dropped from the spec that is followed. Without the retention, for
+    example, the brokers would keep records only for the default time, and delete a year's.
+    """
     scene = running(config={"log.retention.ms": 31536000000})
     assert scene.kafka.dynamic["log.retention.ms"] == "31536000000"
     scene.world.edit("Cluster", "k", lambda spec: spec["config"].update({"log.roll.ms": "tomorrow"}))
@@ -1143,7 +1157,7 @@ def test_a_cluster_that_is_another_operators_now_is_let_go() -> None:
 
 
 def _with_claims(scene: Scene, size: str) -> list[Object]:
-    """Creates the claims of the brokers' pods, all of one size."""
+    """Creates the PersistentVolumeClaims of the brokers' pods, all of one size."""
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
     for name in scene.pods():
         meta = {"namespace": "shop", "name": f"data-0-{name}", "labels": labels}
@@ -1217,7 +1231,9 @@ def test_brokers_get_addresses_outside_as_soon_as_there_are_any() -> None:
 
 
 def test_a_broker_whose_pod_went_between_two_looks_is_told_no_address() -> None:
-    """Before the fix, the address was known from the first list of pods, and AddressesTold failed with a KeyError."""
+    """Before the fix, the operator took the broker's address from its first list of pods, and AddressesTold failed with
+    a KeyError.
+    """
 
     async def tell(reason: str, message: str) -> None:
         raise AssertionError(message)
@@ -1265,7 +1281,9 @@ def test_brokers_share_a_load_balancer_where_each_has_a_port_of_its_own() -> Non
 
 
 def _behind(scene: Scene, service: str) -> dict[str, list[tuple[str, bool]]]:
-    """A port's name → the addresses, and whether they take connections, as kube-proxy reads a Service's slices."""
+    """For each port's name, the addresses behind the Service and whether each takes connections, as kube-proxy reads
+    them from EndpointSlices.
+    """
     slices = [item for (kind, _, _), item in sorted(scene.world.objects.items()) if kind == "EndpointSlice"]
     return {
         port["name"]: [(each["addresses"][0], each["conditions"]["ready"]) for each in item["endpoints"]]
@@ -1687,8 +1705,9 @@ def test_a_volume_whose_class_isnt_there_is_named_in_the_status() -> None:
 
 
 def test_a_volume_that_no_pod_waits_for_yet_is_no_trouble() -> None:
-    """Many classes create a volume only when its first pod has a node: the volume for snapshots waits for the first
-    snapshot."""
+    """Many storage classes create a volume only when its first pod has a node: the volume for snapshots waits for the
+    first snapshot.
+    """
     scene = running()
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]
     scene.world.create(

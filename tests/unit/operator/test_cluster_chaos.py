@@ -39,7 +39,7 @@ RISK = Report(risks={"below_min_isr": ("orders-1",)})
 
 
 class Died(BaseException):
-    """The operator's process ends at this request."""
+    """Raised at the request at which the operator's process ends."""
 
 
 class Faulty(World):
@@ -202,7 +202,7 @@ class Play:
         self.world.edit("Cluster", scene.key.name, lambda present: present.update(spec))
 
     def _asked_for(self, scene: Scene) -> bool:
-        """Whether the spec asks for other settings than the spec that is followed."""
+        """Whether the Cluster's spec has other settings than the last valid spec, which the operator follows."""
         kept = self.world.objects.get(("ConfigMap", "shop", f"{scene.key.name}-followed"))
         spec = scene.cluster["spec"]
         return kept is not None and json.loads(kept["data"]["spec.json"]).get("config") != spec.get("config")

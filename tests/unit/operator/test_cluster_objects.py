@@ -92,8 +92,9 @@ def test_every_pod_is_restricted_and_writes_only_to_its_volumes(name: str) -> No
 
 @pytest.mark.parametrize("kept", [(True, True), (True, False), (False, True), (False, False)])
 def test_etcds_volumes_and_snapshots_stay_as_long_as_any_pools(kept: tuple[bool, bool]) -> None:
-    """Before the fix, with one pool whose volumes are deleted, etcd's volumes were deleted as well, without which the
-    other pool's are worthless."""
+    """Before the fix, if one of two pools had volumes that are deleted with it, etcd's volumes were deleted as well.
+    Without them the volumes of the other pool are worthless.
+    """
     cluster = _cluster()
     pools = tuple(replace(pool, keep_volumes=keep) for pool, keep in zip(cluster.pools, kept, strict=True))
     cluster = replace(cluster, pools=pools)
@@ -222,8 +223,9 @@ def test_a_budget_lets_one_go_or_none_and_whoever_is_not_healthy(evictable: bool
 
 
 def test_a_budget_counts_no_pod_that_somebody_made_with_the_labels() -> None:
-    """Before the fix, with such a pod, two evictions at once were both granted, and topics fell below their minimal
-    ISR."""
+    """Before the fix, with such a pod the PodDisruptionBudget allowed two evictions at the same time, and topics fell
+    below their minimal ISR.
+    """
     cluster = _cluster()
     for budget in (
         disruption.brokers(cluster, evictable=True),

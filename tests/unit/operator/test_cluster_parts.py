@@ -47,8 +47,9 @@ def test_a_budget_that_is_refused_stops_nothing_and_is_mended_with_its_condition
 
 
 def test_a_service_whose_port_is_taken_stops_neither_etcd_nor_rolls_nor_the_budget() -> None:
-    """Before the fix, in a real cluster, a second Cluster with a taken node port never got an etcd, and its budget
-    stayed at 1."""
+    """Before the fix, a second Cluster whose node port was taken never got an etcd on a real Kubernetes, and its
+    PodDisruptionBudget stayed at 1.
+    """
     listeners = [
         {"name": "plain", "port": 9092, "type": "Internal"},
         {"name": "node", "port": 9095, "type": "NodePort", "nodePorts": {"first": 31000}},

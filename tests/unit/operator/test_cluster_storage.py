@@ -94,7 +94,7 @@ class Disks:
 
 @pytest.fixture
 def storage() -> Iterator[Any]:
-    """A function that makes a running Cluster with this storage, and its disks."""
+    """A function that makes a running Cluster with the given storage. It returns the scene and the brokers' disks."""
     with patch("ottla.operator.emptying.admin_of") as admin:
 
         def made(given: Object, **spec: Any) -> tuple[Scene, Disks]:
@@ -216,8 +216,9 @@ TWO = [{"size": "1Gi"}, {"size": "1Gi"}]
 
 
 def test_a_volume_comes_though_the_first_broker_decides(storage: Any) -> None:
-    """The deciding broker would otherwise be restarted last. But Kubernetes creates no pod behind a pod that lacks a
-    volume, so earlier the first restarted broker never came back."""
+    """Broker 0 is the active controller, and would otherwise be restarted last. But Kubernetes creates no pod behind a
+    pod that lacks a volume, so before the fix the broker that was restarted first never came back.
+    """
     scene, disks = storage({"size": "1Gi"})
     scene.pages.said[0] = Report(controls=True)
     store(scene, volumes=TWO)
@@ -227,8 +228,9 @@ def test_a_volume_comes_though_the_first_broker_decides(storage: Any) -> None:
 
 
 def test_a_volume_comes_though_a_broker_is_lost_meanwhile(storage: Any) -> None:
-    """While the lost broker is away no other broker may stop, and it comes back only when the others have their
-    volume."""
+    """While the lost broker is away, no broker's report allows a restart. But Kubernetes creates the lost broker's pod
+    only when the pods before it have the volume, so they are restarted all the same.
+    """
     scene, disks = storage({"size": "1Gi"})
     store(scene, volumes=TWO)
     scene.reconcile()
@@ -290,8 +292,9 @@ def test_another_class_is_a_volume_of_another_id_and_the_data_follows(storage: A
     ids=["taken back", "another id"],
 )
 def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, corrected: list[Object]) -> None:
-    """As with a mistyped class. Before the fix, the pod waited for the volume for ever, whatever the spec said
-    later."""
+    """As with a volume of a mistyped class. Before the fix, the pod waited for the volume for ever, whatever the spec
+    said later.
+    """
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -311,7 +314,9 @@ def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, correcte
 
 
 def _with_a_claim_that_was_never_made(storage: Any) -> tuple[Scene, Disks]:
-    """The claim of a mistyped class is left over, and all brokers serve without it."""
+    """A Cluster from which a volume of a mistyped class was removed again: its claim is left over, and all brokers
+    serve without it.
+    """
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -331,8 +336,9 @@ def volumes_of_set(scene: Scene) -> list[str]:
 
 
 def test_a_volume_that_was_never_made_stays_away_when_its_brokers_pod_is_missing_for_a_look(storage: Any) -> None:
-    """Before the fix, the claim counted as full, so the StatefulSet was created anew with it, and the broker's next pod
-    waited for it."""
+    """Before the fix, the left-over claim counted as full while the pod was missing. So the StatefulSet was created
+    anew with this volume, and the broker's next pod waited for it.
+    """
     scene, disks = _with_a_claim_that_was_never_made(storage)
     del scene.world.objects["Pod", "shop", "k-broker-0"]  # evicted
     scene.reconcile()
@@ -384,7 +390,9 @@ def test_a_claim_that_an_older_operator_gave_up_is_noted_as_never_made(storage: 
 
 
 def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as_full(storage: Any) -> None:
-    """Just then the class is created, and the waiting pod starts and gets replicas. These must not be left behind."""
+    """Just after the note, somebody creates the storage class, and the waiting pod starts and gets replicas on the
+    volume. These must not be left behind.
+    """
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -473,7 +481,7 @@ def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(s
 
 
 def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -> None:
-    """Before this worked, the status had said already that it helps."""
+    """Before the fix, this didn't work, although the status already advised to do it."""
     storage = {"size": "1Gi", "className": "fsat"}
     world = World()
     world.missing_classes = {"fsat"}
@@ -497,7 +505,9 @@ def test_a_replica_that_fits_nowhere_keeps_its_volume_and_is_named(storage: Any)
 
 
 def test_a_pod_that_started_since_is_asked_anew(storage: Any) -> None:
-    """The pod's predecessor had no replicas there, but the new pod may get some before it is told of the cordon."""
+    """The pod's predecessor had no replicas on the volume, but the new pod may get some before it is told to place none
+    there.
+    """
     scene, disks = storage({"volumes": TWO})
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     while (
@@ -533,8 +543,9 @@ def test_a_volume_that_is_wanted_again_takes_replicas_again(storage: Any) -> Non
 
 
 def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_replicas(storage: Any) -> None:
-    """The operator dies just after it has allowed the broker to place replicas there again. Then the volume is removed
-    once more."""
+    """The operator dies just after it has allowed the broker to place replicas on the volume again. Then the volume is
+    removed from the spec once more.
+    """
     scene, disks = storage({"volumes": TWO})
     # so that no broker is restarted
     scene.pages.said = dict.fromkeys(range(3), Report(risks={"offline": ("orders-0",)}))
@@ -582,7 +593,7 @@ def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None
 
 
 def test_a_copy_that_somebody_began_onto_a_volume_that_goes_is_ended(storage: Any) -> None:
-    """The copy isn't listed among the volume's replicas, and would be lost with the volume."""
+    """The future replica of such a copy isn't listed among the volume's replicas, and would be lost with the volume."""
     name = ("orders", 0)
     there = LogDirectory("/data/1/log", sizes={name: GIB})
     going = LogDirectory("/data/0/log", arriving={name: GIB}, cordoned=True)
@@ -601,8 +612,10 @@ def test_a_cordon_that_somebody_took_back_is_set_again(storage: Any) -> None:
 
 
 def test_a_new_broker_does_not_inherit_the_cordon_of_an_earlier_one_of_its_id(storage: Any) -> None:
-    """Before the fix, if a pool was renamed or volumes were deleted while a volume was being emptied, the next broker
-    of this id placed no replicas on a volume that nobody was taking away."""
+    """A broker's dynamic setting `cordoned.log.dirs` outlives the broker. Before the fix, if a pool was renamed or
+    volumes were deleted while a volume was being emptied, the next broker with this id placed no replicas on a volume
+    that was to stay.
+    """
     scene, disks = storage({"volumes": TWO})
     disks.cordoned["k-broker-1"] = scene.kafka.own[1]["cordoned.log.dirs"] = "/data/1/log"
     del scene.world.objects["Pod", "shop", "k-broker-1"]
@@ -785,7 +798,9 @@ def test_whose_claims_are_full_again() -> None:
 
 
 def test_a_broker_that_stays_after_all_has_no_claim_that_counts_as_empty(storage: Any) -> None:
-    """The spec changes back when the broker's claims are noted as drained, but its pod still exists."""
+    """The broker is to leave, and its claims are noted as drained. Then the spec asks for the broker again, while its
+    pod still exists.
+    """
     scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
@@ -819,7 +834,7 @@ def test_the_claims_of_a_pool_that_goes_say_that_nothing_is_on_them(storage: Any
 
 
 def test_claims_of_another_class_than_the_spec_says_are_told(storage: Any) -> None:
-    """As when a Cluster was deleted, and created anew with another class."""
+    """As when a Cluster was deleted, and created anew with another storage class."""
     scene, _ = storage({"size": "1Gi", "className": "slow"})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "1Gi", "className": "fast"}))
     scene.rounds(3)

@@ -320,7 +320,7 @@ def test_a_paused_cluster_keeps_its_turn_and_the_others_say_that_it_is_paused() 
 
 
 def test_a_pod_that_can_not_be_created_keeps_no_correction_of_etcd_or_of_controllers_from_getting_through() -> None:
-    """Before the fix, a quota on pods held up these rolls for ever."""
+    """Before the fix, a quota on pods held up the rolls of etcd and of controllers for ever."""
     scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
     scene.rounds(10)
     scene.world.events.clear()
@@ -359,7 +359,7 @@ def test_a_pod_that_is_created_and_goes_again_counts_as_missing_anew() -> None:
 
 
 def test_a_pod_on_a_node_that_is_lost_is_not_waited_for_until_the_node_goes() -> None:
-    """The pod stays there, marked as deleted, for as long as the node's object exists."""
+    """The pod stays on that node, marked as deleted, for as long as the Node object exists."""
     now = datetime(2026, 5, 1, 12, tzinfo=UTC)
     set_ = {"metadata": {"name": "k-broker"}, "spec": {"replicas": 1}}
 
@@ -373,7 +373,9 @@ def test_a_pod_on_a_node_that_is_lost_is_not_waited_for_until_the_node_goes() ->
 
 @pytest.mark.parametrize("has_its_turn", [False, True])
 def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_cluster(has_its_turn: bool) -> None:
-    """Before the fix, all kinds waited until Kubernetes had observed an object that it had refused."""
+    """Before the fix, the reconcile waited until Kubernetes had observed every StatefulSet, also one whose change it
+    had refused.
+    """
     first, second = _two()
     first.cluster["status"]["operator"].update({"turn": True} if has_its_turn else {})
     first.world.refusals["apply StatefulSet a-etcd"] = KubeError(403, "applying", "a webhook says no")
@@ -391,7 +393,7 @@ def test_one_statefulset_that_is_refused_keeps_neither_the_others_nor_the_next_c
 
 
 def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> None:
-    """Before the fix, after a start of the operator two Clusters rolled at once."""
+    """Before the fix, after a start of the operator two Clusters rolled at the same time."""
     first, second = _two()
     first.rounds(3)
     assert first.status["operator"]["turn"]
@@ -403,7 +405,7 @@ def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> No
 
 
 def test_two_clusters_whose_statuses_both_have_the_turn_do_not_use_it_at_once() -> None:
-    """A status whose write had no answer in time may still be written after another Cluster has got the turn."""
+    """A write of a status may time out and still take effect after another Cluster has got the turn."""
     first, second = _two()
     for scene in (first, second):
         scene.cluster["status"]["operator"]["turn"] = True
@@ -450,7 +452,7 @@ def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) 
 
 
 def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_soon_as_it_is_free() -> None:
-    """Before the fix, each waiting Cluster was visited every three seconds, for as long as the others took."""
+    """Before the fix, each waiting Cluster was visited every three seconds until its turn or window came."""
     first, second = _two()
     first.rounds(3)
     second.rounds(2)
@@ -488,7 +490,7 @@ def _newer_etcd(spec: Object) -> None:
 
 
 def _before_the_second_look(scene: Scene, change: Callable[[], None]) -> None:
-    """Makes `change` happen between the observation on which a restart was decided and the delete."""
+    """Calls `change` between the observation on which a restart was decided and the deletion of the pod."""
     listed = scene.world.list
     looks = iter(range(100))
 
@@ -647,8 +649,9 @@ def test_a_volume_is_not_deleted_for_a_pod_that_has_found_its_node_since() -> No
 
 
 def test_a_volume_is_not_deleted_for_a_pod_that_finds_its_node_after_the_second_look() -> None:
-    """The node is back at this very moment: the pod's delete fails because the pod has changed, and no other object is
-    deleted."""
+    """The pod gets its node just before it is deleted. Its deletion fails because the pod has changed, and no other
+    object is deleted.
+    """
     scene, pod = _lost_volume()
     delete = scene.world.delete
 

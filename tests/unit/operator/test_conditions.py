@@ -1,4 +1,6 @@
-"""Conditions: a condition's time moves only when its status flips, and conditions of other writers stay."""
+"""Conditions: the lastTransitionTime moves only when the condition's status changes, and conditions of other writers
+stay.
+"""
 
 from datetime import UTC, datetime
 

@@ -67,8 +67,9 @@ def test_a_single_member_that_lost_its_data_waits_for_a_person() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 3), (1, 1)])
 def test_more_and_fewer_members(before: int, after: int) -> None:
-    """A world in which every member that may start does. In the end the list is as wanted, and a majority answers all
-    the time."""
+    """Every member that may start does so. In the end etcd's list of members is as wanted, and a majority answers all
+    the time.
+    """
     cluster, etcd = _cluster(after)
     present = [f"k-etcd-{number}" for number in range(before)]
     members = _members(cluster, *present)

@@ -1,4 +1,6 @@
-"""Requests to Kubernetes as they arrive: paths, applies, pages of lists, errors; and no request if nothing differs."""
+"""Requests of the operator's client of Kubernetes as they arrive: paths, applies, pages of lists, errors; and no
+request if nothing differs.
+"""
 
 from __future__ import annotations
 

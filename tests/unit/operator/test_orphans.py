@@ -65,7 +65,7 @@ def test_who_is_an_orphan() -> None:
 
 
 def remade(*numbers: int) -> list[Orphan]:
-    """Topics whose resources were deleted and created again under their names."""
+    """Topics whose Topic resources were deleted, and created again under the same names."""
     return orphans(
         [owned(number) for number in numbers], [resource(number, uid=f"v-{number}") for number in numbers], {}
     )
@@ -85,13 +85,14 @@ def test_a_resource_that_was_made_again_claims_what_goes_with_the_one_before_it(
 
 
 def test_a_resource_that_was_made_again_to_retain_takes_the_topic_over() -> None:
-    """As `kubectl replace --force` of a Topic whose policy now is Retain."""
+    """As after `kubectl replace --force` of a Topic with the new policy Retain."""
     assert orphans([owned(1)], [resource(1, uid="v-1", deletion_policy=DeletionPolicy.RETAIN)], {}) == []
 
 
 def test_a_resource_that_another_operator_gave_the_topic_keeps_it() -> None:
-    """An older release of the operator knew no predecessors. The resource was created again with fewer partitions, so
-    the old mark stayed."""
+    """An older release of the operator, which knew no predecessors, gave the topic to the new resource. This resource
+    asks for fewer partitions, so the mark of the old resource stayed on the topic.
+    """
     again = resource(1, uid="v-1")
     assert orphans([owned(1)], [again], {}, {"v-1"}) == []
     assert [orphan.remade for orphan in orphans([owned(1)], [again], {}, {"u-1"})] == [True]
@@ -130,7 +131,9 @@ def test_a_mark_is_read_as_it_was_written() -> None:
 
 
 def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
-    """As after a namespace was deleted: the volumes are bound again, but the Topics aren't applied yet."""
+    """As after a namespace was deleted and restored: the brokers' volumes are bound again, but the Topics aren't
+    applied yet.
+    """
     watch = Disappearances()
     of_before = orphans([owned(1, cluster="c-0")], [], {})
     judge(watch, 0.0, of_before, of=1)
@@ -144,7 +147,7 @@ def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
 
 
 def test_topics_that_kubernetes_does_not_remember_wait_however_few() -> None:
-    """As after Kubernetes was restored to a state from before the Topics, with the same Cluster."""
+    """As after Kubernetes, with the same Cluster, was restored to a state from before the Topics were created."""
     watch = Disappearances()
     gone = lost(66)
     judge(watch, 0.0, gone, of=1)
@@ -198,7 +201,7 @@ def test_more_than_a_tenth_waits_until_somebody_confirms_these() -> None:
 
 
 def test_what_was_confirmed_stays_confirmed_until_it_is_done() -> None:
-    """Thousands of topics aren't deleted in one sweep."""
+    """The deletion of thousands of topics takes several sweeps."""
     watch = Disappearances()
     gone = lost(*range(20))
     token = judge(watch, 0.0, gone).token

@@ -43,7 +43,9 @@ CLUSTER = parse_cluster(
 
 
 class ReadingPages(Pages):
-    """Each broker reports the file that it was started with: the ConfigMap as it was when its pod was first asked."""
+    """Each broker reports the checksum of the file that it was started with: the ConfigMap as it was when the broker's
+    pod was first asked.
+    """
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()
@@ -114,7 +116,7 @@ def test_a_spec_that_is_refused_leaves_the_brokers_as_they_were() -> None:
 
 
 def test_no_setting_that_is_told_to_running_brokers_is_a_password() -> None:
-    """A password would be reported as null, and so be set again for ever."""
+    """A broker doesn't return a password, so the operator would set it again and again."""
     config = {name: "1" for name, one in BROKER.items() if one.sensitive and not is_reserved(name)}
     assert config
     assert not parse_overrides([{"broker": 0, "config": config}], Settings({}, {}))[0].dynamic
@@ -142,8 +144,9 @@ def test_what_can_change_while_a_broker_runs_is_told_to_it_alone_and_restarts_no
 
 
 def test_what_somebody_else_gave_to_a_broker_is_taken_back() -> None:
-    """As with settings of all brokers, except the ones that the operator sets itself or that Kafka's tools set during
-    copies."""
+    """As with settings of all brokers. Settings stay that the operator sets itself, or that Kafka's tools set during
+    copies.
+    """
     scene = running(configOverrides=[override(0, log_retention_ms="5")])
     kept = {
         "leader.replication.throttled.rate": "1000",
@@ -255,7 +258,7 @@ def test_settings_of_all_and_of_one_that_change_together_restart_each_broker_onc
 
 
 def test_a_file_that_kubernetes_refuses_restarts_nobody() -> None:
-    """Otherwise the broker would come back with its old file, and be restarted again for ever."""
+    """Otherwise the broker would be restarted, come back with its old file, and be restarted again, without end."""
     scene = reading()
     scene.world.refusals["apply ConfigMap k-config"] = RuntimeError("a webhook says no")
     overridden(scene, override(1, socket_listen_backlog_size="77"))

@@ -19,7 +19,7 @@ ALL = ["k-a-0", "k-a-1", "k-a-2", "k-b-100", "k-b-101", "k-b-102"]
 
 
 def _pools(*racks: str | None) -> dict[str, Any]:
-    """Pools a and b of three brokers each, in these racks."""
+    """Two pools, a and b, of three brokers each; each pool is in one of these racks."""
     made: list[dict[str, Any]] = []
     for name, first, rack in zip("ab", (0, 100), racks, strict=True):
         made.append({"name": name, "firstId": first, "replicas": 3} | ({} if rack is None else {"rack": rack}))
@@ -27,7 +27,7 @@ def _pools(*racks: str | None) -> dict[str, Any]:
 
 
 def _until_away(scene: Scene, pod: str) -> None:
-    """A roll up to the moment when this pod was restarted and isn't back yet."""
+    """Rolls the Cluster up to the moment when this pod was restarted and isn't back yet."""
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     for _ in range(12):
         scene.reconcile()
@@ -49,7 +49,7 @@ def test_a_limit_beyond_one_rack_that_all_have_leaves_the_active_controller() ->
 
 
 def test_one_rack_only_takes_nobody_whom_a_partition_needs() -> None:
-    """All brokers are in one rack, and any two of them together would endanger a partition."""
+    """All brokers are in one rack, and a partition would be endangered if any two of them were away."""
     scene = _racked(brokers=_pools("z", "z"), rolling={"maxUnavailable": "100%"})
     scene.pages.together_unsafe = {0, 1, 2, 100, 101, 102}
     assert _roll(scene) == [[0], [1], [2], [100], [101], [102]]
@@ -128,7 +128,9 @@ def test_a_broker_that_went_by_itself_lets_no_roll_begin() -> None:
 
 
 class _StartedWith(Pages):
-    """Each broker reports the file that it was started with: the one that there was when its pod was first asked."""
+    """Each broker reports the checksum of the file that it was started with: the ConfigMap as it was when the broker's
+    pod was first asked.
+    """
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()
@@ -171,8 +173,9 @@ def _own(broker: int, size: int) -> dict[str, Any]:
 
 
 def test_settings_of_single_brokers_that_no_broker_starts_with_cost_one_pod() -> None:
-    """Before the fix, broker 2, which has none of these settings, counted as the proof of them all: two brokers were
-    restarted at once, and neither came back."""
+    """Before the fix, broker 2, which has no settings of its own, counted as the proof that brokers start with such
+    settings: two brokers were restarted at the same time, and neither came back.
+    """
     scene = _with_files()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(configOverrides=[_own(0, 7), _own(1, 8)]))
     scene.world.refused_pods = {"k-a-0", "k-a-1"}  # neither pod starts

@@ -92,8 +92,9 @@ def test_how_far_it_is(spec: Object, status: Object, after_s: int, expected: str
     [("250000u", "250m"), ("1e-1", "100m"), ("1e+3", "1000"), (".5", "500m"), ("5e8n", "500m"), ("2.", "2")],
 )
 def test_a_quantity_is_the_same_in_other_words(said: str, told: str) -> None:
-    """The API server writes quantities in its own way. Before the fix, a quantity that seemed to differ was asked for
-    again and again."""
+    """The API server writes quantities in its own way. Before the fix, two texts of the same quantity counted as
+    different, and the resize was requested again and again.
+    """
     wanted = _of_set({"requests": {"cpu": said}})
     pod = {"spec": {"containers": [{"name": "broker", "resources": {"requests": {"cpu": told}}}]}}
     assert lacking(wanted, pod) == ""

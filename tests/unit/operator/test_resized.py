@@ -1,5 +1,6 @@
-"""Brokers get other resources in place, in a Kubernetes in memory that does it, can't do it (yet), or doesn't offer
-it."""
+"""Brokers get other resources in place, in a Kubernetes in memory that resizes pods, can't resize them (yet), or
+doesn't offer resizes.
+"""
 
 from __future__ import annotations
 
@@ -259,7 +260,7 @@ def test_another_operator_goes_on_with_it_and_asks_for_nothing_twice() -> None:
 
 
 def test_back_again_is_a_resize_too() -> None:
-    """The StatefulSet again has the revision with which its pods were created."""
+    """After the second change the StatefulSet has the revision again with which its pods were created."""
     scene = before()
     uids = births(scene)
     change(scene, MORE)

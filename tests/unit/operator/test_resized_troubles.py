@@ -28,7 +28,7 @@ def asked(scene: Scene) -> list[str]:
 
 
 def pools(first: Object | None = None, second: Object | None = None) -> list[Object]:
-    """Two pools, with these fields changed."""
+    """Two pools, with the fields `first` and `second` changed."""
     of_first: Object = {"name": "a", "firstId": 0, "replicas": 1}
     of_second: Object = {"name": "b", "firstId": 100, "replicas": 2}
     return [of_first | (first or {}), of_second | (second or {})]
@@ -136,7 +136,9 @@ def test_five_minutes_begin_though_the_answer_was_lost() -> None:
 
 
 def test_a_status_that_tells_of_a_late_one_does_not_count_the_seconds() -> None:
-    """Each change of the seconds would be a write, and each write would cause another visit."""
+    """If the status counted the seconds, each visit would change it: each change would be a write, and each write would
+    cause another visit.
+    """
     scene = before(maintenanceWindows=WINDOW)
     scene.world.node_says["k-broker-0"] = "Deferred"
     change(scene, MORE)
@@ -177,8 +179,9 @@ def test_another_releases_resources_wait_when_the_window_closes_in_the_middle(mo
 
 
 def test_a_node_that_takes_its_time_is_not_asked_after_by_the_clock() -> None:
-    """The watch of pods tells the node's answer. Before the fix, all brokers were asked every few seconds for
-    nothing."""
+    """The watch of pods reports the node's answer. Before the fix, all brokers were asked every few seconds for
+    nothing.
+    """
     scene = before()
     scene.world.node_says["k-broker-0"] = "Deferred"
     change(scene, MORE)
@@ -242,7 +245,9 @@ def test_a_pod_of_another_image_is_restarted_whether_or_not_its_revision_can_be_
 
 
 def test_a_resize_that_a_quota_refuses_does_not_keep_others_from_a_roll() -> None:
-    """The brokers of one pool wait for room, while those of the other pool get other labels."""
+    """The brokers of one pool wait for room under the quota, while those of the other pool are restarted with new
+    labels.
+    """
     scene = running(brokers={"pools": pools(), "storage": STORAGE, "resources": BEFORE})
     uids = uids_by_name(scene)
     scene.world.refusals["resize Pod k-a-0"] = KubeError(403, "patching Pod k-a-0", "exceeded quota: team")
@@ -279,7 +284,7 @@ def test_nobody_is_restarted_at_the_look_at_which_a_resize_is_taken_after_all() 
 
 
 def test_nothing_is_asked_for_again_while_another_pod_is_away() -> None:
-    """A failed request is repeated only when all pods serve."""
+    """A failed request for a resize is repeated only when all pods serve."""
     scene = before()
     scene.world.refusals["resize Pod k-broker-0"] = KubeError(500, "patching Pod k-broker-0", "try again")
     change(scene, LESS)

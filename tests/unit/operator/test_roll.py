@@ -17,7 +17,7 @@ def _pod(broker: int, **fields: object) -> Pod:
 
 
 def _three(*changes: Mapping[str, object]) -> list[Pod]:
-    """Three healthy pods, changed by these fields one after the other."""
+    """Three healthy pods. Each mapping has the fields to change in one of them, from the first pod on."""
     padded: list[Mapping[str, object]] = [*changes, {}, {}, {}]
     return [_pod(broker, **fields) for broker, fields in enumerate(padded[:3])]
 
@@ -202,8 +202,8 @@ def test_who_joins_those_that_are_away(
 
 def test_a_file_that_no_broker_was_started_with_is_taken_by_one_broker_at_a_time() -> None:
     """Settings of single brokers don't change the template. Before the fix, a broker with none of them counted as the
-    proof of the other brokers' settings, so settings with which no broker starts took as many brokers as may be
-    away."""
+    proof that brokers start with them. So with bad settings, as many brokers went down as may be away at the same time.
+    """
     assert joining(_six(LEAVES, OTHER_FILE, OTHER_FILE), 3)[1] == [], "broker 5 has started, but not with that file"
     started = _pod(5, rack="z1", report=Report(file_checksum="new"))
     able = joining([*_six(LEAVES, OTHER_FILE, {**OTHER_FILE, "file": "newer"})[:5], started], 3)[1]
@@ -243,7 +243,9 @@ def test_only_who_may_join_is_asked() -> None:
 
 @pytest.mark.parametrize(("limit", "steps"), [(1, 12), (2, 8), (4, 5)])
 def test_a_roll_by_racks_takes_everybody_once_and_the_active_controller_alone(limit: int, steps: int) -> None:
-    """Three racks of four brokers. A restarted broker is back at the next step, and every broker that may go goes."""
+    """Three racks of four brokers. A restarted broker is back at the next step, and in each step every broker that may
+    go is restarted.
+    """
     pods = [_pod(broker, **OLD, rack=f"z{broker % 3}", report=Report(controls=broker == 4)) for broker in range(12)]
     order: list[list[int]] = []
     while any(pod.outdated for pod in pods):
@@ -270,8 +272,9 @@ LACKS = {**OLD, "lacks_volume": True}
 
 
 def test_who_lacks_a_volume_goes_in_the_order_of_numbers() -> None:
-    """Kubernetes creates no pod behind a pod that lacks a volume of its StatefulSet. Before the fix, the roll ended at
-    its first pod."""
+    """Kubernetes creates no pod behind a pod that lacks a volume of its StatefulSet. Before the fix, the roll came to a
+    halt at its first pod.
+    """
     assert _restarted(_three({**LACKS, "report": CONTROLS}, LACKS, LACKS)) == "k-0"
     assert _restarted(_three({}, {**LACKS, "report": CONTROLS}, OLD)) == "k-1"
     blocked = {**LACKS, "report": _risk("below_min_isr", "a-0")}

@@ -1,4 +1,4 @@
-"""Drains and shares: the moves when brokers leave and come, in a world that carries out each plan."""
+"""Drains and the balance of replicas: the moves when brokers leave and come, in a world that carries out each plan."""
 
 from collections import Counter
 from dataclasses import replace
@@ -39,7 +39,7 @@ def _counted(cluster: KafkaCluster) -> KafkaCluster:
 
 
 def _asked(cluster: KafkaCluster, moves: tuple[Move, ...]) -> KafkaCluster:
-    """The cluster right after moves were asked for, so they are under way."""
+    """The cluster right after these moves were requested, so the moves are under way."""
     topics = dict(cluster.topics)
     for move in moves:
         partitions = dict(topics[move.topic].partitions)
@@ -158,7 +158,7 @@ def test_no_replica_of_a_broker_that_goes_is_moved_beside_one_that_is_missing() 
 
 
 def test_nobody_is_taken_for_gone_while_a_broker_that_is_wanted_is_not_there() -> None:
-    """The missing wanted broker may have the same partitions, and be back a moment later."""
+    """The missing broker that is wanted may have replicas of the same partitions, and be back a moment later."""
     cluster = _cluster(4, {"a": [(0, 3)]})
     assert absent(replace(cluster, racks=dict.fromkeys((0, 1, 2))), {0, 1, 2}) == {3}
     assert absent(replace(cluster, racks=dict.fromkeys((1, 2))), {0, 1, 2}) == frozenset()

@@ -1,4 +1,4 @@
-"""From a resource and its existing topic to steps, as tables; and the steps come to an end."""
+"""From a Topic resource and its existing topic to the operator's steps, as tables; and the steps come to an end."""
 
 from __future__ import annotations
 
@@ -172,8 +172,9 @@ def test_refusals_change_nothing(wanted: TopicResource, topic: KafkaTopic | None
 
 
 def test_a_topic_goes_by_the_policy_of_the_resource_that_is_there_even_if_its_spec_is_refused() -> None:
-    """The resource was created again with fewer partitions, which is refused, but it owns the topic: its policy decides
-    whether the topic is deleted with it."""
+    """The new resource has fewer partitions than the topic, so its spec is refused. But it owns the topic, so its
+    policy decides whether the topic is deleted with it.
+    """
     of_before = {**MARK, OWNER: "shop/orders/u-0/2025-01-01T00:00:00Z/c-1"}
     wanted = spec(partitions=1, deletion_policy=DeletionPolicy.RETAIN)
     plan = plan_topic(wanted, there((0,), (0,), overrides=of_before), CLUSTER, CLUSTER_UID)

@@ -22,7 +22,7 @@ def body(name: str, uid: str = "u-1", status: dict[str, Any] | None = None, **sp
 
 
 class Lists:
-    """Answers a list with `found` as it was before `meanwhile` runs."""
+    """Answers a list with the objects that were in `found` before it calls `meanwhile`, which may change them."""
 
     def __init__(self, *found: dict[str, Any]) -> None:
         self.found = list(found)
@@ -115,7 +115,7 @@ def test_the_end_of_one_that_was_made_anew_isnt_the_end_of_the_new_one() -> None
 
 
 def test_a_deletion_that_only_a_list_tells_is_one_too() -> None:
-    """A watch that ended and was begun anew reports no deletions of the time between."""
+    """If a watch ends and is begun anew, it reports no deletions from the time in between."""
     lists = Lists(body("a", uid="u-2"))
     resources = TopicResources(lists)
     resources.seen("ADDED", body("a", uid="u-1", deletionPolicy="Retain"))

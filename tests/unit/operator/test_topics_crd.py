@@ -51,7 +51,7 @@ def test_kubectl_explain_has_a_word_on_every_field() -> None:
 
 
 def test_everything_has_a_maximum() -> None:
-    """Without a maximum the cost of a rule is counted as if the value filled the whole request."""
+    """Without a maximum, the API server estimates the cost of a CEL rule as if the value filled the whole request."""
     for path, field in ours():
         bound = {"string": "maxLength", "array": "maxItems"}.get(field.get("type", ""))
         free = "additionalProperties" in field

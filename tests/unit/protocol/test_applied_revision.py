@@ -1,4 +1,4 @@
-"""The question for an applied revision, and its answer, as bytes."""
+"""The request by which a broker asks another one for the revision that it has applied, and the answer, as bytes."""
 
 from __future__ import annotations
 

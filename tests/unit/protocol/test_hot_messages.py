@@ -1,4 +1,6 @@
-"""The hand-written Produce and Fetch codecs against their slow twins: kio's reader and the generic writer."""
+"""The hand-written codecs of Produce and Fetch are compared with slow implementations: kio's reader and the generic
+writer.
+"""
 
 from __future__ import annotations
 

@@ -317,7 +317,9 @@ def test_both_forms_judge_any_bytes_alike_however_cut(form: Form, case: tuple[by
 def test_what_passes_can_be_read_and_what_can_be_read_with_right_offsets_passes(
     form: Form, case: tuple[bytes, int]
 ) -> None:
-    """Compared with the reader of records, which doesn't use the walk (and takes numbers that are too long)."""
+    """The walk is compared with the reader of records, which doesn't use the walk (and accepts varints that are too
+    long).
+    """
     body, count = case
     batch = bytearray(build_batch([], base_offset=0) + body)
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")

@@ -1,4 +1,6 @@
-"""Pieces are bounded, add up to the whole, and every other payload is refused."""
+"""Payloads are unpacked piece by piece: the pieces are bounded and add up to the whole, and every other payload is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_damage_is_refused_or_harmless(codec: Codec, data: st.DataObject) -> Non
 
 @every_codec
 def test_every_cut_is_noticed(codec: Codec) -> None:
-    """A cut payload is refused. Only a cut between two blocks of Snappy is noticed later: the walk counts records."""
+    """A cut payload is refused. Only a cut between two blocks of Snappy is noticed later, by the walk, which counts the
+    records.
+    """
     payload = compress(codec, MIXED[: 200 << 10])
     for end in itertools.chain(range(16, 200), range(len(payload) - 200, len(payload))):
         try:
@@ -265,7 +269,7 @@ def test_a_frame_that_names_a_dictionary_is_refused() -> None:
 
 
 def test_a_zstandard_block_that_is_packed_into_nothing_is_refused() -> None:
-    """This library unpacks it; librdkafka's doesn't."""
+    """Our library would unpack such a block, but librdkafka's doesn't."""
     frame = b"\x28\xb5\x2f\xfd\x00\x58" + b"\x04\x00\x00" + b"\x21\x00\x00abcd"
     assert decompress(Codec.zstd, frame) == b"abcd"
     with pytest.raises(KafkaError, match="no bytes"):

@@ -1,5 +1,5 @@
 """The APIs of configuration and quotas answer `tests.peers.config_exchanges` as Apache Kafka 4.3.1 did: the same error
-codes, names, types, values, sources, synonyms and flags. Only the texts of error messages are ours."""
+codes, names, types, values, sources, synonyms and flags. Only the texts of error messages are Ottla's own."""
 
 from __future__ import annotations
 
@@ -112,8 +112,9 @@ def answers(recorded: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def _without_our_own(answer: Any) -> Any:
-    """The answer without Ottla's own settings, and without the default of process.roles, which Kafka doesn't have. A
-    default that differs from Kafka's by decision is replaced by Kafka's."""
+    """The answer without Ottla's own settings, and without the default of process.roles, because Kafka has no such
+    default. If a default differs from Kafka's by decision, Kafka's takes its place.
+    """
     for result in answer.get("results", []):
         result["configs"] = [entry for entry in result["configs"] if not entry["name"].startswith("ottla.")]
         for entry in result["configs"]:

@@ -65,7 +65,7 @@ def test_any_text_is_read_or_refused_and_reading_is_stable(text: str) -> None:
 
 
 def written(properties: Mapping[str, str]) -> str:
-    """A text with these pairs, escaped as necessary."""
+    """A .properties text with these pairs, escaped as necessary."""
     return "".join(f"{escaped(name, '=:#! ')}={escaped_value(value)}\n" for name, value in properties.items())
 
 

@@ -1,4 +1,4 @@
-"""The decoding kernel against its plain twin, on record sets of every shape."""
+"""The decoding kernel is compared with a plain implementation in Python, on record sets of every shape."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECORDS = st.lists(
 
 
 def record_set(batches: list[tuple[int, int | None, list[tuple]]]) -> bytes:
-    """Consecutive batches; each record leaves a gap before the next, as compaction does."""
+    """Consecutive batches. Each row says how far the next offset is from its own: compaction leaves such gaps."""
     out, offset = b"", 7
     for codec, append_time, rows in batches:
         base, records = offset, []

@@ -1,4 +1,6 @@
-"""Rows to records: the kernel against its twin, the partitioner against another client's, and back."""
+"""Rows become records: the kernel is compared with a plain implementation, the partitioner with another client's, and
+the records are read back.
+"""
 
 from __future__ import annotations
 

@@ -167,7 +167,9 @@ def test_a_topic_created_anew_with_fewer_records_is_read(cluster: ScriptedCluste
 
 
 def test_a_planned_batch_of_a_topic_created_anew_is_reported_when_it_is_run_again(cluster: ScriptedCluster) -> None:
-    """The end was planned before the topic was deleted; Spark runs the batch again after a restart."""
+    """The end of the micro-batch was planned before the topic was deleted; Spark runs the same micro-batch again after
+    a restart.
+    """
     start = stream(cluster).initialOffset()
     end = stream(cluster).latestOffset(start, ALL)
     cluster.everywhere(t=Topic([300]))
@@ -200,8 +202,9 @@ def ids(topic: Topic) -> dict[str, dict[str, int]]:
 
 
 def test_a_new_partition_that_one_broker_has_not_heard_of_is_no_loss(cluster: ScriptedCluster) -> None:
-    """The batch was planned by another broker's answer. The broker that is asked for the partition's beginning lags
-    behind."""
+    """The batch was planned by the answer of a broker that knows the new partition. The broker that is asked for the
+    partition's first offset doesn't know it yet.
+    """
     topic_id = cluster.views[0]["t"].topic_id
     cluster.everywhere(t=Topic([30, 10, 20], topic_id=topic_id))
     cluster.views[1]["t"] = Topic([30, 10], topic_id=topic_id)

@@ -151,7 +151,7 @@ def test_what_spark_adds_itself_is_known(name: str) -> None:
 
 
 def test_the_properties_of_a_table_are_no_options() -> None:
-    """As Spark 4.3 makes a table: it passes each option twice, together with the table's properties."""
+    """Spark 4.3 passes each option of a table twice, together with the table's properties."""
     given = {**BASE, "subscribe": "t", "failOnDataLoss": "false"}
     table = {"provider": "ottla", "owner": "somebody", "external": "true", "location": "file:/x", "path": "file:/x"}
     more = {"comment": "what it is", "collation": "UTF8_LCASE", "made.by": "a pipeline", "topics": "unknown"}

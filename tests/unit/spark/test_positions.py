@@ -39,7 +39,7 @@ def test_who_knows_no_ids_reads_the_same_offsets() -> None:
 
 
 def test_equal_positions_are_equal_texts() -> None:
-    """Spark takes a position with a different text for new data."""
+    """Spark takes a position whose text differs for new data."""
     one = Position(OFFSETS, {"b": NEW, "a": OLD})
     other = Position(dict(reversed(OFFSETS.items())), {"a": OLD, "b": NEW})
     assert json.dumps(one.json()) == json.dumps(other.json())

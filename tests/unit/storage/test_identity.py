@@ -1,4 +1,6 @@
-"""Whose a directory is, in Kafka's texts."""
+"""The files that say to which node a log directory and to which topic a partition's directory belongs, in Kafka's
+formats.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producer snapshots: read back as written, refused where damaged, and Kafka's where Kafka reads."""
+"""Producer snapshots can be read back, and are refused if they are damaged. Kafka's snapshots can be read, too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A stand-in of a broker for handlers of the topic and cluster APIs, with a real embedded store, follower and
-controller."""
+"""A stand-in of a broker for handlers of the topic and cluster APIs. Its metadata store (embedded), its follower of the
+metadata and its controller are real.
+"""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ def test_no_client_is_told_of_it() -> None:
 
 
 def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it() -> None:
-    """The handler of each API that `changes_metadata` needn't wait itself. Metadata isn't among these APIs: its handler
-    waits by its own code, and only if it has created a topic.
+    """Each API whose handler writes an intent is marked `changes_metadata`, so its answer waits. Metadata isn't marked:
+    its handler waits itself, and only if it has created a topic.
     """
     writes = ("intents.", "config_resources")
     imported = {name: module for name, module in vars(registry).items() if inspect.ismodule(module)}

@@ -201,8 +201,9 @@ def test_an_answer_ends_where_memory_does(play: Any) -> None:
 
 
 def test_a_first_batch_that_is_cold_far_behind_its_header_arrives_whole(play: Any) -> None:
-    """The batch is larger than the piece that a thread reads at once. Kafka's consumer fails if the first batch is cut
-    off."""
+    """The batch is larger than the piece that a thread reads in one step. Kafka's consumer fails if the first batch is
+    cut off.
+    """
 
     async def body(stage: ColdStage) -> None:
         large = 3 * READ_AHEAD_BYTES

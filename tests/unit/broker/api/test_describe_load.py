@@ -49,7 +49,7 @@ def test_the_load_names_each_partition_with_traffic() -> None:
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 20_000), (20_000, 1), (200, 100)])
 def test_the_loop_turns_while_the_load_of_twenty_thousand_partitions_is_told(topics: int, partitions: int) -> None:
-    """Before the fix, this held the event loop for 18 ms."""
+    """Before the fix, the answer held the event loop for 18 ms."""
 
     async def turns() -> int:
         telling = asyncio.ensure_future(asked(loaded(topics, partitions)))

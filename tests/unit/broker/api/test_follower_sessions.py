@@ -26,7 +26,9 @@ INDEXES = (0, 1)
 
 
 class Follower:
-    """Replica 1. It knows the epochs that it was told of, and stops asking for a refused partition for a while."""
+    """Replica 1. It follows partitions in the leader epochs that the test gives it, and doesn't ask for a refused
+    partition for a while.
+    """
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

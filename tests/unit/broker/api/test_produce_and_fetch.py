@@ -371,7 +371,7 @@ class Follower:
         self.outside.append(partition.index)
 
     def fetch(self, *offsets: tuple[int, int, int], **request: Any) -> Any:
-        """Fetches (index, offset, last fetched epoch)."""
+        """Fetches these partitions, each given as (index, offset, last fetched epoch)."""
         partitions = [
             asked(index, offset) | {"last_fetched_epoch": epoch, "current_leader_epoch": 1}
             for index, offset, epoch in offsets

@@ -38,7 +38,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def _comparable(answer: Any, key: int) -> Any:
-    """The answer without the messages about settings, which are ours."""
+    """The answer without the messages about settings, whose texts are Ottla's own."""
     if key == CREATE:
         for topic in answer["topics"]:
             if topic["error_code"] == 40:

@@ -19,11 +19,11 @@ CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150, cleanup_policy=f
 
 
 class Stopped(BaseException):
-    """The process ends here."""
+    """Raised where the simulated process stops."""
 
 
 class StoppingDisk(RealDisk):
-    """Stops the process before it renames, removes or replaces a file, after it has done so `after` times."""
+    """Lets the process rename, remove or replace a file `after` times, and stops it before it does so once more."""
 
     def __init__(self, after: int) -> None:
         self.left = after

@@ -104,7 +104,7 @@ def test_what_is_frozen_stays_as_it_was_also_after_a_truncation() -> None:
 
 
 def test_many_producers_dont_hold_a_roll(tmp_path: Path) -> None:
-    """The roll copies no producer's state. It is measured against writing the snapshot itself."""
+    """The roll copies no producer's state. Its time is compared with the time of writing the snapshot."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
     for producer in range(20_000):

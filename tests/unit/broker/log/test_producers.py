@@ -285,7 +285,9 @@ def test_what_comes_after_a_marker_goes_without_reading_the_log() -> None:
 
 
 def test_what_a_snapshot_of_kafkas_says_of_one_batch_only_is_read_from_the_log() -> None:
-    """Two batches may be in flight, of which the log has one; the snapshot doesn't know that one."""
+    """Kafka's snapshots have only the last batch of each producer. If a truncation drops this batch, only the log can
+    say which batch is the producer's last one then.
+    """
     producers = Producers()
     for index in range(3):
         note(producers, header(index), index)

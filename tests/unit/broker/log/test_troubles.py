@@ -171,7 +171,7 @@ class NoRoomForNames(RealDisk):
 def test_a_compacted_segment_that_cant_take_its_place_for_want_of_room_costs_no_record(
     tmp_path: Path, renamed: int
 ) -> None:
-    """Before the fix, the broker continued with this log, and believed in files that had been renamed."""
+    """Before the fix, the broker continued with this log as if the renamed files still had their old names."""
     disk = NoRoomForNames()
     path = tmp_path / "data"
     logs = LogDirectories([str(path)], lambda: NOW_MS, ALONE, disk=disk)

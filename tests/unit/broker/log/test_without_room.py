@@ -1,5 +1,5 @@
-"""Logs that are opened when there is room: one after the other, each as it is when its turn comes, and again until it
-works."""
+"""Logs that couldn't be opened for lack of room: once there is room, they are opened one after the other, each in the
+state that it has when its turn comes, and an attempt that fails is repeated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST, SECOND = (UUID(int=1), 0), (UUID(int=2), 0)
 
 
 class Scene:
-    """Two logs. `work` runs in the thread for the log in a directory."""
+    """Two logs that wait for room. `work` is called with a log's directory in the thread that opens the log."""
 
     def __init__(self, work: Callable[[str], Any]) -> None:
         self.logs = WithoutRoom()
@@ -89,8 +89,9 @@ def test_a_moment_without_descriptors_or_memory_passes(error: Exception, monkeyp
 
 
 def test_one_after_the_other_and_nobody_else_waits_in_a_thread() -> None:
-    """A volume becomes full and has room by turns. Before the fix, each time one more of the threads that sync logs was
-    blocked."""
+    """A volume is full and has room alternately. Before the fix, each time one more of the threads that sync logs was
+    blocked.
+    """
     may = threading.Event()
 
     def work(directory: str) -> str:

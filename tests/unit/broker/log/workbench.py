@@ -103,7 +103,7 @@ def open_directories(
 
 
 def crash(logs: LogDirectories) -> None:
-    """The process that has these log directories ends without a word: another one may open them."""
+    """As when the process with these log directories is killed: another process may open them."""
     logs._homes.release()
 
 
