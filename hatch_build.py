@@ -1,9 +1,10 @@
-"""Builds the native walk of records (`ottla/protocol/_record_walk.c`) where a C compiler is; hatchling calls this.
+"""Builds the C library that walks through records (`ottla/protocol/_record_walk.c`), if there is a C compiler.
 
-Nothing depends on it: without a compiler or Python's headers one line says so, the wheel is one for any platform, and
-the walk's twin in Python serves (`ottla --version` and a broker's start say which). An editable installation gets the
-library beside its source. The environment variable OTTLA_NATIVE says what is wished: `require` ends the build where the
-library can't be built, `no` leaves it out.
+Hatchling calls this build hook. Ottla works without the library: if there is no compiler, or Python's headers are
+missing, the build warns in one line, the wheel is one for any platform, and the same code in Python is used instead
+(`ottla --version` and the log at a broker's start say which). An editable installation gets the library beside its
+source. The environment variable OTTLA_NATIVE may be `require`, which fails the build if the library can't be built, or
+`no`, which leaves the library out.
 
 The compiler is called directly, and not by setuptools, because one file needs no build system, and because the compiler
 that a Python was built with (which setuptools would call) needn't be the one that this machine has.
@@ -35,7 +36,7 @@ class NativeWalk(BuildHookInterface):  # type: ignore[misc]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatchling before it gathers the wheel's files."""
+        """Compiles the library; hatchling calls this before it gathers the wheel's files."""
         wish = os.environ.get(WISH, "")
         if wish not in ("", "require", "no"):
             raise SystemExit(f'{WISH}={wish}: it takes "require" or "no"')
@@ -61,13 +62,13 @@ class NativeWalk(BuildHookInterface):  # type: ignore[misc]
         build_data["tag"] = f"{STABLE_ABI}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Called by hatchling when the wheel is written."""
+        """Deletes the temporary files; hatchling calls this when the wheel is written."""
         if hasattr(self, "_scratch"):
             self._scratch.cleanup()
 
 
 class CannotCompile(Exception):
-    """There is no compiler, or it failed; the first line says why."""
+    """There is no C compiler, or the compiler failed; the first line of the message says why."""
 
 
 def compile_library(source: Path, library: Path) -> None:

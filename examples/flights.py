@@ -47,7 +47,7 @@ console = Console(highlight=False)
 
 
 class Running(NamedTuple):
-    """A cluster: where it is, and its processes by broker id, if they are ours."""
+    """A running cluster: its bootstrap address, and the process id of each broker that the demo has started itself."""
 
     bootstrap: str
     pids: dict[int, int]
@@ -68,7 +68,8 @@ def main() -> int:
 
 @contextlib.contextmanager
 def workplace() -> Iterator[Path]:
-    """A directory of its own for each run; what people don't want to look at is deleted, unless the run breaks off."""
+    """A new directory for each run. At the end only the results stay in it; after an error all files stay, and after
+    Ctrl-C none."""
     directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
     try:
         yield directory
@@ -85,7 +86,7 @@ def workplace() -> Iterator[Path]:
 
 
 def run(theirs: str | None, directory: Path) -> int:
-    """All steps, on the cluster at `theirs` or one of its own; the process's exit code."""
+    """Does all steps on the cluster at `theirs` (None: on one that it starts). Returns the process's exit code."""
     started = time.monotonic()
     running = contextlib.nullcontext(Running(theirs, {})) if theirs else brokers(directory / "data")
     with running as (bootstrap, pids):
@@ -142,7 +143,7 @@ def brokers(data: Path) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def killing(bootstrap: str, topic: str, pids: dict[int, int]) -> Iterator[None]:
-    """When half of the flights are there, the process that leads the topic's first partition gets a SIGKILL."""
+    """Once half of the flights are in the topic, kills (SIGKILL) the broker that leads the topic's first partition."""
     killer = threading.Thread(target=kill_leader, args=(bootstrap, topic, pids), daemon=True)
     if pids:
         killer.start()
@@ -170,7 +171,7 @@ def kill_leader(bootstrap: str, topic: str, pids: dict[int, int]) -> None:
 
 
 def create(bootstrap: str, topic: str, configs: dict[str, str] | None = None) -> None:
-    """A topic that brokers know when this returns."""
+    """Creates a topic, and returns once the cluster's metadata has it."""
     with Client(bootstrap) as client:
         client.create_topic(topic, PARTITIONS, configs=configs)
         while topic not in client.metadata([topic]).topics:
@@ -194,7 +195,7 @@ def fill(bootstrap: str, topic: str, directory: Path) -> int:
 
 
 def aggregate(spark: SparkSession, bootstrap: str, topic: str, hourly: str, directory: Path) -> float:
-    """Hourly departures and mean delay per carrier, in event time, into a second topic; the seconds it took."""
+    """Writes hourly departures and mean delay per carrier (event time) to a second topic. Returns the seconds it took."""
     begun = time.monotonic()
     flights = frames.stream(spark, bootstrap, topic, 0)
     counted = window_counts.counts(flights, time="time_hour", key="carrier", average="dep_delay", watermark="31 days")

@@ -25,7 +25,7 @@ EXECUTOR_OPTIONS = {
 
 
 def command(arguments: Sequence[str], environment: Mapping[str, str], home: Path) -> list[str]:
-    """What to run; `home` is Spark's. Raises KeyError for a variable that Spark should have set."""
+    """The command line to execute; `home`: Spark's home directory. Raises KeyError if Spark left a variable unset."""
     match arguments:
         case ["driver", *rest]:
             address = environment["SPARK_DRIVER_BIND_ADDRESS"]
@@ -40,7 +40,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], home: Path
 
 
 def executor(environment: Mapping[str, str], home: Path) -> list[str]:
-    """The JVM of an executor."""
+    """The command line that starts an executor's JVM. Raises KeyError if Spark left a variable unset."""
     java = f"{environment['JAVA_HOME']}/bin/java" if "JAVA_HOME" in environment else "java"
     memory = environment["SPARK_EXECUTOR_MEMORY"]
     named = [word for option, name in EXECUTOR_OPTIONS.items() for word in (option, environment[name])]
@@ -49,27 +49,27 @@ def executor(environment: Mapping[str, str], home: Path) -> list[str]:
 
 
 def java_options(environment: Mapping[str, str]) -> list[str]:
-    """SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, …, of which the tenth comes after the second."""
+    """The values of SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, …, in the order of their numbers (…_2 before …_10)."""
     prefix = "SPARK_JAVA_OPT_"
     numbers = sorted(int(name.removeprefix(prefix)) for name in environment if name.startswith(prefix))
     return [environment[f"{prefix}{number}"] for number in numbers]
 
 
 def class_path(environment: Mapping[str, str], home: Path) -> str:
-    """Spark's configuration first, so that a log4j2.properties there counts; Spark itself last."""
+    """The class path. Spark's configuration directory is first in it, so that a log4j2.properties there counts."""
     asked = [environment.get(name, "") for name in ("SPARK_CONF_DIR", "SPARK_EXTRA_CLASSPATH", "SPARK_CLASSPATH")]
     return ":".join([*filter(None, asked), f"{home}/jars/*", *filter(None, [environment.get("SPARK_DIST_CLASSPATH")])])
 
 
 def provide_kernels(prebuilt: Path, place: Path) -> None:
-    """Copies the compiled kernels to where numba may write: it looks at no directory that it can't write to."""
+    """Copies the compiled kernels to a directory where numba may write: numba uses no cache that is read-only."""
     if prebuilt.is_dir() and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(prebuilt, place)
 
 
 def main() -> None:
-    """Becomes the command."""
+    """Replaces this process by the command that the arguments ask for."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None

@@ -1,9 +1,9 @@
-"""The creation and deletion of topics, in several writes: the controller may stop after any of them. Pure.
+"""The creation and deletion of topics in several writes to etcd: the controller may stop after any write. Pure.
 
-Creation writes the states of all partitions first, and the ready mark last (in one transaction where they fit).
+Creation writes the states of all partitions first, and the topic's ready mark last (one transaction if all fit in it).
 Deletion begins with a tombstone. It deletes the ready mark first, then the states, and the tombstone last, when no
-broker has data of the topic any more. The remaining writes follow from the image alone, so a new controller goes on
-from any midpoint.
+broker has data of the topic any more. The remaining writes follow from the metadata image alone, so a new
+controller completes what its predecessor has begun.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ATOMIC_CREATION_MAX = 100  # up to so many partitions are created in one transac
 
 
 def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
-    """The proposals that are missing until the topic has all partitions of its intent, and its ready mark says so."""
+    """The writes still needed until the topic has all partitions of its intent, and its ready mark says so."""
     states: Mapping[int, Partition] = image.partitions.get(intent.id, {})
     wanted = len(intent.assignments)
     mark = image.ready.get(intent.id)
@@ -48,7 +48,7 @@ def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
 
 
 def delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
-    """The proposals that delete what is left of a topic that has a tombstone."""
+    """The writes that delete what etcd still has of a topic with a tombstone, and at the end the tombstone."""
     tombstone = image.tombstones[topic_id]
     mark = image.ready.get(topic_id)
     states: Mapping[int, Partition] = image.partitions.get(topic_id, {})
