@@ -195,7 +195,7 @@ def fill(bootstrap: str, topic: str, directory: Path) -> int:
 
 
 def aggregate(spark: SparkSession, bootstrap: str, topic: str, hourly: str, directory: Path) -> float:
-    """Writes hourly departures and mean delay per carrier (event time) to a second topic. Returns the seconds it took."""
+    """Writes hourly departures and mean delay per carrier (event time) to another topic. Returns the seconds taken."""
     begun = time.monotonic()
     flights = frames.stream(spark, bootstrap, topic, 0)
     counted = window_counts.counts(flights, time="time_hour", key="carrier", average="dep_delay", watermark="31 days")

@@ -1,6 +1,6 @@
-"""Since when the pods that StatefulSets are to have are missing: Kubernetes says nothing of a pod that doesn't exist.
+"""Since when pods that StatefulSets should have are missing: Kubernetes keeps no record of a pod that doesn't exist.
 
-The times are kept in this process only. Its successor counts anew, and so waits longer than necessary.
+The times are kept in memory only. Another process of the operator counts anew, and so waits longer than necessary.
 """
 
 from __future__ import annotations

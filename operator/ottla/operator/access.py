@@ -36,7 +36,7 @@ class Reader(Protocol):
     """The part of `ottla.operator.kube.Kube` that `Access` needs."""
 
     async def knows(self, kind: str, namespace: str = "") -> bool:
-        """Whether Kubernetes has such a kind. Raises Retry if the kind can't be read."""
+        """Whether Kubernetes has this kind. Raises Retry if the kind can't be read."""
 
 
 class Access:

@@ -1,7 +1,7 @@
 """The parts of a reconcile that use Kafka's admin protocol: settings, addresses, moves of replicas, lost volumes.
 
-A broker that stops closes its connections, and that is no failure of the cluster. So a part that gets no answer waits,
-and isn't reported as failed.
+A broker that stops closes its connections, and that is no failure of the cluster. So a part whose request gets no
+answer waits, and isn't reported as failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Does = Callable[[Visit], Awaitable[None]]
 
 
 def asking(does: _Does) -> _Does:
-    """The part `does`, as one that waits (NotYet) while no broker answers."""
+    """Wraps the part `does`: while no broker answers, the part raises NotYet and waits, and hasn't failed."""
 
     async def part(visit: Visit) -> None:
         try:
@@ -47,7 +47,7 @@ def asking(does: _Does) -> _Does:
 
 
 class Administration:
-    """Asks the brokers of any cluster."""
+    """The parts of a reconcile that send requests to the brokers, for any cluster."""
 
     def __init__(self, kube: Kube, exposure: Exposure, sets: BrokerSets) -> None:
         self._kube = kube

@@ -1,7 +1,7 @@
 """Keeps a cluster's brokers in balance, as `spec.balance` says: measures, suggests, moves.
 
-Loads are measured between two questions that are `WINDOW_S` apart, and only if every broker answered both. A plan is
-carried out for a bounded number of partitions at once, under the Cluster's throttle. Once it is done, loads are
+Loads are measured between two requests that are `WINDOW_S` apart, and only if every broker answered both. A plan is
+carried out for a bounded number of partitions at a time, under the Cluster's throttle. Once it is done, loads are
 measured again. The plan is kept in memory only: another process of the operator measures again, and moves that are
 under way complete by themselves. When brokers are added, removed or restarted, the plan is given up. While a broker
 isn't ready, no more moves of the plan are begun.
@@ -49,7 +49,7 @@ class _Known:
 
 
 class Balancer:
-    """Balances any cluster's brokers."""
+    """Balances the brokers of any cluster."""
 
     def __init__(self) -> None:
         self._known: dict[Ref, _Known] = {}
@@ -147,9 +147,9 @@ class Balancer:
 
 
 def _others_move(visit: Visit) -> str:
-    """What a plan has to wait for while brokers are added, removed or restarted; empty where none is.
+    """What a plan has to wait for while brokers are added, removed or restarted; empty where it needn't wait.
 
-    Replicas that have to catch up don't count, because the copies of a plan have to catch up, too.
+    A plan doesn't wait for replicas to catch up, because the replicas that it moves itself have to catch up, too.
     """
     scaling, decision = visit.findings.scaling, visit.findings.decision
     rolls = not visit.current or (decision is not None and decision.rolling)
@@ -159,7 +159,7 @@ def _others_move(visit: Visit) -> str:
 
 
 def _waits_for(visit: Visit) -> str:
-    """The brokers that have to become ready first; empty where all are."""
+    """The brokers that have to become ready before more of a plan's moves begin; empty where all brokers are ready."""
     away = [str(pod.id) for pod in visit.findings.pods or () if not pod.ready]
     return f"broker {', '.join(away)} to be ready" if away else ""
 

@@ -35,7 +35,7 @@ class BrokerSets:
         self._kube = kube
 
     async def keep(self, visit: Visit) -> None:
-        """Applies each pool's StatefulSet, with at least its existing brokers; a refusal of one stops no other."""
+        """Applies each pool's StatefulSet, with at least its existing brokers. A refusal of one stops no other pool."""
         cluster, found = visit.cluster, visit.found
         refusals = Refusals()
         for pool in cluster.pools:
@@ -58,8 +58,8 @@ class BrokerSets:
     async def shrink(self, visit: Visit) -> None:
         """Removes the pods of drained brokers. The StatefulSet of a pool that isn't in the spec any more is deleted.
 
-        A pool may have been removed from the spec while its StatefulSet was being made again around its pods. It isn't
-        made again then, so its pods are deleted one by one.
+        A pool may have been removed from the spec after its StatefulSet was deleted without its pods, to be made again.
+        Such a StatefulSet isn't made again, so the pods are deleted one by one.
         """
         cluster, found = visit.cluster, visit.found
         pods = visit.pod_names()
@@ -82,7 +82,7 @@ class BrokerSets:
                 await self._delete_unwanted(visit, "Pod", pod)
 
     async def _delete_unwanted(self, visit: Visit, kind: str, item: Object, propagation: str = "Background") -> None:
-        """Deletes the StatefulSet of a removed pool, or one of its pods without a StatefulSet."""
+        """Deletes the StatefulSet of a removed pool or, if the pool has no StatefulSet any more, one of its pods."""
         name, uid = item["metadata"]["name"], item["metadata"]["uid"]
         await visit.tell("ScalingDown", f"{name} is deleted: its pool isn't wanted any more")
         await self._kube.delete(kind, visit.cluster.namespace, name, uid=uid, propagation=propagation)
@@ -90,9 +90,9 @@ class BrokerSets:
     async def _let_start(self, visit: Visit, item: Object) -> None:
         """Gives the StatefulSet of a removed pool the Cluster's present image, if one of its pods doesn't start.
 
-        Such brokers run as they are until they are drained. But a broker that doesn't start can't be drained of the
-        partitions that it alone has. Its image may be the reason, and a person can correct that only in the spec, where
-        its pool doesn't stand any more.
+        The brokers of a removed pool run unchanged until they are drained. But a broker that doesn't start can't be
+        drained of the partitions that it alone has. Its image may be the reason, and a person can't correct the image
+        of a pool that isn't in the spec any more, only the Cluster's.
         """
         template, meta = item["spec"]["template"]["spec"], item["metadata"]
         image = visit.cluster.image
@@ -108,10 +108,10 @@ class BrokerSets:
         visit.busy = True
 
     async def _give_up(self, visit: Visit, pool: Pool) -> None:
-        """Notes on claims of a pool that aren't wanted any more that their volumes were never made.
+        """Finds the claims of a pool's unwanted volumes that never got a volume, and annotates them with NEVER_MADE.
 
-        Since the claims were listed, a pod may have got its volume and gone again. So the claim of a missing pod is
-        read once more before its note counts.
+        Since the claims were listed, a pod may have got its volume, run, and been deleted. So the claim of a missing
+        pod is read once more before its annotation counts.
         """
         cluster, found = visit.cluster, visit.found
         claims, pods = found.by_name(CLAIM, BROKER), found.by_name("Pod", BROKER)
@@ -129,7 +129,7 @@ class BrokerSets:
             await self._kube.merge(CLAIM, visit.cluster.namespace, meta["name"], patch)
 
     async def retire_controllers(self, visit: Visit) -> None:
-        """Deletes the controllers that have pods of their own, once every broker's process stands for controller."""
+        """Deletes the controllers with pods of their own, once every broker's process may be elected controller."""
         cluster, decision = visit.cluster, visit.findings.decision
         name = names.controller_set(cluster)
         if cluster.controllers.replicas or decision is None or decision.rolling or not decision.evictable:
@@ -140,7 +140,7 @@ class BrokerSets:
 
 
 def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
-    """A pool's StatefulSet, with the unwanted volumes that may still have replicas."""
+    """A pool's StatefulSet. It keeps volumes that the spec doesn't want any more while they may still have replicas."""
     cluster, found = visit.cluster, visit.found
     claims = found.by_name(CLAIM, BROKER)
     kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER), visit.now)

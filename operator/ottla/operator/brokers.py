@@ -25,7 +25,7 @@ DECIDES = "it decides"  # the beginning of the active controller's answer
 
 
 class BrokerPages:
-    """Reads the pages of any broker."""
+    """A client of the HTTP pages of any cluster's brokers."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -89,7 +89,7 @@ class BrokerPages:
 
 
 def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
-    """The report that the broker's two pages give. Raises KeyError if they aren't such pages."""
+    """The report that the broker's two pages give. Raises KeyError if a page lacks one of its fields."""
     return Report(
         risks={kind: tuple(found["partitions"]) for kind, found in risk["risks"].items() if found["count"]},
         metadata_connected=risk["metadata_connected"],

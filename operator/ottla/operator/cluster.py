@@ -244,7 +244,7 @@ class ClusterReconciler:
         return Result(SOON_S if visit.busy else QUIET_S, failure=visit.findings.failure)
 
     async def _meant(self, resource: Object) -> tuple[Cluster | None, Object, str]:
-        """The Cluster and its spec. If the spec can't be followed: the last one that could, and why this one can't.
+        """The Cluster and its spec. If this spec can't be followed: the last spec that could, and the reason.
 
         So a mistake in a spec doesn't keep the operator from repairing the cluster.
         """
@@ -275,7 +275,7 @@ class ClusterReconciler:
         await visit.found.prune((item["kind"], item["metadata"]["name"]) for item in wanted)
 
     async def _write(self, resource: Object, status: Object, troubles: list[Trouble]) -> None:
-        """Writes the status, if it differs, and Events about news in it. A needless write would cause a next event."""
+        """Writes the status if it changed, and Events about its news. A needless write would cause a new reconcile."""
         before = resource.get("status") or {}
         self.conditions[ref_of(resource)] = {each["type"]: each["status"] == "True" for each in status["conditions"]}
         if status == before:
@@ -342,7 +342,7 @@ def _if_etcd(plans: Callable[[Cluster, Etcd], Iterable[Object]]) -> Callable[[Vi
 
 
 def _etcd_config(visit: Visit) -> Iterable[Object]:
-    """The ConfigMap of etcd's members, so that it isn't pruned. Its data follow from etcd's list, and are left out."""
+    """The ConfigMap of etcd's members, so that it isn't pruned. Its data, which follow from etcd, are left out."""
     return [etcd_pods.config_map(visit.cluster, {})] if isinstance(visit.cluster.metadata, Etcd) else ()
 
 
@@ -355,8 +355,8 @@ def _endpoint_slices(visit: Visit) -> Iterable[Object]:
 
 
 async def _shared_endpoints(visit: Visit) -> None:
-    """Applies the EndpointSlices, also while the Cluster is paused: clients have to find a pod that comes back at
-    another address, as behind any other Service."""
+    """Applies the EndpointSlices, also while the Cluster is paused: clients have to reach a pod that comes back with
+    another IP address, as they would behind any other Service."""
     await visit.found.apply_each(_endpoint_slices(visit))
 
 

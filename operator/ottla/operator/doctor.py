@@ -71,7 +71,7 @@ class Doctor:
         self._findings += findings
 
     def _unreadable(self, error: KubeError) -> None:
-        """Makes a finding of a refusal for want of the person's rights. Raises any other error."""
+        """Adds a finding if the API server refused a request for want of the person's rights. Raises other errors."""
         if error.status != 403:
             raise error
         self._findings.append(Finding("your own rights", False, str(error), "ask as somebody who may see that"))

@@ -1,8 +1,8 @@
 """Empties volumes that the spec doesn't want any more: their brokers move the replicas to their other volumes.
 
-Each broker gets requests of its own. It places no new replicas on such a volume, and moves the present ones, some at
-once. When none is left, the claim's annotation says so (`plan/volumes.py` says why, and what follows). It is written
-only after two reconciles saw no replica: a replica that was placed just before the request shows only later.
+Each broker gets requests of its own. It places no new replicas on such a volume, and moves the present ones, a few at a
+time. When none is left, the claim's annotation says so (`plan/volumes.py` says why, and what follows). The annotation
+is written only after two reconciles saw no replica: a replica that was placed just before the request shows only later.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Broker:
 
     @property
     def noted(self) -> list[int]:
-        """The volumes whose claims have the annotation: they are being emptied, or were once."""
+        """The volumes whose claims have the annotation EMPTIED_FOR: they are being emptied, or were emptied once."""
         return [volume for volume, claim in self.claims.items() if is_noted(claim)]
 
     @property
@@ -75,7 +75,7 @@ class Emptying:
         self._empty: dict[Ref, tuple[str, list[int]]] = {}  # pod → its uid, and the volumes that were seen empty once
 
     async def empty(self, visit: Visit) -> None:
-        """One step for each broker. Raises Retry with the first refusal."""
+        """Takes the next step for each broker. Raises Retry with the first refusal."""
         refusals = Refusals()
         brokers = [(pool, broker) for pool in visit.cluster.pools for broker in _brokers(visit, pool)]
         inheriting: frozenset[str] = frozenset()
@@ -91,10 +91,10 @@ class Emptying:
         refusals.told()
 
     async def _inheriting(self, visit: Visit, brokers: Iterable[_Broker]) -> frozenset[str]:
-        """The pods whose brokers cordon directories though no claim of theirs says so.
+        """The pods whose brokers cordon directories (`cordoned.log.dirs`) although no claim of these pods says so.
 
-        The setting belongs to the broker's id. So a new broker inherits it if an earlier one of that id was removed
-        while a volume of it was being emptied. Each pod is asked about once, all in one request.
+        The setting belongs to the broker's id. So a new broker inherits it if an earlier broker of that id was removed
+        while a volume of that broker was being emptied. Brokers that cordon nothing aren't asked about again.
         """
         quiet = {
             ordinal(broker.pod): broker
@@ -154,7 +154,7 @@ class Emptying:
             await admin.configure_brokers(given, reset, broker=str(broker))
 
     async def _move(self, visit: Visit, broker: _Broker, admin: KafkaAdmin) -> None:
-        """Moves some replicas away, or notes that there are none."""
+        """Moves some replicas away from the unwanted volumes, or notes that no replica is on them."""
         key = ref_of(broker.pod)
         going = [names.log_directory(volume) for volume in broker.going]
         directories = await admin.log_directories()
@@ -194,8 +194,8 @@ class Emptying:
     async def _delete_emptied(self, visit: Visit, broker: _Broker) -> None:
         """Deletes the emptied claims of a broker in a pool that doesn't keep its volumes.
 
-        That is done once the pod doesn't mount them, and its broker was told that they aren't cordoned any more. Until
-        then the claims' annotations are needed, because they say that the broker has to be told.
+        A claim is deleted once the pod doesn't mount it, and its broker was told that the directory isn't cordoned any
+        more. Until then the claim's annotation is needed, because it says that the broker has to be told.
         """
         told_uid, cordoned = self._cordoned.get(ref_of(broker.pod), ("", ""))
         if broker.noted and (told_uid != broker.uid or cordoned != _cordon_of(broker)):
@@ -213,7 +213,7 @@ def _cordon_of(broker: _Broker) -> str:
 
 
 def _unopened(visit: Visit, broker: int) -> str:
-    """Why a volume may have replicas that its broker doesn't list: logs that it can't open; else empty."""
+    """Why a volume may have replicas that its broker doesn't list (the broker can't open their logs); else empty."""
     report = next((pod.report for pod in visit.findings.pods or () if pod.id == broker), None)
     if report is None:
         return "waiting for the broker to say which logs it couldn't open"

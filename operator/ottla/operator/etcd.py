@@ -1,6 +1,6 @@
 """Runs the etcd of a cluster: it is formed once, and members that lost their data are replaced.
 
-Each public method that takes a visit is a part of a Cluster's reconcile. The list of members changes one step at a
+Each public method that takes a `Visit` is a part of a Cluster's reconcile. The list of members changes one step at a
 time. Each step is decided by `plan/etcd_members.py`, by the present answers of etcd and Kubernetes.
 """
 
@@ -62,7 +62,7 @@ class EtcdKeeper:
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`client` makes a client with an identity for TLS, or with None for an etcd without TLS."""
+        """`client` makes an etcd client from an identity for TLS, or from None if etcd has no TLS."""
         self._kube = kube
         self._make_client = client
         self._clock = clock
@@ -102,7 +102,7 @@ class EtcdKeeper:
         return self._clients[cluster.ref][1]
 
     async def look(self, visit: Visit, etcd: Etcd) -> None:
-        """Notes how many members answer: a member is ready only while it reaches a majority."""
+        """Notes how many members' pods are ready. A pod is ready only while its member reaches a majority."""
         pods = visit.found.all("Pod", etcd_pods.ETCD)
         answer = sum(pod.ready for pod in seen_pods(pods))
         troubles = [f"{pod['metadata']['name']}: {why}" for pod in pods if (why := stuck(pod))]
@@ -114,7 +114,7 @@ class EtcdKeeper:
         visit.busy |= bool(waits_for)
 
     async def configure(self, visit: Visit, etcd: Etcd) -> None:
-        """Asks for the list of members, and applies the ConfigMap that says what each may do at its start."""
+        """Asks etcd for its list of members, and applies the ConfigMap that says what a member may do at its start."""
         cluster, found = visit.cluster, visit.found
         members = visit.members = await self._members(cluster, found.all("Pod", etcd_pods.ETCD))
         formed = self.formed(visit)
@@ -126,7 +126,7 @@ class EtcdKeeper:
         await found.apply(etcd_pods.config_map(cluster, rules))
 
     async def keep_set(self, visit: Visit, etcd: Etcd) -> None:
-        """Applies the StatefulSet: a member keeps its pod until it was removed from the list."""
+        """Applies the StatefulSet: a member keeps its pod until it was removed from etcd's list of members."""
         cluster, found = visit.cluster, visit.found
         present = found.get("StatefulSet", names.etcd_set(cluster))
         there = 0 if present is None else present["spec"].get("replicas", 0)
@@ -142,7 +142,7 @@ class EtcdKeeper:
             raise NotYet("etcd to be formed")
 
     async def mend(self, visit: Visit, etcd: Etcd) -> None:
-        """Makes one change of the list of members, and replaces the lost volume of one member."""
+        """Makes at most one change of etcd's list of members, and replaces the lost volume of one member."""
         if visit.members is None:
             return
         pods = visit.found.all("Pod", etcd_pods.ETCD)
@@ -167,7 +167,8 @@ class EtcdKeeper:
                 await self._kube.delete("PersistentVolumeClaim", cluster.namespace, claim, uid=uid)
 
     async def roll(self, visit: Visit, etcd: Etcd) -> None:
-        """Restarts one outdated member while all members answer, or a stuck one, if a second look decides the same."""
+        """Restarts an outdated member that is stuck or, while all members answer, any outdated one. Just before the
+        restart, a second decision has to choose the same member."""
         decision = await self._decide(visit, etcd)
         decision = await restart_chosen(self._kube, visit, decision, lambda: self._decide(visit, etcd))
         visit.findings.etcd_roll = decision
@@ -219,7 +220,7 @@ class EtcdKeeper:
         return decision(min(old, key=lambda name: (name in leaders, name)))
 
     async def look_at_snapshots(self, visit: Visit, etcd: Etcd) -> None:
-        """Notes when the last snapshot was taken, and whether one is late."""
+        """Notes when the last snapshot was taken, and whether a snapshot is overdue."""
         if etcd.snapshots is not None:
             job = visit.found.get("CronJob", names.snapshots(visit.cluster))
             visit.findings.last_snapshot = last_snapshot(job)

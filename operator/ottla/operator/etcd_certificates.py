@@ -23,8 +23,8 @@ from ottla.operator.spec.cluster import Cluster, Etcd
 async def certified(
     kube: Kube, cluster: Cluster, etcd: Etcd, found: Found, tell: Tell, now: datetime
 ) -> tuple[Cluster, Identity]:
-    """Makes the next step. Returns the Cluster with digests of the certificates that pods read at their start, and the
-    operator's own identity."""
+    """Takes the next step of the renewal. Returns the Cluster with digests of the certificates that pods read at their
+    start, and the operator's own identity."""
     hosts, name = etcd_pods.certified_hosts(cluster), names.etcd_set(cluster)
     names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
     present, mounted = [certificates.decoded(await kube.get("Secret", cluster.namespace, each)) for each in names_of]

@@ -82,7 +82,7 @@ class EtcdClient:
         await self._ask(endpoints, "/v3/kv/compaction", {"revision": str(revision)})
 
     async def defragment(self, endpoint: str) -> None:
-        """Defragments a member's database, so that its file has no free pages; meanwhile it answers no requests."""
+        """Defragments a member's database, so that its file has no free pages. Meanwhile the member doesn't answer."""
         await self._ask([endpoint], "/v3/maintenance/defragment", {}, DEFRAGMENT_S_MAX)
 
     async def _ask(

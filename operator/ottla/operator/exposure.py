@@ -1,4 +1,4 @@
-"""Tells brokers their addresses for clients outside, as soon as they are known and whenever they change."""
+"""Tells brokers their addresses for clients outside of Kubernetes, once they are known and whenever they change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADDRESSES = "ottla.listener.addresses"
 
 
 class Exposure:
-    """Makes the external listeners of any cluster."""
+    """Keeps the Services and addresses of the external listeners of any cluster."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -63,8 +63,8 @@ class Exposure:
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **outside}
 
     async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
-        """Applies a Service. If the node port that it had before it was deleted belongs to another Service now, it is
-        applied without this port, unless the spec asks for it."""
+        """Applies a Service. If the Service was deleted, and its node port belongs to another one now, it is applied
+        without this port, unless the spec asks for the port."""
         port = wanted["spec"]["ports"][0]
         asked_for = any(
             each.first_node_port is not None or wanted["metadata"]["name"] == names.bootstrap_service(cluster, each)
@@ -81,7 +81,7 @@ class Exposure:
             await found.apply(wanted)
 
     async def addresses(self, cluster: Cluster, found: Found, pods: Mapping[int, Object]) -> dict[int, dict[str, str]]:
-        """The brokers' external addresses: broker → listener → host:port, empty where it isn't known yet."""
+        """The brokers' external addresses: broker → listener → host:port, empty while the address isn't known."""
         hosts = await self._node_hosts(cluster, pods)
         return {
             broker: {

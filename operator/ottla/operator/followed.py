@@ -1,6 +1,6 @@
 """The last spec of a Cluster that could be followed, kept in a ConfigMap beside the Cluster.
 
-A mistake in a spec mustn't keep the operator from repairing the cluster, also after a restart of the operator. So the
+A mistake in a spec mustn't keep the operator from repairing the cluster, even after a restart of the operator. So the
 last spec that could be followed is written down. The Cluster owns the ConfigMap, so a Cluster that was made again under
 its name has none.
 """

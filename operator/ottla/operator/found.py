@@ -1,4 +1,4 @@
-"""The objects of a cluster in Kubernetes, read at once at the beginning of a reconcile, and the changes to them.
+"""The objects of a cluster in Kubernetes, all read at the beginning of a reconcile, and the changes to them.
 
 Objects are found by the labels that every object of a cluster has, but anybody may write these labels on any object. So
 a StatefulSet or a pod counts only if its owner references say that it belongs to the Cluster. A StatefulSet without an
@@ -232,7 +232,7 @@ def _pods_and_sets(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Obje
     """The StatefulSets and pods that are the Cluster's, by kind and name.
 
     StatefulSets have to be listed before pods. Then the owner of a listed pod is one of the listed StatefulSets, or the
-    pod has none, because its StatefulSet was deleted without it to be made again.
+    pod has none, because its StatefulSet was deleted without its pods, and is to be made again.
     """
     ours = {
         item["metadata"]["name"]: item
@@ -249,10 +249,10 @@ def _owned_by(item: Object, *uids: str) -> bool:
 
 
 def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bool:
-    """Whether a pod belongs to one of these StatefulSets, or to one that was deleted without its pods to be made again.
+    """Whether a pod belongs to one of these StatefulSets, or to one that was deleted without its pods.
 
-    In the latter case the pod has no owner for a moment, and the new StatefulSet will adopt it by its name. One of the
-    pod's labels tells that a StatefulSet made it.
+    A deleted StatefulSet is to be made again. Until then the pod has no owner; the new StatefulSet adopts it by its
+    name. One of the pod's labels tells that a StatefulSet made it.
     """
     if _owned_by(pod, *(item["metadata"]["uid"] for item in sets.values())):
         return True
@@ -277,11 +277,11 @@ def _is_stray(pod: Object, cluster: Cluster) -> bool:
 
 
 def _is_predecessors(item: Object, cluster: Cluster) -> bool:
-    """Whether an object that isn't this Cluster's belongs to an earlier one: two of one name never exist at once."""
+    """Whether an object that isn't this Cluster's belongs to an earlier Cluster of this name, which is gone."""
     return is_owned_by_one_named(item, "Cluster", cluster.name)
 
 
 def _adoptable(item: Object) -> bool:
-    """Whether an operator made an object that has no owner: its Cluster was deleted, and its objects orphaned."""
+    """Whether an operator made an object that has no owner now: its Cluster was deleted with `--cascade=orphan`."""
     managed = (item["metadata"].get("labels") or {}).get(names.MANAGED_BY) == OPERATOR
     return managed and not item["metadata"].get("ownerReferences")

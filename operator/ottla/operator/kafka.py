@@ -89,7 +89,7 @@ class KafkaAdmin:
         return str((await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})).cluster_id or "")
 
     async def look(self, *, internal: bool = False) -> KafkaCluster:
-        """The brokers and all topics, with their moves and their own settings. `internal`: internal topics, too."""
+        """The brokers and all topics, with their moves and their own settings. `internal`: with internal topics."""
         metadata = await self._ask(METADATA, {"topics": None, "allow_auto_topic_creation": False})
         moves = await self._moves()
         known = [
@@ -122,7 +122,7 @@ class KafkaAdmin:
         return await ask_loads(await self._addresses(), self._connect)
 
     async def throttled_by_hand(self) -> bool:
-        """Whether an administrator throttles replicas beside the operator, or may, because a broker doesn't answer."""
+        """Whether an administrator throttles replicas by hand, or may do so unseen, because a broker doesn't answer."""
         return await ask_throttled_by_hand(await self._addresses(), self._connect)
 
     async def _addresses(self) -> dict[int, tuple[str, int]]:

@@ -165,7 +165,7 @@ class Kube:
         version: str | None = None,
         propagation: str = "Background",
     ) -> bool:
-        """Deletes an object: with `uid` only if it is still the same, with `version` only if it hasn't changed since.
+        """Deletes an object: with `uid` only if it still has that uid, with `version` only if it hasn't changed since.
 
         Returns whether the object was deleted. `propagation` is Kubernetes' propagation policy.
         """

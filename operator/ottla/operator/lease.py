@@ -1,6 +1,6 @@
 """A Lease lets only one of several operators act at a time.
 
-The operator that has the Lease renews it, and stops at once when it couldn't renew it for `RENEWED_WITHIN_S`. Another
+The operator that has the Lease renews it, and stops immediately if it couldn't renew it for `RENEWED_WITHIN_S`. Another
 operator takes the Lease when it saw no change of it for `DURATION_S`, by its own clock, so clocks needn't agree. An
 operator that ends in an orderly way releases the Lease, and another one takes it at its next attempt.
 """

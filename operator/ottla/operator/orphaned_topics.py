@@ -38,7 +38,7 @@ class Reader(Protocol):
 
 
 class _Held(NamedTuple):
-    """The topics of one Cluster that wait for a person, and what is told about them."""
+    """The topics of one Cluster that wait for a person, and what is told about these topics."""
 
     topics: frozenset[UUID]
     told: str
@@ -107,8 +107,8 @@ class OrphanedTopics:
         return Definition(found["metadata"]["creationTimestamp"], going(found))
 
     def _tell_held(self, key: Ref, verdict: Verdict) -> None:
-        """Keeps the condition up to date with the waiting topics, because its token is valid for exactly these. Logs a
-        line when more topics wait, or none does any more."""
+        """Keeps the condition up to date. It has the token by which a person confirms the deletion, which is valid for
+        exactly the topics that wait now. Logs a line when more topics wait, or no topic waits any more."""
         before, after = self._held.get(key), _held(key, verdict)
         if before == after:
             return

@@ -15,7 +15,7 @@ from ottla.protocol.errors import KafkaError
 
 
 class Told(NamedTuple):
-    """Why settings aren't in force, by broker, and the first refusal; a broker that isn't in it has its settings."""
+    """The brokers whose settings aren't in force, with the reasons; and the first refusal."""
 
     waits_for: Mapping[int, str]
     refusal: str = ""

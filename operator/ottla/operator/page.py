@@ -50,7 +50,7 @@ class Watched:
         self._begun = clock()
 
     def told(self, key: tuple[str, str, str], version: str, *, gone: bool) -> None:
-        """A watch has told of a resource (kind, namespace, name) in this version; `gone`: it was deleted."""
+        """Notes that a watch has told of a resource (kind, namespace, name) in this version; `gone`: it was deleted."""
         self._last[key[:2]] = self._clock()
         self._missed.pop(key, None)
         if gone:
@@ -59,7 +59,7 @@ class Watched:
             self._told[key] = version
 
     def read(self, key: tuple[str, str, str], version: str) -> None:
-        """A read has found a resource in this version; an empty version: it found none."""
+        """Notes that a read has found a resource in this version; an empty version: the read found no such resource."""
         if self._told.get(key, "") == version or not version:
             self._missed.pop(key, None)
         else:

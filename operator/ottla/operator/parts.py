@@ -7,8 +7,8 @@ A part that fails stops only the parts that need it; all others are done. Each p
   (`Awaited`).
 - It fails, which is a `Trouble`. Each part that needs it becomes a `Trouble`, too, because it wasn't done.
 
-Each part has only a share of the time of a reconcile, so that one that gets no answer doesn't keep the last ones from
-being reached.
+Each part may take only a share of a reconcile's time. So if a part gets no answer, the parts after it are reached all
+the same.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def checked(parts: Sequence[Part[_V]]) -> tuple[Part[_V], ...]:
 async def carry_out(
     parts: Sequence[Part[_V]], visit: _V, *, paused: bool = False, clock: Callable[[], float] = monotonic
 ) -> list[Trouble]:
-    """Does each part whose needs are met. Returns what kept other parts from being done, in the table's order."""
+    """Does each part whose needs are met. Returns why the other parts weren't done, in the table's order."""
     troubles: dict[str, Trouble] = {}
     later: set[str] = set()
     end = clock() + ALL_S_MAX

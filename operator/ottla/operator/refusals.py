@@ -17,21 +17,21 @@ class NameTaken(Retry):
 
 
 class Refusals:
-    """Gathers the refusals of several changes, and raises the first once all were tried."""
+    """Gathers the refusals of several changes; the first one is raised when all changes were tried."""
 
     def __init__(self) -> None:
         self._errors: list[Retry] = []
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """A context for the change of one object: a Retry that it raises is gathered."""
+        """A context for the change of one object: a Retry that is raised inside is gathered."""
         try:
             yield
         except Retry as error:
             self._errors.append(error)
 
     def told(self) -> None:
-        """Raises the first refusal, if there is one, and says how many other ones there were."""
+        """Raises the first refusal, if any, and says how many more there were. An Awaited is raised only if all are."""
         self._errors.sort(key=lambda error: isinstance(error, Awaited))
         others = {str(error) for error in self._errors} - {str(error) for error in self._errors[:1]}
         if others:

@@ -3,7 +3,8 @@
 The names of settings in the CRDs come from the brokers' tables; from the CRDs come the operator chart's templates, and
 from them and each chart's values.yaml the charts' schemas and the tables in their READMEs. The rules of the operator's
 roles come from its own table of rights. A test fails when a file in the repository is not what its source makes.
-manifests/ is what Helm renders of the charts: it is written where `--helm` names the program (or HELM does).
+manifests/operator*.yaml are the operator's chart as Helm renders it. They are written only if `--helm` or the
+environment variable HELM names the program.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The rules refuse at `kubectl apply` the names of unknown settings and of settings that only the operator may give. They
 refuse values of a wrong type, values out of bounds, words that a setting doesn't take, and notations that nobody means
-(blanks around a value, `0.5f`, `NaN`). CEL can't search for the name that was meant; the operator's own refusal names
-it, where a definition is older than the operator. The operator also checks what these rules don't: patterns, longer
-lists, and settings that contradict each other.
+(blanks around a value, `0.5f`, `NaN`). CEL can't suggest the name that was meant; the operator's own refusal does,
+when a definition that is older than the operator has let a wrong name pass. The operator also checks what these rules
+don't: patterns, longer lists, and settings that contradict each other.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _number(type_name: str, least: float, most: float, also: float | None) -> st
 
 
 def _refused(names: str, before: str, after: str) -> list[str]:
-    """A rule that refuses names for which the expression `names` is true; its message has the first of them."""
+    """A rule that refuses each setting whose name makes the CEL expression `names` true; its message says the first."""
     return _rule(f"!self.exists(name, {names})", f'"config: {before}" + self.filter(name, {names})[0] + "{after}"')
 
 
@@ -164,6 +164,6 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def _folded(expression: str) -> list[str]:
-    """The expression in lines that YAML's folded style joins again."""
+    """The expression, wrapped into lines that YAML's folded style joins again."""
     wrapped = textwrap.wrap(expression, WIDTH - 30, break_long_words=False, break_on_hyphens=False)
     return [f"      {line}" for line in wrapped]

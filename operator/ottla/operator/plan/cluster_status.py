@@ -390,12 +390,12 @@ def _rolls(findings: Findings) -> list[str]:
 
 
 def _not_in_place(findings: Findings) -> list[str]:
-    """Why the first pod that can't get other resources without a restart can't: that restart may wait for long."""
+    """The first pod that can get other resources only by a restart, and why: its restart may be a long time away."""
     return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 
 def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refused: str) -> Condition:
-    """A condition that only brokers can tell. `waits_for` None: no broker was asked."""
+    """A condition that depends on the brokers' answers. `waits_for` None: no broker was asked; empty: it is True."""
     if waits_for is None:
         why = "nothing is asked of brokers while spec.paused is true" if cluster.paused else "no broker was asked"
         return Condition(kind, None, "NotAsked", why)
@@ -403,8 +403,8 @@ def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refuse
 
 
 def _may_be_a_moment(before: Mapping[str, Any], now: datetime) -> bool:
-    """Whether brokers may be silent for a moment only, as when the broker that was asked stops and another one must be
-    asked."""
+    """Whether the brokers' silence may last for a moment only, as when the broker that was asked stops, and another one
+    has to be asked."""
     if not holds(before, "Ready"):
         return False
     answered = condition(before, "KafkaAnswers")
