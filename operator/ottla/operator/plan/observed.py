@@ -37,7 +37,7 @@ def broker_pod(
     absent_since: Mapping[str, datetime] = _NEVER,
     resize: Resize | None = None,
 ) -> Pod:
-    """A broker's pod as `roll.py` needs it.
+    """The facts about a broker's pod that `roll.py` needs.
 
     `claims`: by name; `files`: the present files of settings, by their names in the ConfigMap (None: not known);
     `absent_since`: since when pods are missing, by name; `resize`: the state of the pod's resize, if the pod and its
@@ -104,7 +104,7 @@ def _file_is_current(report: Report | None, file: str) -> bool | None:
 
 
 def _is_of_all(pod: Object, files: Mapping[str, str] | None) -> bool:
-    """Whether a pod was made for the present common settings. If it wasn't, its template tells that it is outdated."""
+    """Whether a pod was made for the present common settings. If not, `outdated` says so by the StatefulSet's template."""
     made_for = (pod["metadata"].get("annotations") or {}).get(names.CONFIG_CHECKSUM)
     return files is not None and made_for == names.checksum(files[OF_ALL])
 
@@ -121,7 +121,7 @@ def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
 def existing(sets: Iterable[Object], pods: Iterable[Object]) -> list[tuple[int, str]]:
     """The brokers that exist or are about to: their ids, and the names of their StatefulSets.
 
-    Brokers are listed by their pods first, then by the StatefulSets, so most of them are listed twice.
+    First come the brokers that have pods, then those that the StatefulSets want, so most brokers are listed twice.
     """
     named = (pod["metadata"]["name"].rpartition("-") for pod in pods)
     of_pods = [(int(number), of) for of, _, number in named]
@@ -135,10 +135,10 @@ def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object
 
 
 def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = None) -> str:
-    """Why a pod differs from what its StatefulSet would make now; empty where it doesn't, or needs no restart for it.
+    """Why a pod differs from what its StatefulSet would make now; empty if it doesn't, or if that needs no restart.
 
     The annotation RESTART on a pod asks for a restart only if the template doesn't have it with the same value:
-    otherwise the pod's successor would have it, too.
+    otherwise each successor of the pod would have it, too, and would be restarted again.
     """
     annotations = pod["metadata"].get("annotations") or {}
     if RESTART in annotations and annotations[RESTART] != _of_template(stateful_set).get(RESTART):
@@ -166,10 +166,10 @@ def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = N
 
 
 def restarted_for(sets: Iterable[Object], pods: Iterable[Object]) -> str:
-    """The value of the Cluster's annotation RESTART for which pods were last made; empty where there was none.
+    """The value that the Cluster's annotation RESTART had when pods were last made for it; empty if it never had one.
 
-    It is kept when a person removes the annotation, because the removal asks for no restart. While a StatefulSet is
-    deleted and made again, its pods still have the value.
+    The value is kept when a person removes the annotation, because the removal asks for no restart. While a StatefulSet
+    is deleted and made again, its pods still have the value.
     """
     made_with = [_of_template(stateful_set) for stateful_set in sets]
     made_with += [pod["metadata"].get("annotations") or {} for pod in pods]
@@ -217,7 +217,7 @@ def crashed(pod: Object) -> str:
 
 
 def etcd_pods(pods: Iterable[Object]) -> list[Seen]:
-    """etcd's pods as `etcd_members.py` needs them, without those that are being deleted."""
+    """The facts about etcd's pods that `etcd_members.py` needs. Pods that are being deleted are left out."""
     return [
         Seen(
             pod["metadata"]["name"],

@@ -100,12 +100,12 @@ def orphans(
     answered: Collection[str] = (),
     watched: frozenset[str] | None = None,
 ) -> list[Orphan]:
-    """The owned topics whose resource isn't there, and whose name no resource claims but that resource's successor.
+    """The owned topics whose resource is gone, and whose name no resource claims, or only that resource's successor.
 
     `vanished`: the policies that vanished resources had when they were last seen, by uid; they may be newer than the
-    recorded ones. `answered`: the uids of resources to which an earlier operator has given another answer than to wait
-    for the deletion of their predecessor's topic. `watched`: the namespaces that the operator watches (None: all); of
-    owners in other namespaces it knows nothing.
+    policies in the topics' settings. `answered`: the uids of resources to which an earlier operator has given another
+    answer than to wait for the deletion of their predecessor's topic. `watched`: the namespaces that the operator
+    watches (None: all); it knows nothing of owners in other namespaces.
     """
     uids: set[str] = set()
     claimants: dict[str, list[TopicResource]] = {}
@@ -223,7 +223,7 @@ class Disappearances:
 
 
 def hold(orphan: Orphan) -> Configure | None:
-    """The step by which a topic itself says that it waits; None where it says so, or its policy is to keep it."""
+    """The step that notes in the topic's settings that it waits; None if this is noted, or the policy is Retain."""
     if orphan.held or orphan.policy is not DeletionPolicy.DELETE:
         return None
     return Configure(orphan.topic.name, {POLICY: HELD})

@@ -42,7 +42,7 @@ class Standing(NamedTuple):
 
 def changes(wanted: Mapping[int, Settings], present: Mapping[int, Mapping[str, str]]) -> dict[int, Change]:
     """The changes by broker id, without brokers that need none. `present`: each broker's own dynamic settings now;
-    brokers that aren't in it aren't changed."""
+    brokers that `present` lacks aren't changed."""
     found = {}
     for broker, own in sorted(present.items()):
         dynamic: Mapping[str, str] = wanted[broker].dynamic if broker in wanted else {}

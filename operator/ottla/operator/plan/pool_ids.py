@@ -19,17 +19,17 @@ from ottla.operator.spec.cluster import Cluster
 
 
 class HeldBack(NamedTuple):
-    """How many brokers of each pool aren't made yet because other brokers have their ids, and who has to go first."""
+    """How many brokers of each pool wait because brokers of other pools still have their ids; and which these are."""
 
     brokers: Mapping[str, int] = MappingProxyType({})
     waits_for: str = ""
 
 
 def within_free_ids(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> tuple[Cluster, HeldBack]:
-    """The Cluster without the brokers whose ids other brokers still have, and an account of these.
+    """The Cluster without the brokers that have to wait for their ids, and how many brokers wait for which others.
 
-    `sets` and `pods` are the StatefulSets and pods of brokers. A pool's ids have no gaps, so its brokers end before the
-    first id that another pool's broker has.
+    `sets` and `pods` are the StatefulSets and pods of brokers. A pool's ids have no gaps. So if one of the ids belongs to
+    a broker of another pool, this pool's brokers with higher ids wait, too.
     """
     present = existing(sets, pods)
     owners, owned = dict(present), frozenset(present)

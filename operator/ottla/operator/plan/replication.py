@@ -42,8 +42,8 @@ def _dispensable(
     takers: Mapping[int, str | None],
     load: Mapping[int, int],
 ) -> tuple[bool, bool, bool, int, int, int]:
-    """A key by which replicas are removed, the greatest first: replicas that aren't in sync, then those on brokers that
-    may have none."""
+    """The sort key of a replica; the replica with the greatest key is removed first. Replicas that aren't in sync have the
+    greatest keys, then those on brokers that may have no replicas."""
     racks = Counter(takers.get(other) for other in chosen)
     return (
         broker not in in_sync,

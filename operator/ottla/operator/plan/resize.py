@@ -1,8 +1,8 @@
 """Which brokers' pods get other resources in place, without a restart, and how that progresses. Pure: times come in.
 
 Kubernetes 1.33 and newer can change the CPU and memory of a running container (KEP-1287): the operator patches the
-subresource `resize` of the pod, and the node does the rest. The pod keeps the label of the revision of its
-StatefulSet's template by which it was made. So before the operator asks for new resources, it notes on the pod itself
+subresource `resize` of the pod, and the node does the rest. A resized pod still has the label of the
+StatefulSet's revision by which it was made. So before the operator asks for new resources, it notes on the pod itself
 the revision whose resources these are (`Note`).
 
 1. If two revisions of a StatefulSet's template differ in nothing but their containers' resources, pods are resized.
@@ -100,7 +100,8 @@ def resize_of(
 ) -> Resize | None:
     """The state of a pod's resize; None where the pod needs none, or differs from its template in more than resources.
 
-    The StatefulSet's status has to be about its present spec. `revisions`: ControllerRevisions by name."""
+    It is None, too, if one of the two revisions doesn't exist. The StatefulSet's status has to be about its present
+    spec. `revisions`: ControllerRevisions by name."""
     newest, note = str(stateful_set["status"].get("updateRevision", "")), noted(pod)
     if revision_of(pod) != newest:
         pair = [revisions.get(name) for name in (revision_of(pod), newest)]
@@ -118,7 +119,7 @@ def resize_of(
 
 
 def not_known(revision: str) -> Resize:
-    """The state of a pod that doesn't follow this revision, if Kubernetes doesn't tell what the two revisions are."""
+    """The state of a pod that lacks this revision, while it isn't known whether a resize is enough to get it."""
     return Resize(revision, waits_for="whether that can be done in place isn't known", unknown=True)
 
 
@@ -184,7 +185,7 @@ def _current(pod: Object, kind: str, note: Note, now: datetime) -> Mapping[str, 
 
 
 def _carried_out(pod: Object, wanted: Resources) -> bool:
-    """Whether the running containers have the wanted resources, as the node says."""
+    """Whether the running containers have the wanted resources, by the pod's status, which the node writes."""
     status = pod.get("status") or {}
     if status.get("observedGeneration", math.inf) < pod["metadata"].get("generation", 0):
         return False
@@ -267,7 +268,7 @@ def _changes(before: Resources, after: Resources) -> str:
 
 
 def _not_in_place(pod: Object, before: Resources, after: Resources) -> str:
-    """Why the API server would refuse a resize, or restart the container for it; empty where it would do neither."""
+    """Why a resize would be refused by the API server, or would restart a container; empty where neither is so."""
     policies = {
         (container["name"], policy["resourceName"]): policy["restartPolicy"]
         for container in pod["spec"]["containers"]

@@ -5,24 +5,24 @@ A pod is restarted only if the brokers' own reports allow it: `/v1/restart-risk`
 restart of the operator, and a second change during a roll becomes part of that roll.
 
 1. A pod that is stuck (its image can't be pulled, no node can run it, it crashes) serves no clients. If it is outdated,
-   it is replaced at once. If it isn't, its replacement would be stuck as well, and no other pod is restarted either.
-2. Otherwise all pods have to be there first: ready, and caught up unless they are outdated themselves.
+   it is replaced immediately. If it isn't, its replacement would be stuck, too, and no other pod is restarted either.
+2. Otherwise, before a pod is restarted, all pods have to be ready, and caught up unless they are outdated themselves.
 3. A pod that only needs other resources gets these in place (`resize.py`), before any pod is restarted. That is no
    restart, so it needs no maintenance window and no report. If Kubernetes doesn't accept a resize, or it isn't known
    whether a resize is enough, other pods are restarted all the same.
 4. Of the outdated pods, the first whose risks are all unavoidable is restarted; the active controller's pod is last.
-5. If the Cluster allows several pods to be away at once, another pod may join those that are away, if
+5. If the Cluster allows several pods to be away at the same time, another pod may join those that are away, if
    - all of these are in its rack, so that a cluster that survives the loss of a rack survives the roll;
-   - its risks are unavoidable with all of these away at once;
-   - a pod of its StatefulSet has come up as it is wanted now, and with the file that this pod would be started with: so
-     an image or a setting with which no broker starts costs one pod;
+   - its risks are unavoidable with all of these away at the same time;
+   - a pod of its StatefulSet has come up as it is wanted now, and with the file of settings that this pod would get:
+     so an image or a setting with which no broker starts costs only one pod;
    - no pod is being resized, and it isn't the active controller's pod.
 6. Kubernetes goes through a StatefulSet's pods in the order of their numbers, and makes no pod after one that lacks a
    volume which was added since that pod was made. So pods that lack a volume are restarted in that order, the active
-   controller's, too. If a pod after one of these is missing all the same, it stays missing until then. So the first
-   pod that lacks a volume is restarted, even if partitions become unavailable by it. That is done one pod at a time.
-   It isn't done if records would be lost, if its broker doesn't reach the metadata, or while a pod of etcd or of the
-   controllers is away.
+   controller's, too. If a pod with a higher number is missing all the same, it stays missing until the pods before it
+   have the volume. So the first pod that lacks the volume is restarted, even if that makes partitions unavailable. That
+   is done one pod at a time. It isn't done if records would be lost, if the pod's broker doesn't reach the metadata, or
+   while a pod of etcd or of the controllers is away.
 
 A risk is unavoidable if waiting can't remove it: the partition has one replica, or no more replicas than its minimal
 ISR. Two brokers that have replicas of such a partition are restarted one after the other.
@@ -143,7 +143,7 @@ NOBODY: Mapping[int, Report] = {}
 def joining(pods: Sequence[Pod], limit: int, held: Collection[int] = ()) -> tuple[list[Pod], list[Pod]]:
     """The pods that are away, and those that may be away at the same time if their brokers' reports allow it.
 
-    `held` as in `decide`; at most `limit` pods are away at once.
+    `held` as in `decide`; at most `limit` pods are away at the same time.
     """
     staying = [pod for pod in pods if pod.id not in held]
     away = [pod for pod in staying if _away(pod)]
@@ -171,14 +171,14 @@ def decide(
     limit: int = 1,
     together: Mapping[int, Report] = NOBODY,
 ) -> Decision:
-    """The next step.
+    """Decides which pod is restarted or resized next, if any.
 
-    `held`: the ids of brokers that are removed for good; their pods are neither restarted nor waited for, but for the
-    first rule, because a broker that is stuck can't be drained of the partitions that it alone has. Their reports count
-    for evictions: they may have records that no other broker has yet. `hold`: a condition that
-    has to come true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be
-    back before any broker's pod is restarted. `limit`: how many pods may be away at once. `together`: the reports of
-    brokers whose pods may join those that are away, about all of them stopping at once.
+    `held`: the ids of brokers that are removed for good. Their pods are neither restarted nor waited for. Exception:
+    the first rule holds for them, because a broker that is stuck can't be drained of the partitions that it alone has.
+    Their reports count for evictions: they may have records that no other broker has yet. `hold`: a condition that has
+    to come true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be
+    back before any broker's pod is restarted. `limit`: how many pods may be away at the same time. `together`: reports
+    of brokers whose pods may join those that are away, each about its broker stopping together with these.
     """
     staying = [pod for pod in pods if pod.id not in held]
     outdated = [pod for pod in staying if pod.outdated]

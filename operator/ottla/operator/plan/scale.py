@@ -4,7 +4,7 @@ Before a broker is removed, all its replicas are moved to other brokers; other r
 that is gone already and isn't wanted (the Cluster was made again with fewer brokers) is drained, too, as far as other
 brokers have its partitions in sync. That doesn't keep other brokers from being removed. A new broker gets its share of
 replicas, as the Cluster's policy says. Each plan is made anew from the brokers' answers, for a bounded number of
-partitions at once. So scaling goes on after every interruption, and stops when the spec changes back.
+partitions at a time. So scaling goes on after every interruption, and stops when the spec changes back.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Scaling:
 
     @property
     def goes_on(self) -> bool:
-        """Whether scaling goes on soon without a person's doing."""
+        """Whether scaling soon goes on by itself, without an action of a person."""
         return bool(self.remaining or self.waits_for)
 
     @property
@@ -76,7 +76,7 @@ def absent(cluster: KafkaCluster, wanted: Collection[int]) -> frozenset[int]:
 
 
 def only_on(cluster: KafkaCluster, absent: Collection[int]) -> list[PartitionName]:
-    """Partitions that only these absent brokers have in sync: they can't be copied before one of these is back."""
+    """Partitions that only these absent brokers have in sync: no copy is possible before one of the brokers is back."""
     return sorted(name for name, partition in _partitions(cluster) if _is_only_on(partition, absent))
 
 
@@ -85,8 +85,8 @@ def drain(
 ) -> ScalePlan:
     """Moves all replicas away from `leaving` brokers. `staying` are all wanted brokers, running or not.
 
-    The partitions that are moved for that leave `absent` brokers, too, because a move that keeps a replica on an absent
-    broker never completes. Partitions that only `absent` brokers have in sync aren't moved.
+    A partition that is moved also leaves the `absent` brokers, because a move that keeps a replica on an absent broker
+    never completes. Partitions that only `absent` brokers have in sync aren't moved.
     """
     concerned = {
         name: partition
@@ -133,8 +133,8 @@ def drain(
 
 
 def spread(cluster: KafkaCluster, new: Collection[int], wanted: Collection[int], *, only_new: bool) -> ScalePlan:
-    """Gives new brokers their share of replicas. `only_new`: only by moves to new brokers, else by any moves that
-    balance all `wanted` brokers."""
+    """Gives new brokers their share of replicas. `only_new`: whether replicas move to new brokers only;
+    otherwise replicas move between all `wanted` brokers until these are balanced."""
     if missing := sorted(set(new) - set(cluster.racks)):
         return ScalePlan(waits_for=f"broker {missing[0]} to register")
     partitions = dict(_partitions(cluster))
@@ -178,7 +178,7 @@ def throttles(cluster: KafkaCluster, moves: Iterable[Move]) -> list[Configure]:
 
 
 def unthrottled(cluster: KafkaCluster) -> list[Configure]:
-    """Resets the throttled replicas of topics without an owner of which no partition is being moved any more."""
+    """Resets the throttled replicas of each topic that has no owner and no partition that is being moved."""
     steps = []
     for topic in cluster.topics.values():
         present = tuple(name for name in (THROTTLED_LEADERS, THROTTLED_FOLLOWERS) if name in topic.overrides)
@@ -244,10 +244,10 @@ def _partitions(cluster: KafkaCluster) -> list[tuple[PartitionName, KafkaPartiti
 
 
 def moves_at_once(cluster: KafkaCluster, targets: Mapping[PartitionName, Replicas | None]) -> tuple[Move, ...]:
-    """As many of the moves as may be under way at once, with all moves of partitions that are being moved already.
+    """As many of the moves as may be under way at the same time, and all moves of partitions that are moving already.
 
-    The latter only change a target, or cancel. If they had to wait, moves to a dead broker, which never complete, would
-    keep out the moves that replace them.
+    A move of a partition that is moving already only changes its target, or cancels its move. If such a move had to
+    wait, a move to a dead broker, which never completes, would keep out the move that replaces it.
     """
     moving = {name for name, partition in _partitions(cluster) if partition.moving}
     more = PARTITIONS_AT_ONCE - len(moving)

@@ -45,10 +45,10 @@ def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:
 
 
 def grows_at_its_start(pod: Object, claims: Mapping[str, Object], now: datetime) -> str:
-    """The claim of a pod's volume that has grown, but whose file system grows only while no pod uses it; else empty.
+    """The claim of a volume that has grown, but whose file system grows only at a restart of the pod; else empty.
 
-    Drivers that grow file systems in use do so within seconds, so it is empty before `GROWS_S_MAX`. It is empty, too,
-    for a pod that was made after the volume had grown: a second restart wouldn't help.
+    Drivers that grow file systems in use do so within seconds, so the result is empty until `GROWS_S_MAX` has passed.
+    It is empty, too, for a pod that was made after the volume had grown: a second restart wouldn't help.
     """
     for name in claims_of(pod):
         pending = condition(claims.get(name, {}).get("status"), "FileSystemResizePending")
@@ -91,9 +91,9 @@ def standing(
 
 
 def never_made(claim: Object, pod: Object, now: datetime) -> bool:
-    """Whether a pod's claim has never had a volume: then it holds no data, because its pod still waits for it.
+    """Whether a pod waits in vain for the volume of its claim. Such a claim has no data: no pod has run with it.
 
-    A volume that exists already, as after a namespace was deleted, would be bound within seconds.
+    A volume that existed already, for example from before the namespace was deleted, would be bound within seconds.
     """
     waits = claim["metadata"]["name"] in claims_of(pod) and not pod["spec"].get("nodeName")
     return waits and lacks_a_volume(claim, now)
@@ -105,7 +105,7 @@ def lacks_a_volume(claim: Object, now: datetime) -> bool:
 
 
 def is_given_up(claim: Object) -> bool:
-    """Whether a claim's annotation says that it was given up without a volume, and it still has none.
+    """Whether a claim's annotation (NEVER_MADE) says that no volume is awaited for it any more, and it still has none.
 
     The annotation doesn't count any more once the claim has a volume: `spec.volumeName` is set when a claim is bound,
     before any pod uses the volume, and Kubernetes lets nobody change or remove it afterwards.
@@ -124,8 +124,8 @@ def _is_pending(claim: Object) -> bool:
 
 
 def _unmade(claim: Object, unknown_classes: Collection[str], now: datetime, *, awaited: bool) -> Storage:
-    """The state of a claim without a volume. `awaited`: whether a pod waits for it. Many classes make a volume only
-    then; the volume for snapshots, for example, is made for the first Job."""
+    """The state of a claim without a volume. `awaited`: whether a pod waits for the volume. Many StorageClasses make a
+    volume only for a pod; the volume for snapshots, for example, is made for the first Job."""
     name, of = claim["metadata"]["name"], claim["spec"].get("storageClassName")
     if of in unknown_classes:
         return Storage(

@@ -5,7 +5,7 @@ owner's mark and policy are written all the same, if the topic has the resource'
 exactly the resource's, besides the owner's mark, and besides the throttle while replicas are copied.
 
 The order of steps: first the mark, with the settings in one change, so that all later changes belong to a topic that
-names its owner, whenever the operator ends; then new partitions; then moves, which are throttled by then.
+names its owner, even if the operator stops midway; then new partitions; then moves, which are throttled by then.
 """
 
 from __future__ import annotations

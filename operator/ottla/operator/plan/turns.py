@@ -31,7 +31,7 @@ RELEASE_MAX = 1024  # characters, as the resource's definition says
 
 
 def not_serving(sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, str]:
-    """What each pod waits for that doesn't serve, of the pods that exist or that these StatefulSets are to have."""
+    """The pods that don't serve, with what each waits for. Pods that these StatefulSets lack are among them."""
     there = {pod["metadata"]["name"]: pod for pod in pods}
     wanted = [f"{name}-{number}" for name, ids in broker_sets(sets).items() for number in ids]
     found = {}
@@ -49,10 +49,10 @@ def not_serving(sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, str
 def on_its_way(
     sets: Iterable[Object], pods: Iterable[Object], absent_since: Mapping[str, datetime], now: datetime
 ) -> str:
-    """What the first pod waits for that has to be waited for; empty where no pod has to be.
+    """What the first pod that other components wait for waits for itself; empty where they needn't wait for any pod.
 
-    That is a pod of these StatefulSets that should serve soon, or that can't because of its image or its settings.
-    `absent_since`: since when wanted pods are missing, by name; a missing pod that isn't in it went just now."""
+    They wait for a pod of these StatefulSets that should serve soon, or that can't because of its image or settings.
+    `absent_since`: since when wanted pods are missing, by name; a missing pod that it lacks has just disappeared."""
     there = {pod["metadata"]["name"]: pod for pod in pods}
     for name, waits_for in not_serving(sets, there.values()).items():
         if not _given_up(there.get(name), absent_since.get(name, now), now):
@@ -61,7 +61,8 @@ def on_its_way(
 
 
 def _given_up(pod: Object | None, absent_since: datetime, now: datetime) -> bool:
-    """Whether a pod that doesn't serve isn't waited for, because the reason is neither its image nor its settings."""
+    """Whether nothing waits for a pod that doesn't serve: it isn't expected to serve soon, but not for its image or
+    settings."""
     if pod is None:
         return (now - absent_since).total_seconds() >= SILENT_S_MAX
     if going(pod):  # a pod on a lost node goes only with the node
