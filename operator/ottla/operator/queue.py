@@ -1,4 +1,4 @@
-"""The operator's queue of work: keys of resources that are to be reconciled, without duplicates, each by one task only.
+"""The operator's queue of work: keys of resources to reconcile, without duplicates, each by one task at a time.
 
 Events only add a key. What has to be done follows from the state at the time of the reconcile. So nothing is lost if
 several events cause one reconcile, and nothing breaks if an event comes twice. A key whose reconcile failed comes again
@@ -45,7 +45,7 @@ class Reconciler(Protocol):
     """Brings one kind of resource to what its spec says."""
 
     async def reconcile(self, key: Ref) -> Result:
-        """Makes the next steps for one resource. After any exception it is called again."""
+        """Takes the next steps for one resource. After any exception, the queue calls this again."""
 
 
 class Retry(Exception):
@@ -53,7 +53,7 @@ class Retry(Exception):
 
 
 def why(error: BaseException) -> str:
-    """An error's text, or its type's name if it has no text, as a time-out."""
+    """An error's text, or the name of its type if it has no text (TimeoutError has none)."""
     return str(error) or type(error).__name__
 
 
@@ -192,7 +192,7 @@ class Queue:
         return pause
 
     def _counted(self, key: Ref, message: str) -> str | None:
-        """Counts a failure. Returns the message of the attempt before it, if that one failed, too."""
+        """Counts a failure. Returns the message of the attempt before this one, if that attempt failed, too."""
         self.counters.failing[key] = self.counters.failing.get(key, 0) + 1
         self.counters.errors += 1
         said, self._said[key] = self._said.get(key), message

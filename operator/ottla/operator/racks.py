@@ -16,7 +16,7 @@ from ottla.operator.spec.cluster import Cluster
 
 
 async def tell_racks(kube: Kube, cluster: Cluster, found: Found) -> str:
-    """Annotates pods that have a node and no rack yet. Returns why the first pod that can't be told its rack can't be.
+    """Annotates pods that have a node and no rack yet. Returns why the first of them gets no rack; else empty.
 
     A node without the label, or one that can't be read, delays only the pods on that node. Raises Retry with the first
     refusal.
@@ -37,7 +37,7 @@ async def tell_racks(kube: Kube, cluster: Cluster, found: Found) -> str:
 
 
 async def _tell(kube: Kube, pod: Object, node_name: str, key: str) -> str:
-    """Annotates one pod with its node's rack. Returns why it can't; empty where it could. Raises KubeError."""
+    """Annotates one pod with its node's rack. Returns why it has no rack; empty if it has one. Raises KubeError."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     try:
         node = await kube.get("Node", "", node_name)

@@ -1,9 +1,9 @@
 """Gives brokers' pods other resources in place, one pod after the other, by the rules of `plan/resize.py`.
 
 The operator notes a resize on the pod before it requests the resize, when Kubernetes has accepted the request, and when
-it is done. So another process of the operator goes on from there. If a resize is refused, or changed on its way, the
-pod is restarted by the rules of every roll. Exception: if Kubernetes would refuse the pod's successor, too, the pod
-isn't restarted, because it would be missing afterwards.
+the resize is done. So another process of the operator goes on from there. If a resize is refused, or changed on its
+way, the pod is restarted by the rules of every roll. Exception: if Kubernetes would refuse the pod's successor, too,
+the pod isn't restarted, because it would be missing afterwards.
 
 No timer is needed: each step changes a pod, whether the operator or the node makes it, and the watch of pods tells of
 that change.
@@ -49,8 +49,8 @@ class Resizing:
     async def look(self, visit: Visit, sets: Mapping[str, Object], pods: Mapping[int, Object]) -> dict[int, Resize]:
         """The state of the resize of each pod that differs from its StatefulSet in resources alone, by broker id.
 
-        A pod counts, too, if Kubernetes can't tell now whether it differs in nothing else. The errors are kept, and
-        `carry_on` raises them.
+        A pod is in the result, too, if a request failed that would tell whether a resize is enough. The errors of such
+        requests are kept, and `carry_on` raises them.
         """
         visit.resizes = refusals = Refusals()
         found: dict[int, Resize] = {}

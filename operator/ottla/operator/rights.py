@@ -1,8 +1,8 @@
 """The operator's rights in Kubernetes, with reasons: the source of its chart's rules, and of the doctor's checks. Pure.
 
-The operator has only the rights that it needs. It may read, create and change Secrets, which it finds by names that
-Clusters say or that follow from theirs. It may not list or watch Secrets, because that would show it other Secrets. It
-may not delete Secrets, because Kubernetes deletes them with their Cluster.
+The operator has only the rights that it needs. It may read, create and change Secrets, which it finds by name: the
+name stands in a Cluster's spec, or follows from the Cluster's name. It may not list or watch Secrets, because that
+would show it other Secrets. It may not delete Secrets, because Kubernetes deletes them with their Cluster.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Asked(NamedTuple):
 
 
 def each(rights: Iterable[Right]) -> Iterator[Asked]:
-    """The single rights that these rights have: every verb on every kind."""
+    """These rights as single rights: one for each verb on each kind."""
     for right in rights:
         for kind in right.kinds:
             for verb in right.verbs:

@@ -1,7 +1,7 @@
-"""Carries out the decisions of `plan/roll.py`: reads the brokers' reports, makes the budget, and restarts a pod.
+"""Carries out the decisions of `plan/roll.py`: reads brokers' reports, plans the PodDisruptionBudget, restarts a pod.
 
-Each reconcile restarts at most one pod, also where several may be away at once. So each pod is chosen by the state
-after the restarts before it.
+Each reconcile restarts at most one pod, even if several pods may be away at the same time. So each pod is chosen by
+the state after the restarts before it.
 
 Controllers with pods of their own are restarted by the same rules.
 """
@@ -91,7 +91,7 @@ class Rolling:
     async def _together(
         self, visit: Visit, pods: Sequence[Pod], limit: int, held: Collection[int]
     ) -> Mapping[int, Report]:
-        """The reports of the brokers that may be restarted while others are away, about all of these stopping."""
+        """For each broker that may be restarted while others are away: its report on stopping together with these."""
         away, able = joining(pods, limit, held)
         if not able:
             return NOBODY
@@ -105,7 +105,7 @@ class Rolling:
         return [disruption.brokers(visit.cluster, evictable=decision is not None and decision.evictable)]
 
     async def restart_one(self, visit: Visit) -> None:
-        """Restarts the pod that was decided on, if a second look decides the same."""
+        """Restarts the pod that was decided on, if a second decision just before chooses the same pod."""
 
         async def decide_again() -> Decision:
             visit.current = True
@@ -151,7 +151,7 @@ def _files(visit: Visit) -> Mapping[str, str] | None:
 
 
 def _later(decision: Decision) -> Decision:
-    """The decision without a restart or resize, because it isn't known yet which pods are outdated."""
+    """The decision without its restart, resize and evictions, because it isn't known yet which pods are outdated."""
     waits_for = decision.waits_for or "Kubernetes to take note of the change"
     return replace(decision, restart=None, resize=None, waits_for=waits_for, evictable=False)
 

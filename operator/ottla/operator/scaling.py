@@ -1,14 +1,14 @@
 """Drains brokers before their pods are removed, and moves a share of the replicas to new brokers.
 
 If partitions lack replicas although every wanted broker is ready, they may have replicas on brokers that are gone and
-not wanted: a Cluster was made again with fewer brokers. Partitions that other brokers have in sync are copied anew from
-these, as in a drain. Partitions that only the missing brokers have wait for a person, and the volumes of these brokers
-are left alone.
+not wanted: a Cluster was made again with fewer brokers. Partitions that other brokers have in sync are copied from
+these again, as in a drain. Partitions that only the missing brokers have wait for a person, and the volumes of the
+missing brokers are left alone.
 
-The Cluster's status keeps what the operator's successor has to know: the brokers that are being drained (`draining`),
-so that they can lead again when the spec changes back, and those that have their share (`settled`). If a Cluster was
-deleted in the middle of a drain and made again, it has no such status. Then the brokers that are drained at its first
-reconcile are assumed to have been drained for the earlier Cluster, and serve again if they are wanted.
+The Cluster's status keeps what another process of the operator has to know: the brokers that are being drained
+(`draining`), so that they can lead again when the spec changes back, and those that have their share (`settled`). If a
+Cluster was deleted in the middle of a drain and made again, it has no such status. Then the brokers that are drained at
+its first reconcile are assumed to have been drained for the earlier Cluster, and serve again if they are wanted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def noted(cluster: Cluster, status: Mapping[str, Any]) -> Scaling:
 async def scale(
     admin: KafkaAdmin, cluster: Cluster, before: Scaling, leaving: Collection[int], *, lacking: bool
 ) -> Scaling:
-    """Makes the next step, and returns the progress. Raises Unreachable, KafkaError.
+    """Takes the next step, and returns the progress. Raises Unreachable, KafkaError.
 
     Brokers are asked only if some are added or removed, if an earlier step isn't complete, or if partitions are
     `lacking` replicas although all wanted brokers are ready.
@@ -156,7 +156,7 @@ async def begin(admin: KafkaAdmin, cluster: Cluster, kafka: KafkaCluster, plan: 
 
 
 async def unthrottle(admin: KafkaAdmin, kafka: KafkaCluster) -> bool:
-    """Resets the throttled replicas of topics without an owner that aren't being moved any more.
+    """Resets the throttled replicas of each topic that has no owner and no partition that is being moved.
 
     Returns False, and resets nothing, while an administrator throttles replicas by hand.
     """
@@ -187,7 +187,7 @@ def _drained(kafka: KafkaCluster) -> frozenset[int]:
 
 
 async def make(refusals: Refusals) -> None:
-    """Raises the first refusal. A refusal that passes by itself, as when a topic was deleted meanwhile, is ignored."""
+    """Raises the first of the refusals, if any. Refusals because a topic or a move is gone meanwhile are ignored."""
     for refusal in refusals.values():
         if refusal is not None and refusal.code not in PASSING:
             raise refusal

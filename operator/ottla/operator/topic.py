@@ -257,7 +257,7 @@ class TopicReconciler:
     async def _beside_others(
         self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: dict[TopicResource, TopicPlan]
     ) -> dict[TopicResource, TopicPlan]:
-        """The plans; if an administrator throttles replicas by hand, plans that would change that are made anew."""
+        """The plans. If an administrator throttles replicas by hand, plans that change this throttle are made anew."""
         topics, rules = cluster.topics, sweep.rules
         taking = [each for each, plan in plans.items() if takes_throttle_away(plan, topics.get(each.topic))]
         if not taking or not await admin.throttled_by_hand():
@@ -280,7 +280,8 @@ class TopicReconciler:
 
         A mark says that the resource existed together with this Cluster, and by its mark a topic is deleted later. The
         watch may be late, and still tell of Topics that went with an earlier Cluster. So the resources are listed. If
-        Kubernetes refuses to write the record, marks are written all the same, and their topics are kept later.
+        Kubernetes refuses to write the record, marks are written all the same; once the resource is gone, such a topic
+        waits for a person.
         """
         new = {resource.uid for resource in mine if not remembered.has(resource.uid)}
         if not new and not any(map(marks, plans.values())):
@@ -378,8 +379,8 @@ class TopicReconciler:
         sweep.outcomes[resource] = outcome
 
     def _tell_replacing(self, sweep: _Sweep, resource: TopicResource) -> None:
-        """Notes the outcome of a resource that waits for its predecessor's topic to be deleted. If that was just done,
-        the next sweep notes the outcome."""
+        """Notes the outcome of a resource that waits for its predecessor's topic to be deleted. If this sweep has just
+        deleted the topic, the next sweep notes the outcome."""
         if (resource.topic, Delete) in sweep.made:
             return
         told = f"topic '{resource.topic}' is the one of the Topic {resource.ref} that was deleted before this one"
@@ -416,7 +417,7 @@ class TopicReconciler:
     # ---- statuses
 
     async def _tell_waiting(self, sweep: _Sweep, mine: list[TopicResource], reason: str, message: str) -> None:
-        """Writes the statuses of resources whose spec isn't followed yet; the others stay as they are."""
+        """Writes the statuses of resources whose spec isn't followed yet; other resources keep their statuses."""
         waiting = [
             resource
             for resource in mine
@@ -434,7 +435,7 @@ def _reason(error: KafkaError) -> str:
 
 
 def _sentence(error: KafkaError) -> str:
-    """The broker's own message, with what to do where it doesn't say so."""
+    """The broker's own message; if brokers are too few for the replicas, also what a person can do."""
     if error.code == ErrorCode.invalid_replication_factor:
         return f"{error.message} Lower replicationFactor, or add brokers."
     return said(error)

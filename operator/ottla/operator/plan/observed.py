@@ -104,7 +104,7 @@ def _file_is_current(report: Report | None, file: str) -> bool | None:
 
 
 def _is_of_all(pod: Object, files: Mapping[str, str] | None) -> bool:
-    """Whether a pod was made for the present common settings. If not, `outdated` says so by the StatefulSet's template."""
+    """Whether a pod was made for the present common settings. If not, the StatefulSet's template shows that."""
     made_for = (pod["metadata"].get("annotations") or {}).get(names.CONFIG_CHECKSUM)
     return files is not None and made_for == names.checksum(files[OF_ALL])
 

@@ -28,8 +28,8 @@ class HeldBack(NamedTuple):
 def within_free_ids(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> tuple[Cluster, HeldBack]:
     """The Cluster without the brokers that have to wait for their ids, and how many brokers wait for which others.
 
-    `sets` and `pods` are the StatefulSets and pods of brokers. A pool's ids have no gaps. So if one of the ids belongs to
-    a broker of another pool, this pool's brokers with higher ids wait, too.
+    `sets` and `pods` are the StatefulSets and pods of brokers. A pool's ids have no gaps. So if one of the ids is taken
+    by another pool's broker, the pool's brokers with higher ids wait, too.
     """
     present = existing(sets, pods)
     owners, owned = dict(present), frozenset(present)

@@ -42,7 +42,7 @@ def _dispensable(
     takers: Mapping[int, str | None],
     load: Mapping[int, int],
 ) -> tuple[bool, bool, bool, int, int, int]:
-    """The sort key of a replica; the replica with the greatest key is removed first. Replicas that aren't in sync have the
+    """The sort key of a replica; the one with the greatest key is removed first. Replicas that aren't in sync have the
     greatest keys, then those on brokers that may have no replicas."""
     racks = Counter(takers.get(other) for other in chosen)
     return (

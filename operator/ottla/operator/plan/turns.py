@@ -2,15 +2,16 @@
 
 Within a Cluster etcd's members are restarted before the controllers, and these before the brokers. No pod is restarted
 while a pod of another component is about to become ready, because the components depend on each other. If a pod can't
-become ready because of its image or its settings, all other components wait: a correction replaces that pod at once,
-and they go on when it serves. A pod isn't waited for if no node can run it, if it can't be created, or if for long it
-has neither become ready nor gone. So it doesn't keep a correction of other components from being applied.
+become ready because of its image or its settings, all other components wait: a correction replaces that pod
+immediately, and they go on when it serves. A pod isn't waited for if no node can run it, if it can't be created, or if
+it has neither become ready nor disappeared for a long time. So it doesn't keep a correction of other components from
+being applied.
 
 Another release of the operator may make other pods by the same specs, in every Cluster that it manages. So a Cluster
 first takes its turn, which stands in its status and which only one Cluster has at a time. A Cluster takes the turn only
-while all its pods serve, and has it until they all serve again, however long that takes. So if the new pods don't come
-up, the other Clusters still run the old ones; and a Cluster that was broken before holds up no other. A change of pods
-in a Cluster's spec needs no turn, because it was meant for that Cluster.
+while all its pods serve, and keeps it until all its new pods serve, however long that takes. So if the new pods don't
+come up, the other Clusters still run the old ones; and a Cluster that was broken before holds up no other Cluster. A
+change of pods in a Cluster's spec needs no turn, because it was meant for that Cluster.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def not_serving(sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, str
 def on_its_way(
     sets: Iterable[Object], pods: Iterable[Object], absent_since: Mapping[str, datetime], now: datetime
 ) -> str:
-    """What the first pod that other components wait for waits for itself; empty where they needn't wait for any pod.
+    """The first pod that other components have to wait for, with what is missing until it serves; else empty.
 
     They wait for a pod of these StatefulSets that should serve soon, or that can't because of its image or settings.
     `absent_since`: since when wanted pods are missing, by name; a missing pod that it lacks has just disappeared."""
@@ -61,8 +62,8 @@ def on_its_way(
 
 
 def _given_up(pod: Object | None, absent_since: datetime, now: datetime) -> bool:
-    """Whether nothing waits for a pod that doesn't serve: it isn't expected to serve soon, but not for its image or
-    settings."""
+    """Whether a pod that doesn't serve isn't waited for: no node can run it, or it was missing, stopping or not ready
+    for too long. A pod that crashes is waited for until it is deleted."""
     if pod is None:
         return (now - absent_since).total_seconds() >= SILENT_S_MAX
     if going(pod):  # a pod on a lost node goes only with the node

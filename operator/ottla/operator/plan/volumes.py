@@ -6,9 +6,9 @@ volume, an annotation of its claim says so, for the pod that was asked. When all
 again without the volume, and its pods are restarted one by one.
 
 A volume may never have been made, for example because its StorageClass doesn't exist. Then its pod can't start, and the
-volume is removed at once, because it holds no data. Its claim notes that before the StatefulSet is made without it.
-Without this note, the volume would return to the StatefulSet as soon as its broker's pod is missing for a moment, and
-the next pod would wait for it again.
+volume is removed immediately, because it holds no data. Before the StatefulSet is made without the volume, the claim
+gets a note (the annotation NEVER_MADE). Without this note, the volume would return to the StatefulSet as soon as its
+broker's pod is missing for a moment, and the next pod would wait for it again.
 
 The note that a claim was never made must never count for a volume with data. The argument:
 
@@ -23,10 +23,10 @@ The rule: no broker is ever started without a volume that may have replicas. The
 the pod that was asked, because a later pod may have put replicas there. The claim of a broker without a pod counts as
 full unless an annotation says otherwise, as after a namespace was deleted and its volumes were kept.
 
-A broker that is removed leaves its claims behind, without replicas, because it was drained. Its claims say so, which
-counts only as long as the broker has no pod. If the broker comes back, each claim that its pod will have counts as full
-before a StatefulSet is asked for that pod, also the claim of a volume that is being removed. Claims that the new pod
-doesn't have stay empty.
+A broker that is removed leaves its claims behind, without replicas, because it was drained. An annotation of these
+claims says so, which counts only as long as the broker has no pod. If the broker comes back, each claim that its pod
+will have counts as full before a StatefulSet is asked for that pod, also the claim of a volume that is being removed.
+Claims that the new pod doesn't have stay empty.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LogDirectory:
 
 @dataclass(frozen=True)
 class EmptyPlan:
-    """The replicas to move now, by target directory; how many are still to be moved; and why one can't be moved."""
+    """The replicas to move now, by target directory; how many are still to be moved; and why one of them can't be."""
 
     moves: Mapping[str, tuple[PartitionName, ...]]
     left: int
@@ -76,14 +76,14 @@ def mounted(pod: Object) -> set[int]:
 
 
 def claims_by_volume(pod: str, claims: Mapping[str, Object]) -> dict[int, Object]:
-    """The claims of the pods of a name, by the ids of their volumes, with those that the present pod doesn't mount."""
+    """The claims of a pod and of its predecessors of the same name, mounted or not, by the ids of their volumes."""
     suffix = f"-{pod}"
     found = {_id(name.removesuffix(suffix)): claim for name, claim in claims.items() if name.endswith(suffix)}
     return {volume: claim for volume, claim in found.items() if volume is not None}
 
 
 def is_noted(claim: Object) -> bool:
-    """Whether a claim has the annotation EMPTIED_FOR: it is being emptied, or was once."""
+    """Whether a claim has the annotation EMPTIED_FOR: its volume is being emptied, or was emptied once."""
     return EMPTIED_FOR in (claim["metadata"].get("annotations") or {})
 
 
@@ -101,7 +101,7 @@ def leaving(
 
 
 def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
-    """Whether replicas may be on a claim of this pod (None: its pod is missing)."""
+    """Whether replicas may be on the volume of a claim. `pod`: the pod that the claim is for; None: it is missing."""
     emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
         return not emptied_for and not is_given_up(claim)
@@ -118,7 +118,7 @@ def never_made_ones(
     pods: Mapping[str, Object],
     now: datetime,
 ) -> list[Object]:
-    """The claims of unwanted volumes that were never made, and that lack the note of it.
+    """The claims of unwanted volumes that were never made, if they don't have the annotation NEVER_MADE yet.
 
     Either a pod waits for the volume in vain, or no pod mounts it and the pool's present StatefulSet doesn't have it.
     `claims` and `pods` by name.
@@ -142,15 +142,15 @@ def never_made_ones(
 def given_up_without_pods(
     cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[str]:
-    """The names of a pool's claims that have the note that they were never made, and whose pods are missing. `claims`
-    and `pods` by name."""
+    """The names of a pool's claims without a volume that have the annotation NEVER_MADE, and whose pods are missing.
+    `claims` and `pods` by name."""
     missing = [member for member in _members(cluster, pool, pods) if member not in pods]
     held = (claim for member in missing for claim in claims_by_volume(member, claims).values())
     return [claim["metadata"]["name"] for claim in held if is_given_up(claim)]
 
 
 def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> list[Object]:
-    """The claims of drained brokers, by the names of their pods, that don't say yet that no replica is on them."""
+    """The claims of drained brokers (by their pods' names), if no annotation says yet that no replica is on them."""
     every = (claim for pod in sorted(names_of_pods) for claim in claims_by_volume(pod, claims).values())
     return [claim for claim in every if not annotation(claim, EMPTIED_FOR)]
 
@@ -158,9 +158,10 @@ def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> l
 def come_back(
     pool: Pool, sets: Iterable[Object], claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[Object]:
-    """The claims of drained brokers that are wanted again and may soon have replicas on these claims.
+    """The claims of drained brokers that are wanted again, if replicas may soon be on these claims.
 
-    Their pods mount the claims, or one of the pool's StatefulSets (the present and the wanted one) makes pods that do.
+    The brokers' pods mount the claims, or one of `sets` (the pool's present StatefulSet and the wanted one) makes pods
+    that mount them.
     `claims` and `pods` by name.
     """
     found: dict[str, Object] = {}
@@ -182,10 +183,10 @@ def is_left_behind(claim: Object) -> bool:
 def with_volumes(
     pool: Pool, of: str, more: Iterable[int], present: Object | None, claims: Mapping[str, Object]
 ) -> Pool:
-    """The pool with the volumes `more`, which it keeps for now.
+    """The pool with the volumes `more`, which the spec doesn't have any more, and which the pool keeps for now.
 
-    Size and class are those that its present StatefulSet, named `of`, has for the volume. Without one, they are those
-    of the smallest claim of its pods, because nobody asked that any claim grow.
+    Size and StorageClass of a volume are those in the pool's present StatefulSet, named `of`. If it lacks the volume,
+    they are those of the smallest claim of the pool's pods, because nobody asked that any claim grow.
     """
     known = {
         template["metadata"]["name"]: template["spec"]

@@ -3,7 +3,7 @@
 Each setting is checked as a broker checks it at its start. Two kinds are kept apart, because they reach brokers in two
 ways: static settings stand in a file that a broker reads at its start, dynamic settings are sent to running brokers. A
 setting that Kafka lets each broker change only for itself counts as static: such settings are about things that the
-operator makes, as listeners, or about security.
+operator makes, such as listeners, or about security.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def is_reserved(name: str) -> bool:
 
 
 def is_of_the_cluster(name: str) -> bool:
-    """Whether all brokers must have the same value of a setting: topics are created by it on whichever broker gets the
-    request, or the controller decides by it, in whichever process the controller is."""
+    """Whether all brokers must have the same value of a setting: any broker may get the request that creates a
+    topic by it, or the controller, which may be in any process, decides by it."""
     return name in _OF_THE_CLUSTER or name.startswith(_OF_THE_CLUSTER_PREFIXES)
 
 
@@ -92,7 +92,7 @@ def still_known(given: Mapping[str, Any], *, of_one: bool = False) -> dict[str, 
 
 
 def _parted(given: Mapping[str, Any], where: str) -> Settings:
-    """The settings in their two kinds, their names checked. Raises SpecError."""
+    """The settings by kind (static, dynamic), after a check of their names. Raises SpecError."""
     static: dict[str, str] = {}
     dynamic: dict[str, str] = {}
     for name, value in sorted(given.items()):

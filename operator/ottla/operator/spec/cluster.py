@@ -82,7 +82,7 @@ class Pool:
 
     @property
     def ids(self) -> range:
-        """The ids of its brokers."""
+        """The ids of the pool's brokers."""
         return range(self.first_id, self.first_id + self.replicas)
 
 
@@ -219,7 +219,7 @@ class Cluster:
 
     @property
     def keeps_metadata(self) -> bool:
-        """Whether etcd's volumes and snapshots outlive the Cluster: so if any pool's volumes do, which need them."""
+        """Whether etcd's volumes and snapshots outlive the Cluster, as they must if any pool's volumes outlive it."""
         return any(pool.keep_volumes for pool in self.pools)
 
     @property

@@ -27,11 +27,11 @@ def amount(quantity: str) -> float:
 
 
 def checked_resources(given: Object, where: str) -> Object:
-    """The resources that a spec gives to pods at `where`, as they are. Raises SpecError.
+    """Returns the resources that a spec gives to pods, unchanged. `where`: their place in the spec. Raises SpecError.
 
-    Kubernetes refuses pods that request more of a resource than their limit. No rule of the definition says so at
-    apply: before 1.34 the API server takes each quantity for three megabytes of text, and refuses a rule that converts
-    those of every pool as too expensive.
+    Kubernetes refuses pods that request more of a resource than their limit. No CEL rule of the CRD can check this at
+    apply: before 1.34 the API server estimates each quantity as three megabytes of text, and refuses a rule that
+    converts the quantities of every pool as too expensive.
     """
     requests, limits = given.get("requests") or {}, given.get("limits") or {}
     for name in sorted(requests.keys() & limits.keys()):

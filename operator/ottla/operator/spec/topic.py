@@ -88,7 +88,7 @@ def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
 
 
 def _text(value: object) -> str:
-    """A setting's value as text: YAML makes numbers and truth values of what people write without quotes."""
+    """A setting's value as text: YAML reads what people write without quotes as numbers and Booleans."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

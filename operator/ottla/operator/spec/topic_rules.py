@@ -67,6 +67,6 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
 
 
 def _number(value: object) -> int:
-    """The value as a number; 1, Kafka's default, where it is none. The Cluster's own status reports such a value."""
+    """The value of min.insync.replicas; 1, Kafka's default, if it is no number, which the Cluster's status reports."""
     text = str(value)
     return int(text) if text.isascii() and text.isdigit() else 1
