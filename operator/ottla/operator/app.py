@@ -222,7 +222,7 @@ class Operator:
             await asyncio.sleep(DEFINED_S)
 
     async def _undefined(self) -> list[str]:
-        """Those of the operator's kinds that Kubernetes doesn't know."""
+        """The operator's kinds that aren't defined in Kubernetes."""
         namespace = min(self._options.namespaces, default="")
         return [kind for kind in ("Cluster", "Topic") if not await self._kube.knows(kind, namespace)]
 

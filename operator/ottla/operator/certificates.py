@@ -47,7 +47,7 @@ class Identity:
     server_name: str
 
     def context(self) -> ssl.SSLContext:
-        """The TLS context for aiohttp. Python reads a pair from a file only, so one exists for a moment."""
+        """The TLS context for aiohttp. Python reads a pair only from a file, so for a moment the pair is in a file."""
         context = ssl.create_default_context(cadata=self.authority.decode())
         with tempfile.TemporaryDirectory() as folder:
             pair = Path(folder) / "pair.pem"
@@ -71,9 +71,9 @@ def authority(name: str, now: datetime) -> Secret:
 
 
 def tended(by: Secret, name: str, now: datetime, *, known: bool) -> Secret:
-    """The authority's data after the step that is due now; the same data where none is.
+    """The authority's data after the step that is due now; the same data where no step is due.
 
-    `known`: whether all pods trust all certificates that these data have.
+    `known`: whether all pods trust all certificates in these data.
     """
     try:
         certificate = x509.load_pem_x509_certificate(by["tls.crt"])

@@ -51,11 +51,11 @@ class Installation:
 
     @property
     def user(self) -> str:
-        """The user name of its service account."""
+        """The user name of the operator's service account."""
         return f"system:serviceaccount:{self.ref.namespace}:{self.account}"
 
     def watches(self, namespace: str) -> bool:
-        """Whether it watches a namespace."""
+        """Whether the operator watches a namespace."""
         return not self.namespaces or namespace in self.namespaces
 
 

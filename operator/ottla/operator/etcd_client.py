@@ -39,8 +39,8 @@ class EtcdClient:
             await self._session.close()
 
     async def members(self, endpoints: Sequence[str]) -> list[Member]:
-        """The list of members that a majority agrees on. All endpoints are asked at once, so that the error comes after
-        one time-out if none answers."""
+        """The list of members that a majority agrees on. All endpoints are asked in parallel, so that the error
+        comes after one time-out if none answers."""
         path, body = "/v3/cluster/member/list", {"linearizable": True}
         asked = [asyncio.ensure_future(self._ask([endpoint], path, body)) for endpoint in endpoints]
         answer = await _first(asked)

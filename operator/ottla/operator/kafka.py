@@ -357,7 +357,7 @@ def _log_directory(result: Any) -> LogDirectory:
 
 
 def _batches(steps: Sequence[Create]) -> Iterator[list[Create]]:
-    """The topics to create in batches: no request may be refused for its size, or block a broker's loop for long."""
+    """The topics to create, in batches: no request may be refused for its size, or block a broker's loop for long."""
     batch: list[Create] = []
     partitions = 0
     for step in steps:

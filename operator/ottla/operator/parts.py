@@ -46,7 +46,7 @@ class Part(Generic[_V]):
     does: Callable[[_V], Awaitable[None]]
     needs: tuple[str, ...] = ()
     plans: Callable[[_V], Iterable[Object]] = _nothing  # the objects that it applies, which aren't pruned
-    reads: bool = False  # it makes no change of the spec's, so it is done while the resource is paused, too
+    reads: bool = False  # it carries out no change of the spec, so it is done while the Cluster is paused, too
 
 
 def checked(parts: Sequence[Part[_V]]) -> tuple[Part[_V], ...]:

@@ -3,7 +3,7 @@
 A sweep handles all Topics of a cluster, not one: a single look at the brokers serves thousands of topics, conflicts and
 topics that have lost their resources show only among all, and changes are made in batches. A sweep observes (the
 resources, the Cluster, the brokers), plans (pure), makes some of the changes, and writes the statuses that differ. If
-it changed something, the next sweep follows at once: it makes the remaining changes, and it writes the statuses of
+it changed something, the next sweep follows immediately: it makes the remaining changes, and it writes the statuses of
 changed topics, as it finds them.
 
 Each step may be repeated safely, as happens when the operator ends in the middle of a sweep.
@@ -332,7 +332,7 @@ class TopicReconciler:
     async def _make(
         self, sweep: _Sweep, change: Callable[[Sequence[Any]], Awaitable[Refusals]], steps: Sequence[Any]
     ) -> None:
-        """Makes steps of one type, until enough were made. Failed ones don't count, so they don't delay other steps."""
+        """Carries out steps of one type until some `CHANGES_MAX` succeeded; the next sweep does the rest."""
         wanted = [step for step in steps if step.topic not in sweep.failed and step.topic not in sweep.left]
         made = 0
         for start in range(0, len(wanted), CHANGED_AT_ONCE):

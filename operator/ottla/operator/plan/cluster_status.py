@@ -80,12 +80,12 @@ class Findings:
 
     @property
     def failure(self) -> str:
-        """Why the first part that failed did; empty where none has."""
+        """Why the first failed part of the reconcile failed; empty if no part failed."""
         return next((trouble.message for trouble in self.troubles if trouble.failed), "")
 
     @property
     def awaited(self) -> str:
-        """What the first part that can't be done yet waits for; empty where there is no such part."""
+        """What the first part that can't be done yet waits for; empty if no part waits."""
         return next((trouble.message for trouble in self.troubles if not trouble.failed), "")
 
 

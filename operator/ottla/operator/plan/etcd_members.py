@@ -53,7 +53,7 @@ class Add:
 
 @dataclass(frozen=True)
 class StartNow:
-    """The step: delete the pod of a member that may start now, so that its next attempt comes at once."""
+    """The step: delete the pod of a member that may start now, so that its next attempt comes without delay."""
 
     name: str
     uid: str
@@ -76,7 +76,7 @@ def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Se
             continue
         listed = by_url.get(peer_url(cluster, pod.name))
         if listed is None:
-            # An added member counts at once: the members that answer must be a majority of the longer list, too.
+            # An added member counts immediately: the members that answer must be a majority of the longer list, too.
             if len(ready) >= (len(members) + 1) // 2 + 1 or len(members) == 1 == len(ready):
                 return Add(pod.name, peer_url(cluster, pod.name))
         elif not listed.name:

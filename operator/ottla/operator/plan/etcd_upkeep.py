@@ -38,8 +38,8 @@ def too_full(statuses: Mapping[str, MemberStatus], quota_bytes: int) -> str:
 
 
 def to_defragment(statuses: Mapping[str, MemberStatus], wanted: int, *, full: bool) -> str | None:
-    """The member to defragment next; None where none is to be. `wanted`: how many members have to answer; `full`: the
-    quota is reached, so that every free page counts."""
+    """The member to defragment next; None where no member needs it. `wanted`: how many members have to answer; `full`:
+    the quota is reached, so that every free page counts."""
     if len(statuses) < wanted:
         return None
     waste = {name: status.size_bytes - status.used_bytes for name, status in statuses.items()}

@@ -193,7 +193,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def stuck(pod: Object) -> str:
-    """Why a pod can't become ready by itself; empty where it may."""
+    """Why a pod can't become ready by itself; empty if it may become ready."""
     return unschedulable(pod) or crashed(pod)
 
 
@@ -206,7 +206,7 @@ def unschedulable(pod: Object) -> str:
 
 
 def crashed(pod: Object) -> str:
-    """Why a container doesn't run, and won't run by itself; empty where it may."""
+    """Why a container of the pod doesn't run, and won't run by itself; empty if all its containers may."""
     for container in _container_statuses(pod):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in STUCK_REASONS:

@@ -66,7 +66,7 @@ class Report:
     revision: int = 0  # the revision of the metadata that the report is by
     without_leader: tuple[str, ...] = ()  # of all partitions of the cluster
     file_checksum: str = ""  # of the settings that the broker was started with; empty where it doesn't say
-    brokers: frozenset[int] = frozenset()  # the risks are of these stopping at once; empty: of the broker alone
+    brokers: frozenset[int] = frozenset()  # the risks are of these stopping together; empty: of the broker alone
 
     @property
     def blocking(self) -> dict[str, tuple[str, ...]]:
@@ -274,8 +274,8 @@ def _controls(pod: Pod) -> bool:
 def _proves(up: Pod, pod: Pod) -> bool:
     """Whether the pod `up`, which has come up, shows that `pod` will come up, too.
 
-    They have to be of one StatefulSet. If `pod` would be started with another file than before, `up` must have been
-    started with that file: settings of single brokers make files differ within a StatefulSet.
+    Both pods have to be of one StatefulSet. If `pod` would be started with another file than before, `up` must have
+    been started with that file: settings of single brokers make files differ within a StatefulSet.
     """
     if pod.file_is_current is False and (up.report is None or up.report.file_checksum != pod.file):
         return False

@@ -32,7 +32,7 @@ def mark(resource: TopicResource, cluster_uid: str) -> str:
 
 
 def read_mark(text: str) -> Owner | None:
-    """Reads what `mark` has written; None for an empty text, and for one that isn't such a mark."""
+    """Reads what `mark` has written; None for an empty text, and for a text that isn't a mark."""
     parts = text.split("/")
     if len(parts) not in (4, 5):
         return None

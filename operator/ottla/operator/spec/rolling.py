@@ -1,4 +1,4 @@
-"""`spec.rolling` of a Cluster: how many brokers a roll may have away at once. Pure.
+"""`spec.rolling` of a Cluster: how many brokers may be away at the same time during a roll. Pure.
 
 As in a StatefulSet's update strategy, it is a number, or a percentage of all brokers, rounded up.
 """
@@ -19,7 +19,7 @@ class Rolling:
     max_unavailable: int | str = 1
 
     def limit(self, brokers: int) -> int:
-        """How many of a cluster's brokers may be away at once; at least one. `brokers`: how many the cluster has."""
+        """How many brokers may be away at the same time; at least one. `brokers`: how many brokers the cluster has."""
         given = self.max_unavailable
         if isinstance(given, str):
             return max(1, -(-brokers * int(given.removesuffix("%")) // 100))
