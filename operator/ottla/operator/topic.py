@@ -332,7 +332,7 @@ class TopicReconciler:
     async def _make(
         self, sweep: _Sweep, change: Callable[[Sequence[Any]], Awaitable[Refusals]], steps: Sequence[Any]
     ) -> None:
-        """Carries out steps of one type until some `CHANGES_MAX` succeeded; the next sweep does the rest."""
+        """Carries out steps of one type until `CHANGES_MAX` have succeeded; the next sweep does the rest."""
         wanted = [step for step in steps if step.topic not in sweep.failed and step.topic not in sweep.left]
         made = 0
         for start in range(0, len(wanted), CHANGED_AT_ONCE):

@@ -1,9 +1,9 @@
 """PodDisruptionBudgets: how many pods may be evicted, as by a drain of nodes. Pure.
 
 The brokers' budget allows one pod to be away while every broker says that it may stop, and none otherwise. Kubernetes
-itself counts the pods that are away, so of two simultaneous evictions the second is refused. It counts every pod that the
-budget's selector finds. A foreign pod with the brokers' labels would allow one more eviction, so a budget selects only
-pods that a StatefulSet has numbered. A pod that isn't ready may always be evicted: it serves no clients, and the
+itself counts the pods that are away, so of two simultaneous evictions the second is refused. It counts every pod that
+the budget's selector finds. A foreign pod with the brokers' labels would allow one more eviction, so a budget selects
+only pods that a StatefulSet has numbered. A pod that isn't ready may always be evicted: it serves no clients, and the
 drain of its node must not wait for it.
 
 With one broker, and for topics with one replica, an eviction is allowed: otherwise their nodes could never be drained.
