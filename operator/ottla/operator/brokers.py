@@ -89,7 +89,7 @@ class BrokerPages:
 
 
 def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
-    """The report that the broker's two pages give. Raises KeyError if a page lacks one of its fields."""
+    """The report that the broker's two pages give. Raises KeyError if a page lacks a field that it must have."""
     return Report(
         risks={kind: tuple(found["partitions"]) for kind, found in risk["risks"].items() if found["count"]},
         metadata_connected=risk["metadata_connected"],

@@ -282,6 +282,6 @@ def _is_predecessors(item: Object, cluster: Cluster) -> bool:
 
 
 def _adoptable(item: Object) -> bool:
-    """Whether an operator made an object that has no owner now: its Cluster was deleted with `--cascade=orphan`."""
+    """Whether an operator made an object without an owner, as after its Cluster was deleted with `--cascade=orphan`."""
     managed = (item["metadata"].get("labels") or {}).get(names.MANAGED_BY) == OPERATOR
     return managed and not item["metadata"].get("ownerReferences")
