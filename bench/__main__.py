@@ -45,8 +45,8 @@ def main() -> int:
     """Prints the table and writes `results/latest.json` and `.png`. Returns 0 if every question has an answer and all
     goals are met, else 1.
 
-    Returns 2 for an unknown question, or if the native walk of records isn't built: figures of its Python twin would
-    say nothing about brokers in use."""
+    Returns 2 if the native walk of records isn't built: figures of its Python twin would say nothing about brokers in
+    use. Raises SystemExit with 2 for an unknown question."""
     if not record_walk.NATIVE:
         print(f"bench: {record_walk.WITHOUT_NATIVE}", file=sys.stderr)
         return 2

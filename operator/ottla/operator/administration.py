@@ -89,6 +89,7 @@ class Administration:
         except KafkaError as error:
             raise Retry(f"the brokers don't say what each of them has: {said(error)}") from error
         findings.overrides_wait_for = told.waits_for
+        visit.own_settings = told.present
         if told.refusal:
             findings.config_waits_for = findings.config_waits_for or told.refusal
 

@@ -77,8 +77,8 @@ class BrokerSets:
             # Cluster's any more, and would stop being drained.
             await self._delete_unwanted(visit, "StatefulSet", item, "Foreground")
         sets = pools.keys() | found.by_name("StatefulSet").keys()
-        for pod in found.all("Pod", BROKER):
-            if _set_of(pod) not in sets and not going(pod):
+        for name, pod in found.by_name("Pod", BROKER).items():
+            if names.set_of(name) not in sets and not going(pod):
                 await self._delete_unwanted(visit, "Pod", pod)
 
     async def _delete_unwanted(self, visit: Visit, kind: str, item: Object, propagation: str = "Background") -> None:
@@ -96,7 +96,8 @@ class BrokerSets:
         """
         template, meta = item["spec"]["template"]["spec"], item["metadata"]
         image = visit.cluster.image
-        its_pods = (pod for pod in visit.found.all("Pod", BROKER) if _set_of(pod) == meta["name"])
+        pods = visit.found.by_name("Pod", BROKER)
+        its_pods = (pod for name, pod in pods.items() if names.set_of(name) == meta["name"])
         if template["containers"][0]["image"] == image or not any(map(crashed, its_pods)):
             return
         containers = [{**each, "image": image} for each in template["containers"]]
@@ -156,16 +157,11 @@ def _of_removed_pools(visit: Visit) -> list[Object]:
     return [item for item in sets if item["metadata"]["name"] not in wanted and not going(item)]
 
 
-def _set_of(pod: Object) -> str:
-    """The name of a pod's StatefulSet."""
-    return str(pod["metadata"]["name"].rpartition("-")[0])
-
-
 def _there(found: Found, cluster: Cluster, pool: Pool) -> int:
     """How many brokers a pool has. Brokers that are to be removed count, because they stay until they are drained."""
     name = names.broker_set(cluster, pool)
     if (present := found.get("StatefulSet", name)) is not None:
         return len(broker_sets([present])[name])
     # The StatefulSet was deleted without its pods, and is about to be made again.
-    pods = [ordinal(pod) for pod in found.all("Pod", BROKER) if _set_of(pod) == name]
+    pods = [ordinal(pod) for pod_name, pod in found.by_name("Pod", BROKER).items() if names.set_of(pod_name) == name]
     return max(pods, default=pool.first_id - 1) + 1 - pool.first_id

@@ -7,7 +7,6 @@ is written only after two reconciles saw no replica: a replica that was placed j
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ottla.net.admin import BROKER as BROKER_RESOURCE
@@ -71,58 +70,37 @@ class Emptying:
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._cordoned: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the directories that its broker cordons
         self._empty: dict[Ref, tuple[str, list[int]]] = {}  # pod → its uid, and the volumes that were seen empty once
 
     async def empty(self, visit: Visit) -> None:
         """Takes the next step for each broker. Raises Retry with the first refusal."""
         refusals = Refusals()
-        brokers = [(pool, broker) for pool in visit.cluster.pools for broker in _brokers(visit, pool)]
-        inheriting: frozenset[str] = frozenset()
-        with refusals.gathered():
-            inheriting = await self._inheriting(visit, [broker for _, broker in brokers])
-        for pool, broker in brokers:
-            if broker.leaves:
-                continue
-            with refusals.gathered():
-                await self._empty_volumes_of(visit, broker, inherits=broker.name in inheriting)
-                if not pool.keep_volumes:
-                    await self._delete_emptied(visit, broker)
+        for pool in visit.cluster.pools:
+            for broker in _brokers(visit, pool):
+                if broker.leaves:
+                    continue
+                with refusals.gathered():
+                    told = await self._empty_volumes_of(visit, broker)
+                    if told and not pool.keep_volumes:
+                        await self._delete_emptied(visit, broker)
         refusals.told()
 
-    async def _inheriting(self, visit: Visit, brokers: Iterable[_Broker]) -> frozenset[str]:
-        """The pods whose brokers cordon directories (`cordoned.log.dirs`) although no claim of these pods says so.
+    async def _empty_volumes_of(self, visit: Visit, broker: _Broker) -> bool:
+        """Takes the next step for one broker. Returns whether the broker cordons the right directories.
 
-        The setting belongs to the broker's id. So a new broker inherits it if an earlier broker of that id was removed
-        while a volume of that broker was being emptied. Brokers that cordon nothing aren't asked about again.
+        `cordoned.log.dirs` belongs to the broker's id. So a new broker inherits the setting if an earlier broker of
+        that id was removed while a volume of that broker was being emptied. Such a broker is told to cordon nothing,
+        too.
         """
-        quiet = {
-            ordinal(broker.pod): broker
-            for broker in brokers
-            if not broker.noted and not broker.going and is_ready(broker.pod)
-            if self._cordoned.get(ref_of(broker.pod)) != (broker.uid, "")
-        }
-        try:
-            own = await visit.asked.own_settings(quiet) if quiet else None
-        except KafkaError as error:
-            raise Retry(f"the brokers don't say which directories they cordon: {said(error)}") from error
-        if own is None:  # brokers of an older release don't tell
-            return frozenset()
-        inheriting = {number for number in quiet if own.get(number, {}).get(CORDONED)}
-        for number in quiet.keys() - inheriting:
-            self._cordoned[ref_of(quiet[number].pod)] = quiet[number].uid, ""
-        return frozenset(quiet[number].name for number in inheriting)
-
-    async def _empty_volumes_of(self, visit: Visit, broker: _Broker, *, inherits: bool) -> None:
-        cordoned = _cordon_of(broker)
-        key = ref_of(broker.pod)
-        knows = self._cordoned.get(key) == (broker.uid, cordoned)
-        if not broker.going and not broker.stays and (knows or not (broker.noted or inherits)):
-            return
+        wanted = _cordon_of(broker)
+        own = (visit.own_settings or {}).get(ordinal(broker.pod))  # None: not known
+        present = None if own is None else own.get(CORDONED, "")
+        if not broker.going and not broker.stays and (present == wanted or (present is None and not broker.noted)):
+            return True
         visit.busy = True
         if not is_ready(broker.pod):
             self._says(visit, broker, f"waiting for {broker.name} to be ready")
-            return
+            return False
         # If a volume is wanted again, the note that it is empty is withdrawn before the broker may place replicas on
         # it. The annotation itself is removed only after that, because cordoned volumes are found by it.
         for volume in broker.going:
@@ -133,19 +111,20 @@ class Emptying:
                 await self._note(visit, broker, volume, "")
         admin = admin_of(address(broker.pod))
         try:
-            if not knows:
-                await self._cordon(admin, ordinal(broker.pod), cordoned)
-                self._cordoned[key] = broker.uid, cordoned
+            if present != wanted:
+                await self._cordon(admin, ordinal(broker.pod), wanted)
             for volume in broker.stays:
                 await self._note(visit, broker, volume, None)
             if broker.going:
                 await self._move(visit, broker, admin)
         except Unreachable:
             self._says(visit, broker, f"waiting for {broker.name} to answer")
+            return False
         except KafkaError as error:
             raise Retry(f"{broker.name} doesn't empty its volumes: {said(error)}") from error
         finally:
             admin.close()
+        return True
 
     async def _cordon(self, admin: KafkaAdmin, broker: int, wanted: str) -> None:
         """Tells a broker the directories on which it places no new replicas."""
@@ -158,8 +137,6 @@ class Emptying:
         key = ref_of(broker.pod)
         going = [names.log_directory(volume) for volume in broker.going]
         directories = await admin.log_directories()
-        if any(each.path in going and not each.cordoned for each in directories):
-            self._cordoned.pop(key, None)  # the cordon was reset, or the metadata was restored
         plan = emptied(directories, going)
         if plan.moves:
             await admin.move_to_directories(plan.moves)
@@ -197,9 +174,6 @@ class Emptying:
         A claim is deleted once the pod doesn't mount it, and its broker was told that the directory isn't cordoned any
         more. Until then the claim's annotation is needed, because it says that the broker has to be told.
         """
-        told_uid, cordoned = self._cordoned.get(ref_of(broker.pod), ("", ""))
-        if broker.noted and (told_uid != broker.uid or cordoned != _cordon_of(broker)):
-            return
         for volume, claim in broker.claims.items():
             if volume not in broker.wanted | mounted(broker.pod) and annotation(claim, EMPTIED_FOR):
                 meta = claim["metadata"]
@@ -227,5 +201,5 @@ def _brokers(visit: Visit, pool: Pool) -> list[_Broker]:
     return [
         _Broker(pod, claims_by_volume(pod["metadata"]["name"], claims), wanted)
         for pod in visit.found.all("Pod", BROKER)
-        if pod["metadata"]["name"].rpartition("-")[0] == names.broker_set(visit.cluster, pool)
+        if names.set_of(pod["metadata"]["name"]) == names.broker_set(visit.cluster, pool)
     ]

@@ -257,12 +257,12 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
     if _owned_by(pod, *(item["metadata"]["uid"] for item in sets.values())):
         return True
     name = pod["metadata"]["name"]
-    of, _, ordinal = name.rpartition("-")
+    of = names.set_of(name)
     labels = pod["metadata"]["labels"]
     let_go = not pod["metadata"].get("ownerReferences") and labels.get(names.POD_NAME) == name
     # The pool may have been removed from the spec before its StatefulSet was made again.
     ours = of in {*sets, *names.sets(cluster)} or names.is_set_of(cluster, of, labels)
-    return let_go and ours and ordinal.isdecimal()
+    return let_go and ours and name.removeprefix(f"{of}-").isdecimal()
 
 
 def _is_stray(pod: Object, cluster: Cluster) -> bool:

@@ -15,10 +15,12 @@ from ottla.protocol.errors import KafkaError
 
 
 class Told(NamedTuple):
-    """The brokers whose settings aren't in force, with the reasons; and the first refusal."""
+    """The brokers whose settings aren't in force, with the reasons; the first refusal; and the dynamic settings that
+    each ready broker had before the changes (None if the brokers' release doesn't tell)."""
 
     waits_for: Mapping[int, str]
-    refusal: str = ""
+    refusal: str
+    present: Mapping[int, Mapping[str, str]] | None
 
 
 async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int, Object], tell: Tell) -> Told:
@@ -28,7 +30,7 @@ async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int
     present = await admin.own_settings(serving)
     if present is None:
         older = "the brokers are older than the operator: they don't say what each of them has"
-        return Told(dict.fromkeys(cluster.overrides, older))
+        return Told(dict.fromkeys(cluster.overrides, older), "", None)
     waits_for: dict[int, str] = {}
     refusal = ""
     for broker, change in changes(cluster.overrides, present).items():
@@ -43,4 +45,4 @@ async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int
             waits_for[broker] = f"broker {broker} doesn't answer: {error}"
         finally:
             own.close()
-    return Told(waits_for, refusal)
+    return Told(waits_for, refusal, present)

@@ -55,7 +55,7 @@ class Resizing:
         visit.resizes = refusals = Refusals()
         found: dict[int, Resize] = {}
         for broker, pod in pods.items():
-            stateful_set = sets.get(_set_of(pod["metadata"]["name"]))
+            stateful_set = sets.get(names.set_of(pod["metadata"]["name"]))
             if stateful_set is None or not is_current(stateful_set):
                 continue
             resize: Resize | None = not_known(stateful_set["status"].get("updateRevision", ""))
@@ -103,7 +103,8 @@ class Resizing:
             await self._note(visit, there, replace(note, since=timestamp(visit.now)))
 
     async def _ask(self, visit: Visit, chosen: Pod) -> None:
-        pod, stateful_set = visit.found.get("Pod", chosen.name), visit.found.get("StatefulSet", _set_of(chosen.name))
+        found, set_name = visit.found, names.set_of(chosen.name)
+        pod, stateful_set = found.get("Pod", chosen.name), found.get("StatefulSet", set_name)
         assert chosen.resize is not None
         assert pod is not None
         assert stateful_set is not None
@@ -129,11 +130,6 @@ class Resizing:
         meta = pod["metadata"]
         patch = {"metadata": {"uid": meta["uid"], "annotations": {names.RESIZE: note.text}}}
         await self._kube.merge("Pod", visit.cluster.namespace, meta["name"], patch)
-
-
-def _set_of(pod: str) -> str:
-    """The name of the pod's StatefulSet."""
-    return pod.rpartition("-")[0]
 
 
 def is_of_this_pod(error: KubeError) -> bool:

@@ -54,7 +54,7 @@ class Rolling:
             visit.current &= stateful_set is not None and is_current(stateful_set)
         for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of pools that aren't in the spec any more
             name = pods[broker]["metadata"]["name"]
-            stateful_set = found.get("StatefulSet", name.rpartition("-")[0])
+            stateful_set = found.get("StatefulSet", names.set_of(name))
             report, resize = reports.get(broker), resizes.get(broker)
             known = (claims, visit.now, files, visit.absent_since, resize)
             seen.append(broker_pod(broker, name, stateful_set, pods[broker], report, *known))

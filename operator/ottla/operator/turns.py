@@ -162,7 +162,7 @@ def _outdated(visit: Visit, sets: dict[str, Object | None]) -> list[str]:
     old = [pod.name for pod in visit.findings.pods or () if pod.is_old]
     for pod in (*visit.found.all("Pod", ETCD), *visit.found.all("Pod", CONTROLLER)):
         name = pod["metadata"]["name"]
-        old += [name] if outdated(sets.get(name.rpartition("-")[0]), pod) else []
+        old += [name] if outdated(sets.get(names.set_of(name)), pod) else []
     return old
 
 

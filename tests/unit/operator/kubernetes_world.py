@@ -14,17 +14,16 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
+from ottla.operator.kinds import KINDS
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import merge_patch
+from ottla.operator.objects import API_VERSION, merge_patch
 from ottla.operator.plan.names import POD_NAME
 from ottla.operator.rights import IN_NAMESPACES, OF_NO_NAMESPACE, asked, each
 from tests.unit.operator.resources import check_resize, filled_in, resources_told
 
 Object = dict[str, Any]
 GRANTED = frozenset(each((*IN_NAMESPACES, *OF_NO_NAMESPACE)))
-
-
-CUSTOM = frozenset({"Cluster", "Topic"})
+CUSTOM = frozenset(name for name, kind in KINDS.items() if kind.api_version == API_VERSION)
 
 
 class World:

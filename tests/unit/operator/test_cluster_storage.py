@@ -32,13 +32,18 @@ class Disks:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.lies: dict[tuple[str, str], dict[PartitionName, int]] = {}  # (pod, path) → partitions and their sizes
-        self.cordoned: dict[str, str] = {}  # pod → the paths that its broker was told to cordon
         self.room: dict[str, int] = {}  # path → its usable bytes
         self.moves_end = True
         self.asked = 0
 
     def admin(self, host: str) -> Disks.Admin:
         return Disks.Admin(self, host.removeprefix("ip-"))
+
+    @property
+    def cordoned(self) -> dict[str, str]:
+        """The paths that each broker cordons, by the name of its pod."""
+        own = self.scene.kafka.own
+        return {pod: own[int(pod.rpartition("-")[2])].get("cordoned.log.dirs", "") for pod in self.scene.pods()}
 
     def paths(self, pod: str) -> list[str]:
         found = self.scene.world.objects["Pod", "shop", pod]["spec"]["containers"][0]
@@ -64,11 +69,11 @@ class Disks:
 
         async def settings(self, kind: int, name: str) -> dict[str, str]:
             assert name == self.pod.rpartition("-")[2]
-            return {"cordoned.log.dirs": self.disks.cordoned.get(self.pod, "")}
+            return dict(self.disks.scene.kafka.own[int(name)])
 
         async def configure_brokers(self, given: Mapping[str, str], reset: Any = (), *, broker: str = "") -> None:
             assert broker == self.pod.rpartition("-")[2]
-            self.disks.cordoned[self.pod] = given.get("cordoned.log.dirs", "")
+            await self.disks.scene.kafka.configure_brokers(given, reset, broker=broker)
 
         async def log_directories(self) -> list[LogDirectory]:
             cordoned = self.disks.cordoned.get(self.pod, "").split(",")
@@ -606,7 +611,7 @@ def test_a_cordon_that_somebody_took_back_is_set_again(storage: Any) -> None:
     disks.moves_end = False
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     scene.rounds(3)
-    disks.cordoned["k-broker-0"] = ""
+    scene.kafka.own[0].clear()
     scene.rounds(3)
     assert disks.cordoned["k-broker-0"] == "/data/0/log"
 
@@ -617,11 +622,26 @@ def test_a_new_broker_does_not_inherit_the_cordon_of_an_earlier_one_of_its_id(st
     that was to stay.
     """
     scene, disks = storage({"volumes": TWO})
-    disks.cordoned["k-broker-1"] = scene.kafka.own[1]["cordoned.log.dirs"] = "/data/1/log"
+    scene.kafka.own[1]["cordoned.log.dirs"] = "/data/1/log"
     del scene.world.objects["Pod", "shop", "k-broker-1"]
     scene.world.settle()
     scene.rounds(3)
     assert disks.cordoned["k-broker-1"] == ""
+
+
+def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:
+    """The setting is the operator's own: docs/decisions.md says so. Before the fix, the operator remembered that the
+    broker cordons nothing, and left the cordon in place.
+    """
+    scene, disks = storage({"volumes": TWO})
+    scene.rounds(2)
+    asked = disks.asked
+    scene.rounds(3)
+    assert disks.asked == asked, "nothing is cordoned, so no broker is asked"
+    for _ in range(2):
+        scene.kafka.own[1]["cordoned.log.dirs"] = "/data/1/log"
+        scene.rounds(2)
+        assert disks.cordoned["k-broker-1"] == ""
 
 
 def test_a_volume_that_is_kept_for_now_asks_nobodys_claims_to_grow(storage: Any) -> None:

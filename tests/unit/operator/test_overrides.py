@@ -144,15 +144,14 @@ def test_what_can_change_while_a_broker_runs_is_told_to_it_alone_and_restarts_no
 
 
 def test_what_somebody_else_gave_to_a_broker_is_taken_back() -> None:
-    """As with settings of all brokers. Settings stay that the operator sets itself, or that Kafka's tools set during
-    copies.
+    """As with settings of all brokers. Settings stay that another part of the operator decides about, or that Kafka's
+    tools set during copies.
     """
     scene = running(configOverrides=[override(0, log_retention_ms="5")])
     kept = {
         "leader.replication.throttled.rate": "1000",
         "replica.alter.log.dirs.io.max.bytes.per.second": "1000",
         "ottla.listener.addresses": "NODE://192.0.2.1:31000",
-        "cordoned.log.dirs": "/data/0/log",
     }
     scene.kafka.own[0][DYNAMIC] = "6"
     scene.kafka.own[2] |= {**kept, "log.roll.ms": "9"}

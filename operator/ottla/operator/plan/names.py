@@ -144,6 +144,11 @@ def sets(cluster: Cluster) -> list[str]:
     return [*(broker_set(cluster, pool) for pool in cluster.pools), etcd_set(cluster), controller_set(cluster)]
 
 
+def set_of(pod: str) -> str:
+    """The name of a pod's StatefulSet. `pod`: the pod's name, which is the StatefulSet's, a hyphen and the ordinal."""
+    return pod.rpartition("-")[0]
+
+
 def is_set_of(cluster: Cluster, name: str, labels: Mapping[str, str]) -> bool:
     """Whether the operator gives this name to a StatefulSet with these labels, by this spec or an earlier one. The pods
     of a StatefulSet have its labels, too."""

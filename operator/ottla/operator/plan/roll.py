@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ottla.operator.plan import names
 from ottla.operator.plan.resize import Resize
 from ottla.wording import first_named
 
@@ -93,6 +94,11 @@ class Pod:
     file: str = ""  # the checksum of the settings that it would be started with now; empty: not known
     file_is_current: bool | None = None  # whether its broker was started with these settings; None: it doesn't say
     report: Report | None = None
+
+    @property
+    def stateful_set(self) -> str:
+        """The name of the pod's StatefulSet, whose pods are all made by one template."""
+        return names.set_of(self.name)
 
     @property
     def is_old(self) -> bool:
@@ -251,7 +257,7 @@ def _resources_of(pod: Pod) -> str:
 
 def _first_lacking(pod: Pod, pods: Sequence[Pod]) -> Pod | None:
     """The first pod of the same StatefulSet that lacks a volume and has a lower number than this pod, if any."""
-    before = [each for each in pods if each.lacks_volume and _set_of(each) == _set_of(pod) and each.id < pod.id]
+    before = [each for each in pods if each.lacks_volume and each.stateful_set == pod.stateful_set and each.id < pod.id]
     return min(before, key=lambda each: each.id, default=None)
 
 
@@ -279,12 +285,7 @@ def _proves(up: Pod, pod: Pod) -> bool:
     """
     if pod.file_is_current is False and (up.report is None or up.report.file_checksum != pod.file):
         return False
-    return _set_of(up) == _set_of(pod)
-
-
-def _set_of(pod: Pod) -> str:
-    """The name of the pod's StatefulSet, whose pods are all made by one template."""
-    return pod.name.rpartition("-")[0]
+    return up.stateful_set == pod.stateful_set
 
 
 def _stuck(pod: Pod) -> str:
@@ -313,9 +314,9 @@ def _blocked(pod: Pod, report: Report | None) -> str:
         return f"{pod.name} to answer"
     if not report.metadata_connected:
         return f"{pod.name}, which doesn't reach the metadata: nobody could be elected in its place"
-    for kind, names in report.blocking.items():
+    for kind, partitions in report.blocking.items():
         what = _WHAT.get(kind, kind)
-        return f"{pod.name}: {named(names)} {what}"
+        return f"{pod.name}: {named(partitions)} {what}"
     return ""
 
 

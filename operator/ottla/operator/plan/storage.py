@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ottla.operator.objects import Object, annotation, condition, holds, seconds_since
+from ottla.operator.plan import names
 from ottla.operator.spec.quantity import amount
 
 GROWS_S_MAX = 300.0
@@ -83,7 +84,7 @@ def standing(
             found.append(_unmade(each, unknown_classes, now, awaited=name in awaited))
     for pod in pods:
         name = pod["metadata"]["name"]
-        templates = sets.get(name.rpartition("-")[0], {})
+        templates = sets.get(names.set_of(name), {})
         for claim_name in claims_of(pod):
             if (claim := claims.get(claim_name)) is not None:
                 found.append(_standing(claim, templates.get(claim_name.removesuffix(f"-{name}"))))

@@ -243,7 +243,7 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
 def _members(cluster: Cluster, pool: Pool, pods: Iterable[str]) -> list[str]:
     """The names of a pool's pods: of wanted ones and of existing ones."""
     of = names.broker_set(cluster, pool)
-    return sorted({f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if name.rpartition("-")[0] == of})
+    return sorted({f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if names.set_of(name) == of})
 
 
 def _is_claim(claim: str, volume: str, of: str) -> bool:
