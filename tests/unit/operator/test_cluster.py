@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -39,6 +40,8 @@ OUTSIDE = [
 ]
 DEFAULTS = Defaults("ottla:1", "etcd:1")
 NODE = {"type": "ExternalIP", "address": "192.0.2.1"}
+EVENT_LOOP = asyncio.Runner()  # of all reconciles: a new event loop for each takes a sixth of the time
+atexit.register(EVENT_LOOP.close)
 
 
 class Pages:
@@ -184,7 +187,7 @@ class Scene:
 
     def reconcile(self) -> Result:
         with patch.object(module, "KafkaAdmin", lambda bootstrap: self.kafka):
-            return asyncio.run(self.reconciler.reconcile(self.key))
+            return EVENT_LOOP.run(self.reconciler.reconcile(self.key))
 
     def rounds(self, count: int) -> None:
         for _ in range(count):

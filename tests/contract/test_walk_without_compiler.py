@@ -20,12 +20,12 @@ from ottla.protocol import record_walk
 assert not record_walk.NATIVE
 sys.exit(pytest.main(["-q", "-x", "--tb=short", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """
-FILES = ("api/test_produce_in_turn.py", "test_inspectors.py")
+FILES = ("tests/unit/broker/api/test_produce_in_turn.py", "tests/unit/broker/test_inspectors.py")
 
 
 @pytest.mark.skipif(not record_walk.NATIVE, reason="this process has the walk in Python already")
 def test_turns_are_taken_with_the_walk_in_python_as_with_the_native_one() -> None:
-    here = Path(__file__).parent
-    command = [sys.executable, "-c", WITHOUT_NATIVE, *(str(here / name) for name in FILES)]
-    done = subprocess.run(command, cwd=here.parents[2], capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-c", WITHOUT_NATIVE, *FILES]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

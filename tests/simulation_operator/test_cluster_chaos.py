@@ -27,14 +27,13 @@ from ottla.operator.queue import Retry
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.turns import Turns
 from ottla.operator.visit import Visit
-from tests.unit.examples import examples
 from tests.unit.operator.kubernetes_world import Object, World
 from tests.unit.operator.test_cluster import Scene
 
 STEPS = 60
 HEALED_ROUNDS_MAX = 60
 QUIET_ROUNDS = 5  # this many rounds without a write show that all work is done
-SEEDS = examples(12)
+SEEDS = 12
 RISK = Report(risks={"below_min_isr": ("orders-1",)})
 
 
