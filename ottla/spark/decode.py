@@ -45,8 +45,8 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Arrow record batches of `schema` with the records whose offsets are in [start, end).
 
-    `batches` has a row (see `headers`) for each batch to decode. `schema` has any of the columns in `schema.COLUMNS`
-    and `schema.HEADERS`, in any order. Raises KafkaError invalid_record for a malformed record.
+    `batches` has a row (see `headers`) for each batch to decode. `schema` has any of the columns of Spark's Kafka
+    source, in any order. Raises KafkaError invalid_record for a malformed record.
     """
     if kernel is None:
         yield from decode_python.decode(record_set, batches, start, end, topic, partition, schema)

@@ -144,7 +144,7 @@ class _Translation:
         return re.escape(text[:-1]) + re.escape(text[-1]) + self._quantifier()
 
     def _group(self) -> str:
-        """Translates a group whose opening parenthesis was read. A group that only sets flags becomes an empty text."""
+        """Translates a group. Its opening parenthesis was read before. A group that only sets flags becomes ''."""
         opening = "("
         if self._take("?"):
             matched = re.compile(r"[:=!>]|<[=!]|<([a-zA-Z][a-zA-Z0-9]*)>|([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])").match(
@@ -182,7 +182,7 @@ class _Translation:
         return False if "i" in off else "i" in on or self.ignoring_case
 
     def _escape(self) -> str:
-        """Translates an escape outside of a character class, whose backslash was read."""
+        """Translates an escape that isn't in a character class. Its backslash was read before."""
         character = self._here()
         same = {
             "A": r"\A",
@@ -212,7 +212,7 @@ class _Translation:
         return _written(characters) if len(characters) != 1 else re.escape(min(characters))
 
     def _escaped(self) -> frozenset[str]:
-        """The characters that an escape matches, whose backslash was read."""
+        """The characters that an escape matches. Its backslash was read before."""
         character = self._next()
         if character in _CLASSES:
             return _CLASSES[character]
@@ -253,7 +253,7 @@ class _Translation:
         return _ASCII - found if matched[1] else found
 
     def _class(self) -> frozenset[str]:
-        """The characters of a character class whose opening bracket was read.
+        """The characters that a character class matches. Its opening bracket was read before.
 
         As in Java, a union binds more tightly than the intersection &&, and a ^ at the start negates the whole class.
         """

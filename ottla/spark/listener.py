@@ -1,8 +1,9 @@
 """Computes the lag of streaming queries from Spark's progress reports.
 
-For Spark's own Kafka source, a progress report has a description and metrics of the lag. It has neither for a source
-written in Python: PythonMicroBatchStream implements neither toString nor ReportsSourceMetrics (Spark 4.2 and 4.3). But
-it has the source's offsets, and this module computes the description and the metrics from these.
+For Spark's own Kafka source, a progress report has a description and metrics of the lag. For a source written in
+Python, the report has neither, because PythonMicroBatchStream implements neither toString nor ReportsSourceMetrics
+(Spark 4.2 and 4.3). The report does have the source's offsets. This module computes the description and the metrics
+from the offsets.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class OffsetRange(NamedTuple):
 def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
     """Cuts ranges into pieces for tasks: no piece is empty or has more than `max_records` offsets.
 
-    If these are fewer than `min_partitions` pieces, the larger ones are cut into equal parts, in proportion to their
-    sizes, so that about `min_partitions` pieces result.
+    If fewer than `min_partitions` pieces result, the larger ones are cut into equal parts, until there are about
+    `min_partitions` pieces. A piece is cut into more parts the larger it is.
     """
     pieces = [piece for each in ranges if each.size > 0 for piece in _cut(each, _parts_for(each.size, max_records))]
     if min_partitions is None or len(pieces) >= min_partitions:
@@ -54,7 +54,7 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
 def tasks(
     ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges that each task reads: the pieces of `split`. If there are many, a task reads several small neighbours.
+    """The ranges that each task reads: one piece of `split`, or if there are many pieces, several small neighbours.
 
     Spark takes about 50 ms to run a Python task, and a fetch of a few records takes 1 ms. So a thousand small topics
     are read by a few dozen tasks. If there are enough pieces, there are at least TASKS_ALONE tasks, and at least
@@ -78,7 +78,7 @@ def tasks(
 def rate_limited(
     limit: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The end of the next micro-batch in each partition of `latest`, so that it has about `limit` offsets in all.
+    """The end of the next micro-batch in each partition of `latest`. The micro-batch has about `limit` offsets in all.
 
     A partition's backlog is the number of offsets from `start` to `latest`. The limit is shared in proportion to the
     backlogs. A partition with a backlog gets at least one offset, so the micro-batch may exceed `limit` by less than

@@ -94,7 +94,10 @@ class Subscription:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The checked options of a read. Warnings are messages for the log."""
+    """The checked options of a read. Warnings are messages for the log.
+
+    `offset_attempts` is the option fetchOffset.numRetries, and `no_match` is startingOffsetsByTimestampStrategy.
+    """
 
     properties: ClientProperties
     subscription: Subscription

@@ -143,9 +143,9 @@ def ends(
 ) -> dict[TopicPartition, int]:
     """The end of each partition's log: the high watermark, or under read_committed the last stable offset.
 
-    Right after an election, a leader may return a high watermark that is still behind. So if an end is lower than the
-    partition's offset in `known`, which did exist, all ends are requested again, after a pause and at most
-    fetchOffset.numRetries times. The last answer is returned even if it is still lower.
+    `known` has offsets that the logs should have reached. But right after an election, a leader may return a high
+    watermark that is still behind. So if an end is lower than the known offset, all ends are requested again, after a
+    pause and at most fetchOffset.numRetries times. The last answer is returned even if it is still lower.
     """
     asked = dict.fromkeys(partitions, LATEST)
     for attempt in range(options.offset_attempts + 1):

@@ -19,8 +19,8 @@ def spark_session(name: str, **settings: str) -> SparkSession:
     """A session that has the data source `ottla`. `name` is the application's name.
 
     Under spark-submit, the session has the master and the settings of spark-submit. Otherwise it is a local session on
-    all cores, without the web UI and the progress bar. The session's time zone is always UTC, so the output of a
-    pipeline doesn't depend on the machine. `settings` are further settings of Spark, whose names have `__` for each
+    all cores, without the web UI and the progress bar. In both cases the session's time zone is UTC, so the output of a
+    pipeline doesn't depend on the machine. `settings` are further settings of Spark; their names have `__` for each
     dot. Raises JavaMissing.
     """
     ensure_java()

@@ -7,7 +7,7 @@ loss. There are two differences:
 
 - Spark's Python API can't return two limits. If both `minOffsetsPerTrigger` and `maxOffsetsPerTrigger` are set, Spark
   knows only the maximum, and `latestOffset` applies the minimum itself.
-- A topic that was deleted and created anew has another id than the position in the checkpoint. It is reported as data
+- If a topic was deleted and created anew, its id isn't the one in the checkpoint's position. This is reported as data
   loss. If failOnDataLoss is false, the query reads the new topic from its beginning.
 """
 
@@ -90,8 +90,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The position at which the micro-batch that begins at `start` ends, both in the form of `Position.json`.
 
         It is `start` itself while fewer than minOffsetsPerTrigger offsets are available and maxTriggerDelay hasn't
-        passed. Raises OptionError if a topic or partition that the options name doesn't exist. Raises DataLoss under
-        failOnDataLoss if a topic was deleted and created anew.
+        passed; under Trigger.AvailableNow there is no such minimum. Raises OptionError if a topic or partition that the
+        options name doesn't exist. Raises DataLoss under failOnDataLoss if a topic was deleted and created anew.
         """
         begin = from_json(start)
         self._latest = self._look_ahead(begin)
@@ -163,8 +163,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look_ahead(self, begin: Position) -> Position:
         """The position up to which records may be read: the present ends of the logs, or the query's fixed end.
 
-        A query has a fixed end under Trigger.AvailableNow. It is replaced by the present ends of the logs if it is
-        before `begin` in any partition, or if a topic has another id in it than in `begin`.
+        A query has a fixed end under Trigger.AvailableNow. If the fixed end is before `begin` in any partition, or has
+        another id for a topic than `begin`, the present ends of the logs become the new fixed end.
         """
         if self._target is None:
             return self._fetch_latest(begin)

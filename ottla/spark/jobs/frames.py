@@ -133,7 +133,8 @@ def run(writer: DataStreamWriter, every: str, pause: Callable[[float], None] = t
 
     A Python process plans the stream. Spark gives it ten seconds to start, which no setting changes, and on a busy
     machine it may take longer. A query that fails for this reason is started again from its checkpoint, after a pause
-    that doubles each time. After STARVED_MAX such restarts without a micro-batch between them, the error is raised.
+    that doubles each time. After STARVED_MAX such restarts without a micro-batch between them, the error is raised. Any
+    other error of a query is raised without a restart.
     """
     triggered = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
     starved = 0
