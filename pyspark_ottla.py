@@ -1,4 +1,4 @@
-"""Lets Spark find the data source `ottla`: Spark imports every module called pyspark_* and uses its `DefaultSource`."""
+"""Lets Spark find the data source `ottla`: Spark imports each module named pyspark_* and registers `DefaultSource`."""
 
 from ottla.spark.source import DefaultSource
 

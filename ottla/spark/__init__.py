@@ -1,7 +1,7 @@
 """Topics as Spark DataFrames: the data source `ottla`, and pipelines that use it.
 
-Spark finds the source by itself where the package is installed. `register` is for sessions that also want filters on
-partition, offset and timestamp pushed down to Kafka's offsets.
+Where this package is installed, Spark finds the data source without any call. `register` also turns filter pushdown on:
+filters on partition, offset and timestamp then become bounds of the offsets that a read fetches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `ottla` known to `spark`, with filter pushdown, which this switches on for the session."""
+    """Registers the format `ottla` with filter pushdown in `spark`, and turns that session's setting for it on."""
     from .source import PushdownSource
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -1,8 +1,9 @@
-"""How kernels are compiled: by numba, once for a machine. Raises ImportError where numba is missing.
+"""Compiles the kernels, which are the loops over records, with numba. Its import fails where numba is missing.
 
-The machine code is kept on disk, so that a cold worker only loads it: in NUMBA_CACHE_DIR, beside the source, or in the
-user's cache. Where none of them can be written (a container's read-only file system), a directory for temporary files
-has to do, and where not even that is there, each process compiles anew.
+Numba caches the machine code on disk, so that a new worker process loads it instead of compiling. The cache is in
+NUMBA_CACHE_DIR, beside the source, or in the user's cache directory. If none of these directories can be written, as in
+a container with a read-only file system, the cache is in a directory for temporary files. If that can't be written
+either, each process compiles the kernels itself.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _config: Any = numba.config
 
 
 def compiled(*signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator that compiles a function for one signature when it is defined, or loads what was compiled before."""
+    """A decorator that compiles a function for one signature at its definition, or loads its code from the cache."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         try:
             return njit(*signature, cache=True, nogil=True)(function)
-        except RuntimeError:  # numba found no place for its cache
+        except RuntimeError:  # numba found no directory for its cache that can be written
             place = temporary_place()
             if place is None:
                 return njit(*signature, nogil=True)(function)
@@ -42,7 +43,10 @@ def compiled(*signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def temporary_place() -> str | None:
-    """A directory that only this user can write: what is loaded from it is executed."""
+    """A cache directory among the temporary files. Machine code in it is executed, so only this user may write to it.
+
+    None if the directory can't be created or written, belongs to another user, or may be written by other users.
+    """
     try:
         place = os.path.join(tempfile.gettempdir(), f"ottla-kernels-{os.getuid()}")
         os.makedirs(place, mode=0o700, exist_ok=True)
@@ -65,6 +69,7 @@ def _copy_bytes(typing: Any, target: Any, at: Any, source: Any, position: Any, s
     return types.void(target, types.int64, source, types.int64, types.int64), generate
 
 
-# copy_bytes(target, at, source, position, size) copies between byte arrays as one memcpy; nothing is checked. A loop
-# would look at each index for being negative, which keeps the compiler from copying whole words.
+# copy_bytes(target, at, source, position, size) copies `size` bytes between byte arrays with one memcpy, without any
+# check of bounds. In a loop, numba would check whether each index is negative, and the compiler then can't copy whole
+# words.
 copy_bytes: Any = intrinsic(_copy_bytes)

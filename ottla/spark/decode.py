@@ -1,8 +1,9 @@
-"""Record sets to Arrow without a Python loop over records: sizes buffers, the kernel fills them, wraps them. No I/O.
+"""Decodes record sets into Arrow record batches, without a Python loop over the records. No I/O.
 
-Batches are taken together until their records fill BYTES_MAX, so that Spark gets Arrow batches of a useful size
-whatever the producer's batch size was. Where numba is missing, or a header's name isn't plain ASCII (Arrow wants valid
-UTF-8), the twin in `decode_python` takes over.
+This module allocates the buffers of the columns, the compiled `kernel` fills them, and this module makes Arrow arrays
+of them. Kafka batches are decoded together until their records fill BYTES_MAX: even if a producer's batches are small,
+Spark gets large Arrow batches. `decode_python` decodes instead if numba is missing, and also if a header's name isn't
+ASCII: Arrow's strings must be valid UTF-8, which the kernel doesn't check.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Arrow record batches of `schema` with the records whose offsets are in [start, end).
 
-    `batches` has a row (see `headers`) for each batch to decode; `schema` names any of Kafka's columns, in any order.
-    Raises KafkaError invalid_record for a malformed record.
+    `batches` has a row (see `headers`) for each batch to decode. `schema` has any of the columns of Spark's Kafka
+    source, in any order. Raises KafkaError invalid_record for a malformed record.
     """
     if kernel is None:
         yield from decode_python.decode(record_set, batches, start, end, topic, partition, schema)
@@ -59,7 +60,10 @@ def decode(
 
 
 def _slices(made: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """Cuts `made`, which has `size` bytes, into pieces of about BYTES_MAX: one Kafka batch may be far larger."""
+    """Cuts `made` into pieces of about BYTES_MAX, because a single Kafka batch may be far larger.
+
+    `size` counts the uncompressed bytes of its records.
+    """
     pieces = -(-size // BYTES_MAX)
     rows = max(-(-made.num_rows // max(pieces, 1)), 1)
     for first in range(0, made.num_rows, rows):
@@ -67,9 +71,10 @@ def _slices(made: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 
 
 def _groups(record_set: bytes | memoryview, batches: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Batches in groups of at most BYTES_MAX uncompressed bytes and at least one batch: (rows, bytes, kernel's plan).
+    """Groups consecutive batches: each group has at most BYTES_MAX uncompressed bytes, or is a single larger batch.
 
-    Copies nothing where no batch is compressed.
+    Yields (the group's rows of `batches`, bytes with its uncompressed records, the kernel's plan for these bytes). If
+    no batch is compressed, the bytes are those of `record_set`, without a copy.
     """
     if not (batches[:, H_ATTRIBUTES] & CODEC_MASK).any():
         source = np.frombuffer(record_set, np.uint8)
@@ -96,7 +101,10 @@ def _groups(record_set: bytes | memoryview, batches: Any) -> Iterator[tuple[Any,
 
 
 def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Where to cut neighbours into groups of at most BYTES_MAX: (first, stop) of each."""
+    """Groups consecutive items of these sizes in bytes: yields (first, stop), the indexes of each group's items.
+
+    Each group has at most BYTES_MAX bytes, or is a single larger item.
+    """
     first = total = 0
     for index, size in enumerate(sizes):
         if index > first and total + size > BYTES_MAX:
@@ -114,7 +122,7 @@ def _joined(batches: Any, payloads: list[Any]) -> tuple[Any, Any, Any]:
 
 
 def _plan(batches: Any, starts: Any, ends: Any) -> Any:
-    """The kernel's plan of batches whose records are at [starts, ends) of its source."""
+    """The kernel's plan of `batches`, whose uncompressed records are at the positions [starts, ends) of its source."""
     assert kernel is not None
     plan = np.empty((len(batches), kernel.PLAN_COLUMNS), np.int64)
     plan[:, kernel.P_START] = starts
@@ -130,7 +138,7 @@ def _plan(batches: Any, starts: Any, ends: Any) -> Any:
 def _arrow(
     source: Any, plan: Any, start: int, end: int, topic: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch | None:
-    """The Arrow record batch; None if a header's name isn't ASCII, so that `decode_python` has to decode them."""
+    """The Arrow record batch. None if a header's name isn't ASCII: then `decode_python` has to decode the group."""
     assert kernel is not None
     source.flags.writeable = False
     rows_max = int(plan[:, kernel.P_COUNT].sum())
@@ -139,7 +147,7 @@ def _arrow(
     key = _Binary("key" in names, rows_max, bytes_max)
     value = _Binary("value" in names, rows_max, bytes_max)
     with_headers = "headers" in names
-    headers_max = bytes_max // 2 if with_headers else 0  # a header takes two bytes at least
+    headers_max = bytes_max // 2 if with_headers else 0  # the two lengths of a header take at least one byte each
     name = _Binary(with_headers, headers_max, bytes_max)
     content = _Binary(with_headers, headers_max, bytes_max)
     header_ends = np.zeros(rows_max + 1 if with_headers else 1, np.int32)
@@ -204,7 +212,10 @@ def _arrow(
 
 
 class _Binary:
-    """Buffers of one variable-length column; nearly empty ones where it isn't wanted."""
+    """The buffers of one column of strings or binary values: the values' ends, their bytes, and a validity bitmap.
+
+    A column that isn't wanted gets buffers of minimal size, because the kernel takes buffers for every column.
+    """
 
     def __init__(self, wanted: bool, rows_max: int, bytes_max: int) -> None:
         self.wanted = wanted
@@ -224,7 +235,10 @@ class _Binary:
 
 
 def _empty(count: int, kind: Any) -> Any:
-    """Memory of Arrow's pool, which keeps it for the next batch: numpy's would come from the kernel each time."""
+    """An uninitialised array in the memory of Arrow's pool.
+
+    The pool keeps freed memory for the next batch, whereas numpy would get it from the operating system each time.
+    """
     return np.frombuffer(pa.allocate_buffer(count * np.dtype(kind).itemsize), kind)
 
 

@@ -1,6 +1,6 @@
-"""Record sets to Arrow, record by record in Python. Pure; the plain twin of the kernel in `decode`.
+"""Decodes record sets into Arrow record batches, one record after the other, in Python. Pure.
 
-It serves where numba is missing, and tests hold the kernel against it.
+`decode` calls it where numba is missing or a header's name isn't ASCII. Tests compare the compiled kernel with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def decode(
     partition: int,
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow record batches of `schema` with the records whose offsets are in [start, end)."""
+    """Arrow record batches of `schema` with the records whose offsets are in [start, end), as `decode.decode` does."""
     rows: list[tuple[Record, int]] = []
     view = memoryview(record_set)
     for position, size, attributes in batches[:, (H_POSITION, H_SIZE, H_ATTRIBUTES)].tolist():
@@ -67,5 +67,5 @@ def _column(name: str, rows: list[tuple[Record, int]], topic: str, partition: in
 
 
 def _headers(record: Record) -> list[dict[str, object]] | None:
-    """Null where a record has none, as Spark's source gives it."""
+    """The value of the column `headers`. A record without headers has null, as in Spark's Kafka source."""
     return [{"key": name, "value": value} for name, value in record.headers] or None

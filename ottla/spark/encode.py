@@ -1,7 +1,7 @@
-"""Arrow rows to encoded records, grouped by the topic partition that each goes to. No I/O.
+"""Encodes Arrow rows as records, grouped by the topic's partition that each row goes to. No I/O.
 
-Rows of one partition keep their order. Rows without a key or a partition go to one partition after another, a run of
-rows each, as Kafka's sticky partitioner does: batches stay large.
+Rows of one partition keep their order. Rows that have neither a key nor a partition go to one partition for STICKY_ROWS
+rows, then to the next partition, and so on. So batches stay large, as with Kafka's sticky partitioner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STICKY_ROWS = 1000
 
 
 class EncodedRecords(NamedTuple):
-    """The inside of one record batch for one partition."""
+    """The encoded records of one batch, without the batch's header. `rows` is their number."""
 
     partition: int
     body: bytes
@@ -42,10 +42,11 @@ def encode(
     batch_bytes: int,
     sticky: int,
 ) -> Iterator[EncodedRecords]:
-    """Batches of at most about `batch_bytes` (a larger record has a batch of its own).
+    """The rows as batches of at most `batch_bytes` bytes each; a larger record gets a batch of its own.
 
-    `keys` and `values` are binary arrays, `headers` a list of (key, value) structs, `chosen` an int32 array of
-    partitions with −1 where the key decides. `sticky` is where runs of rows without a key start.
+    `keys` and `values` are binary arrays, `headers` an array of lists of (key, value) structs. `chosen` is an int32
+    array of partitions; where it has −1, the key decides, by Kafka's default partitioner. `partitions` is the topic's
+    number of partitions. The first STICKY_ROWS rows without a key go to the partition `sticky` modulo `partitions`.
     """
     rows = len(values)
     plain = headers is None or headers.null_count == rows
@@ -103,7 +104,7 @@ def _by_python(
 
 
 def _buffers(array: pa.Array | None, rows: int) -> tuple[Any, Any, Any]:
-    """(ends, bytes, valid) of a binary array as the kernel takes them; all null for None."""
+    """(ends, bytes, valid) of a binary array of `rows` rows, as the kernel takes them. For None, every row is null."""
     if array is None:
         return _read_only(np.zeros(rows + 1, np.int32), np.zeros(0, np.uint8), np.zeros(rows, np.bool_))
     _, ends, data = array.buffers()

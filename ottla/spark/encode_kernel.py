@@ -1,7 +1,8 @@
 """The loops that turn Arrow's buffers into records, compiled by numba. No I/O.
 
-`partition_of` chooses partitions as Kafka's default partitioner does (murmur2 of the key); `encode` writes the records
-of one batch. Integers stay int64, as in `kernel`. Source: Kafka's Utils.murmur2 and DefaultRecord.
+`partition_of` chooses partitions by the murmur2 hash of the key, as Kafka's default partitioner does. `encode` writes
+the records of one batch. All integers are int64, for the reason that `kernel` gives. Source: Kafka's Utils.murmur2 and
+DefaultRecord.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def _murmur2(data: Any, start: int, stop: int) -> Any:
 
 @compiled(types.void(_ends_in, _bytes_in, _bools_in, int64, types.int32[::1]))
 def partition_of(ends: Any, data: Any, valid: Any, count: int, chosen: Any) -> None:
-    """Replaces each −1 in `chosen` whose key isn't null by the key's partition out of `count`."""
+    """Sets the partitions of rows by their keys: where `chosen` has −1 and the row has a key.
+
+    The key of row i is data[ends[i]:ends[i + 1]]; it is null if valid[i] is false. `count` is the topic's number of
+    partitions.
+    """
     for row in range(chosen.shape[0]):
         if chosen[row] == -1 and valid[row]:
             chosen[row] = (_murmur2(data, int64(ends[row]), int64(ends[row + 1])) & 0x7FFFFFFF) % count
@@ -119,9 +124,10 @@ def encode(
     out: Any,
     limit: int,
 ) -> tuple[int, int]:
-    """Writes rows order[first:stop] as records without headers, all of one timestamp, until `limit` bytes.
+    """Writes the rows order[first:stop] to `out`, as records without headers whose timestamps are the batch's.
 
-    At least one record is written; the caller made room for the largest. Returns (next row, bytes written).
+    Stops before the record that would exceed `limit` bytes, but writes at least one: `out` must have room for the
+    largest record. Returns (the index in `order` of the first row that wasn't written, the number of bytes written).
     """
     at = int64(0)
     for index in range(first, stop):

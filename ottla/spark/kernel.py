@@ -1,12 +1,14 @@
 """The loops over batches and records that turn a record set into Arrow's buffers, compiled by numba. No I/O.
 
-`scan` notes the headers of a record set's batches. `walk` goes through the records of all of them: `plan` names each
-batch's records in `source` (see the P_ columns), and every wanted column's buffers are filled from their start;
-`totals` says how far (the T_ entries). Buffers are sized by the caller so that no record can overflow them: rows by the
-batches' counts, bytes by the records' own bytes. Every read is checked against the batch's end; a record that breaks
-the format ends the walk with T_ERROR.
+`scan` parses the headers of a record set's batches. `walk` decodes the records of the batches in a plan, and writes
+them to the buffers of each wanted column:
 
-Integers stay int64 throughout: numba turns a mix of int64 and uint64 into float64.
+- Each row of the plan says where the uncompressed records of one batch are, and what its header says (P_ columns).
+- The array `totals` receives how many rows and bytes were written (T_ entries).
+- The caller allocates buffers that can't overflow: the batches' counts limit the rows, their bytes limit the bytes.
+- Each read is checked against the end of the batch. A malformed record ends `walk`, and T_ERROR names its batch.
+
+All integers are int64, because numba turns a mix of int64 and uint64 into float64.
 
 Source of the format: Kafka's DefaultRecordBatch and DefaultRecord.
 """
@@ -57,7 +59,7 @@ _int64s = types.int64[::1]
 
 @njit  # type: ignore[untyped-decorator]
 def _number(source: Any, position: int, size: int) -> Any:
-    """A big-endian integer with a sign."""
+    """The signed big-endian integer in the `size` bytes at `position`."""
     value = int64(0)
     for index in range(size):
         value = value << 8 | int64(source[uint64(position + index)])
@@ -67,9 +69,10 @@ def _number(source: Any, position: int, size: int) -> Any:
 
 @compiled(int64(_bytes_in, types.int64[:, ::1]))
 def scan(source: Any, headers: Any) -> Any:
-    """Fills `headers` (columns as in `headers`) with those of the whole batches, as many as fit; how many there are.
+    """Writes the header of each whole batch in `source` to a row of `headers`, until all its rows are used.
 
-    −1 where a batch states a length below a header's.
+    The columns are the H_ constants of the module `headers`. Returns the number of whole batches, which may be larger
+    than the number of rows, or −1 if a batch states a length below that of its own header.
     """
     found = int64(0)
     position = int64(0)
@@ -100,11 +103,11 @@ def scan(source: Any, headers: Any) -> Any:
 
 @njit  # type: ignore[untyped-decorator]
 def _varint(source: Any, position: int, end: int) -> tuple[int, int]:
-    """(value, position after it); the position is −1 where the bytes end first."""
+    """(value of the varint at `position`, the position after it). The position is −1 if the varint isn't complete."""
     raw = int64(0)
     shift = int64(0)
     while position < end and shift < 64:
-        byte = int64(source[uint64(position)])  # unsigned: no look at negative indexes
+        byte = int64(source[uint64(position)])  # with an unsigned index, numba doesn't check for a negative one
         position += 1
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -167,7 +170,11 @@ def walk(
     content_valid: Any,
     totals: Any,
 ) -> None:
-    """Fills the buffers with the records of `plan` whose offsets are in [start, end)."""
+    """Fills the columns' buffers with the records of `plan` whose offsets are in [start, end).
+
+    The validity bitmaps, `totals` and the first value of each array of ends must be zero. If a record is malformed,
+    totals[T_ERROR] becomes 1 + the index of its batch in `plan`, and the buffers aren't usable.
+    """
     rows = int64(0)
     keys = int64(0)
     values = int64(0)

@@ -1,8 +1,9 @@
-"""How far each partition is behind, from Spark's own progress reports.
+"""Computes the lag of streaming queries from Spark's progress reports.
 
-Spark asks no source written in Python for a description or for metrics (PythonMicroBatchStream implements neither
-toString nor ReportsSourceMetrics, in 4.2 as in 4.3). What its own Kafka source would say there is worked out here, from
-the offsets that progress reports do have.
+For Spark's own Kafka source, a progress report has a description and metrics of the lag. For a source written in
+Python, the report has neither, because PythonMicroBatchStream implements neither toString nor ReportsSourceMetrics
+(Spark 4.2 and 4.3). The report does have the source's offsets. This module computes the description and the metrics
+from the offsets.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ Report = Callable[[str, dict[TopicPartition, int]], Any]
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One source of ours in a query's progress."""
+    """One `ottla` source of a query: its topics, and the lag of each partition in offsets."""
 
     topics: tuple[str, ...]
     lag: Mapping[TopicPartition, int]
 
     @property
     def description(self) -> str:
-        """The source with its topics, for people."""
+        """The text `ottla[…]` with the names of the source's topics."""
         return f"ottla[{', '.join(self.topics)}]"
 
     @property
     def metrics(self) -> dict[str, str]:
-        """What the progress of Spark's Kafka source has under `metrics`, name for name."""
+        """The least, greatest and mean lag of the partitions, in offsets, under the names of Spark's Kafka source."""
         behind = list(self.lag.values())
         return {
             "minOffsetsBehindLatest": str(min(behind)),
@@ -51,11 +52,12 @@ class SourceReport:
 
 
 class LagListener(StreamingQueryListener):
-    """Calls `report(query name or id, lag)` after each micro-batch; `lag` counts offsets not read yet, by partition.
+    """Calls `report(query, lag)` after each micro-batch of a query that reads `ottla` sources.
 
-    Add it by `spark.streams.addListener(LagListener(report))`, also to a session of Spark Connect. `latest` keeps the
-    last lag of every query, and `sources` its sources with what Spark's own progress has no room for: sources written
-    in Python have neither a description there (it is a Java object's hash) nor metrics.
+    `query` is the query's name, or its id if it has no name. `lag` maps each TopicPartition to its number of offsets
+    that aren't read yet. Add the listener with `spark.streams.addListener(LagListener(report))`, to a classic session
+    or to one of Spark Connect. `latest` has the last lag of each query. `sources` has the SourceReports of each query:
+    the description and metrics of its sources, which Spark's own progress reports lack for sources written in Python.
     """
 
     def __init__(self, report: Report | None = None) -> None:
@@ -67,7 +69,7 @@ class LagListener(StreamingQueryListener):
         """Does nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Works out the lag of every source of ours in the query."""
+        """Computes the lag of each `ottla` source in the query, and reports it."""
         progress = event.progress
         found = [report_of(source.endOffset, source.latestOffset) for source in progress.sources]
         ours = [each for each in found if each is not None]
@@ -83,13 +85,16 @@ class LagListener(StreamingQueryListener):
         """Does nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Keeps the last lag."""
+        """Does nothing: `latest` and `sources` keep the query's last lag."""
 
 
 def report_of(end: Any, latest: Any) -> SourceReport | None:
-    """How far `end` is behind `latest`, both as in Spark's progress; None where they aren't offsets of ours.
+    """The lag of a source whose progress has the offsets `end` and `latest`.
 
-    They come as JSON, under Spark Connect also as what was read out of it, or as Python's text for that (PySpark 4.2).
+    None if these aren't offsets of an `ottla` source, or if the source has no partitions.
+
+    In classic Spark, offsets are JSON texts. In Spark Connect they are dictionaries, and in Spark Connect of PySpark
+    4.2 they are the texts that `str` makes of dictionaries.
     """
     try:
         read, held = from_json(_parsed(end)).offsets, from_json(_parsed(latest)).offsets

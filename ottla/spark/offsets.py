@@ -1,6 +1,7 @@
 """Plans which offsets of which partition each task reads. Pure.
 
-Source: Spark's KafkaOffsetRangeCalculator (splitting) and KafkaMicroBatchStream.rateLimit (admission), rule for rule.
+`split` has the rules of Spark's KafkaOffsetRangeCalculator, and `rate_limited` those of
+KafkaMicroBatchStream.rateLimit. `tasks` goes further than Spark's Kafka source: it combines small ranges.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 from ottla.net.names import TopicPartition
 
-TASKS_ALONE = 32  # up to so many tasks, each has one range
-TASK_OFFSETS_MAX = 10_000  # of a task with several ranges
+TASKS_ALONE = 32  # ranges are combined only as far as at least so many tasks remain
+TASK_OFFSETS_MAX = 10_000  # the limit for a task with several ranges
 
 
 class OffsetRange(NamedTuple):
@@ -24,14 +25,15 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; compaction may have left fewer records."""
+        """The number of offsets. The number of records may be smaller, for example after compaction."""
         return self.end - self.start
 
 
 def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
-    """The ranges for tasks: none empty, none above `max_records`, about `min_partitions` in all.
+    """Cuts ranges into pieces for tasks: no piece is empty or has more than `max_records` offsets.
 
-    With `min_partitions`, ranges that hold more than their share are cut into equal parts.
+    If fewer than `min_partitions` pieces result, the larger ones are cut into equal parts, until there are about
+    `min_partitions` pieces. A piece is cut into more parts the larger it is.
     """
     pieces = [piece for each in ranges if each.size > 0 for piece in _cut(each, _parts_for(each.size, max_records))]
     if min_partitions is None or len(pieces) >= min_partitions:
@@ -52,10 +54,11 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
 def tasks(
     ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: the pieces of `split`, small neighbours together where there are very many.
+    """The ranges that each task reads: one piece of `split`, or if there are many pieces, several small neighbours.
 
-    Spark takes some 50 ms for each task that runs Python, and a fetch of a few records takes one: a thousand small
-    topics are read in a few dozen tasks. Never fewer than min_partitions or TASKS_ALONE, where there are enough pieces.
+    Spark takes about 50 ms to run a Python task, and a fetch of a few records takes 1 ms. So a thousand small topics
+    are read by a few dozen tasks. If there are enough pieces, there are at least TASKS_ALONE tasks, and at least
+    `min_partitions`. A task with several pieces has at most TASK_OFFSETS_MAX and at most `max_records` offsets.
     """
     pieces = split(ranges, min_partitions, max_records)
     count_max = max(len(pieces) // max(TASKS_ALONE, min_partitions or 0), 1)
@@ -75,9 +78,11 @@ def tasks(
 def rate_limited(
     limit: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ends between `start` and `latest` that admit about `limit` offsets, in proportion to each partition's backlog.
+    """The end of the next micro-batch in each partition of `latest`. The micro-batch has about `limit` offsets in all.
 
-    A partition with any backlog gets at least one offset, so `limit` may be exceeded by less than one a partition.
+    A partition's backlog is the number of offsets from `start` to `latest`. The limit is shared in proportion to the
+    backlogs. A partition with a backlog gets at least one offset, so the micro-batch may exceed `limit` by less than
+    one offset for each partition. A partition without a backlog, or without a start, ends at `latest`.
     """
     backlog = {each: end - start[each] for each, end in latest.items() if each in start and end > start[each]}
     total = sum(backlog.values())
@@ -98,7 +103,7 @@ def _share(size: int, total: int, parts: int) -> int:
 
 
 def _cut(whole: OffsetRange, parts: int) -> Sequence[OffsetRange]:
-    """Equal parts; the last takes what division leaves."""
+    """Cuts a range into parts, in order. Their sizes differ by at most one offset, and the larger ones come last."""
     cut = []
     start, remaining = whole.start, whole.size
     for part in range(parts):

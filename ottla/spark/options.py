@@ -1,8 +1,8 @@
-"""The data source's options: parsed and checked before anything is read. Pure.
+"""Parses and checks the data source's options, before anything is read. Pure.
 
-Names, defaults and rules are those of Spark's Kafka source (KafkaSourceProvider); what it would refuse is refused here
-with the option, the value and what would be right. A name that nobody knows is refused too, with the nearest known one;
-Java client properties (`kafka.*`) are in `properties`.
+Names, defaults and rules are those of Spark's Kafka source (KafkaSourceProvider). An invalid value is refused with a
+message that has the option, the value and the values that are accepted. An unknown option is refused with the name of
+the most similar known one. `properties` checks the Java client properties, whose names begin with `kafka.`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ KNOWN = (
     "fetchOffset.retryIntervalMs",
     "topic",
 )
-# Spark's own, which it hands on (DataStreamWriter, AsyncProgressTrackingMicroBatchExecution, DataSourceUtils).
+# Options that Spark uses itself and also passes to the data source (DataStreamWriter,
+# AsyncProgressTrackingMicroBatchExecution, DataSourceUtils).
 SPARKS = frozenset(
     """
     path checkpointlocation queryname asyncprogresstrackingenabled asyncprogresstrackingcheckpointintervalms
@@ -57,12 +58,12 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 
 class OptionError(ValueError):
-    """An option is missing, unknown, contradicts another, or has a value that can't be used."""
+    """An option is missing or unknown, contradicts another option, or has a value that can't be used."""
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """A bound given by offsets: LATEST or EARLIEST for all partitions, or one offset (or those two) for each."""
+    """A bound given by offsets: LATEST or EARLIEST for all partitions, or an offset, LATEST or EARLIEST for each."""
 
     everywhere: int | None = None
     each: Mapping[TopicPartition, int] | None = None
@@ -70,7 +71,7 @@ class Offsets:
 
 @dataclass(frozen=True)
 class Timestamps:
-    """A bound given by timestamps in ms, for all partitions or for each."""
+    """A bound given by timestamps in ms: one for all partitions, or one for each."""
 
     everywhere: int | None = None
     each: Mapping[TopicPartition, int] | None = None
@@ -81,7 +82,10 @@ Bound = Offsets | Timestamps
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which partitions to read: exactly one of the three is set."""
+    """The partitions to read: all of `topics`, all of the topics that match `pattern`, or `partitions`.
+
+    Exactly one of the three fields is set.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -90,7 +94,10 @@ class Subscription:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Everything a read needs to know."""
+    """The checked options of a read. Warnings are messages for the log.
+
+    `offset_attempts` is the option fetchOffset.numRetries, and `no_match` is startingOffsetsByTimestampStrategy.
+    """
 
     properties: ClientProperties
     subscription: Subscription
@@ -111,7 +118,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Everything a write needs to know."""
+    """The checked options of a write. If `topic` is None, each row has its own. Warnings are messages for the log."""
 
     properties: ClientProperties
     topic: str | None
@@ -138,7 +145,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     strategy = own.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise OptionError(f"startingOffsetsByTimestampStrategy is '{strategy}': it must be error or latest")
-    _boolean(own, "includeHeaders", False)  # refuses a wrong value; the schema follows a right one, by `wants_headers`
+    _boolean(own, "includeHeaders", False)  # refuses an invalid value; `wants_headers` uses a valid one
     most, least = _positive(own, "maxOffsetsPerTrigger"), _positive(own, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most})")
@@ -166,8 +173,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def wants_headers(options: Mapping[str, str]) -> bool:
-    """Whether a read, of a batch or a stream, has the column of headers. Raises OptionError where an option isn't known
-    or the subscription is wrong."""
+    """Whether a batch or streaming read has the column `headers`.
+
+    Raises OptionError if an option is unknown, or if the subscription or includeHeaders is invalid.
+    """
     own, _ = _split(options, "consumer")
     _subscription(own)
     return _boolean(own, "includeHeaders", False)
@@ -183,7 +192,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     topic = own.get("topic")
     if topic is not None and not topic.strip():
         raise OptionError("option topic is empty")
-    _boolean(own, "includeHeaders", False)  # refuses a wrong value; rows with the column `headers` are written with it
+    _boolean(own, "includeHeaders", False)  # refuses an invalid value; a valid one has no effect on a write
     return WriteOptions(
         properties=properties,
         topic=None if topic is None else topic.strip(),
@@ -223,9 +232,11 @@ def _split(
 
 
 def _given(options: Mapping[str, str]) -> Mapping[str, str]:
-    """What somebody gave as options: CREATE TABLE mixes them with all properties of the table, and marks the options.
+    """The options that the user gave, without the other properties of a table.
 
-    A table's properties have any names (comment, owner, those of TBLPROPERTIES) and mean nothing to a source.
+    For a table of CREATE TABLE, Spark passes options and all properties of the table (provider, comment, owner, those
+    of TBLPROPERTIES) in one dictionary, and repeats each option under the name `option.<name>`. If the dictionary has
+    the property `provider`, only names that are repeated in this way are options.
     """
     if "provider" not in {name.lower() for name in options}:
         return options
@@ -267,7 +278,11 @@ def _subscription(own: Mapping[str, str]) -> Subscription:
 
 
 def _bound(own: Mapping[str, str], side: str, default: Offsets) -> Bound:
-    """In Spark's order of preference: the global timestamp, timestamps by partition, offsets."""
+    """The bound at one `side` of a read, which is `starting` or `ending`.
+
+    If several options give this bound, one is taken, in Spark's order of precedence: the timestamp for all partitions,
+    then the timestamps by partition, then the offsets.
+    """
     if f"{side}Timestamp" in own:
         return Timestamps(everywhere=_integer(own, f"{side}Timestamp", 0, 0))
     if f"{side}OffsetsByTimestamp" in own:
@@ -344,7 +359,7 @@ def _positive(own: Mapping[str, str], name: str) -> int | None:
 
 
 def _duration_ms(own: Mapping[str, str], name: str, default: str) -> int:
-    """As Spark reads times: a number with a unit, milliseconds without."""
+    """A duration in ms. As in Spark's settings, the text is a number with a unit, or a number of milliseconds."""
     text = own.get(name, default).strip().lower()
     matched = re.fullmatch(r"(\d+)\s*([a-z]*)", text)
     if matched is None or (matched[2] or "ms") not in _UNITS_MS:

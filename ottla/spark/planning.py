@@ -1,8 +1,7 @@
-"""Asks the cluster what a read is to cover: which partitions, and the offsets that its bounds stand for.
+"""Asks brokers for the partitions that a read covers, and for the offsets at its bounds.
 
-Talks to brokers, decides nothing about tasks (`offsets` does). What can be known to be wrong before the first task
-starts (a topic or partition that doesn't exist, bounds that don't fit the partitions, data that is gone) is raised
-here.
+Problems that can be found before the first task starts are raised here: a topic or partition that doesn't exist, bounds
+that don't fit the partitions, deleted data. `offsets` distributes the ranges among tasks.
 
 Source: Spark's ConsumerStrategy and KafkaOffsetReaderAdmin.
 """
@@ -32,11 +31,11 @@ log = logging.getLogger("ottla.spark")
 
 
 class DataLoss(Exception):
-    """Offsets that were asked for are not in the log any more."""
+    """Offsets that a read should cover aren't in the log any more."""
 
 
 def open_client(properties: ClientProperties) -> Client:
-    """A client with these properties."""
+    """A client with these properties. The caller closes it."""
     return Client(
         properties.bootstrap,
         client_id=properties.client_id,
@@ -50,7 +49,7 @@ def open_client(properties: ClientProperties) -> Client:
 
 
 class Assignment(NamedTuple):
-    """The partitions to read, and the ids of their topics where brokers tell them."""
+    """The partitions to read, and the ids of their topics by name, as far as brokers return ids."""
 
     partitions: list[TopicPartition]
     topic_ids: dict[str, UUID]
@@ -60,9 +59,11 @@ NOWHERE = Position({}, {})
 
 
 def assigned(client: Client, subscription: Subscription, known: Position = NOWHERE) -> Assignment:
-    """The partitions to read now. Raises OptionError for a named topic or partition that doesn't exist.
+    """The partitions that the subscription covers now.
 
-    A `known` partition counts as missing, or as one of another topic, only if several brokers agree.
+    `known` is the position of a stream. A partition of `known` counts as deleted, or its topic as created anew, only if
+    several brokers agree: a single broker's metadata may be old. Raises OptionError if a topic or partition that the
+    subscription names doesn't exist.
     """
     wanted: dict[str, Wanted] = {}
     for each in (*known.offsets, *subscription.partitions):
@@ -85,7 +86,12 @@ def assigned(client: Client, subscription: Subscription, known: Position = NOWHE
 def resolve(
     client: Client, partitions: Iterable[TopicPartition], bound: Bound, options: ReadOptions, *, starting: bool
 ) -> dict[TopicPartition, int]:
-    """The offset that `bound` stands for in each partition. Raises OptionError where a bound doesn't fit them."""
+    """The offset at `bound` in each partition.
+
+    For a timestamp, it is the offset of the first record at or after that timestamp. If a partition has no such record,
+    its end is the offset, except for a `starting` bound under the strategy `error`. Raises OptionError in that case,
+    and if the bound is given by partition for other partitions than `partitions`.
+    """
     wanted = list(partitions)
     side = "starting" if starting else "ending"
     isolation = options.properties.isolation
@@ -112,7 +118,10 @@ def resolve(
 
 
 def batch_ranges(client: Client, options: ReadOptions, bounds: Bounds) -> tuple[list[OffsetRange], Mapping[str, UUID]]:
-    """What a batch read covers in `bounds`, and its topics' ids. Raises OptionError, DataLoss under failOnDataLoss."""
+    """The ranges that a batch read covers, cut to the filters' `bounds`, and the ids of the topics by name.
+
+    Raises OptionError, and DataLoss under failOnDataLoss.
+    """
     partitions, topic_ids = assigned(client, options.subscription)
     start = resolve(client, partitions, options.starting, options, starting=True)
     end = resolve(client, partitions, options.ending, options, starting=False)
@@ -132,9 +141,11 @@ def batch_ranges(client: Client, options: ReadOptions, bounds: Bounds) -> tuple[
 def ends(
     client: Client, partitions: Iterable[TopicPartition], known: Mapping[TopicPartition, int], options: ReadOptions
 ) -> dict[TopicPartition, int]:
-    """The ends of the partitions' logs, asked for again where one is before the offset that is `known` to be there.
+    """The end of each partition's log: the high watermark, or under read_committed the last stable offset.
 
-    Right after an election a leader may answer with a high watermark that is still behind.
+    `known` has offsets that the logs should have reached. But right after an election, a leader may return a high
+    watermark that is still behind. So if an end is lower than the known offset, all ends are requested again, after a
+    pause and at most fetchOffset.numRetries times. The last answer is returned even if it is still lower.
     """
     asked = dict.fromkeys(partitions, LATEST)
     for attempt in range(options.offset_attempts + 1):
@@ -149,7 +160,7 @@ def ends(
 
 
 def report_data_loss(options: ReadOptions, what: str) -> None:
-    """Raises DataLoss under failOnDataLoss, logs a warning otherwise."""
+    """Raises DataLoss with `what` in its message under failOnDataLoss, and logs a warning otherwise."""
     if options.fail_on_data_loss:
         raise DataLoss(
             f"{what}. Some data may have been lost because it was deleted by retention or the topic was deleted before "

@@ -1,8 +1,8 @@
-"""Java client properties (`kafka.*` options): mapped to what our client does, ignored with a warning, or refused. Pure.
+"""Java client properties, the options `kafka.*`: used by Ottla's client, ignored with a warning, or refused. Pure.
 
-Every property of Kafka 4.3's consumer, producer and admin client is in exactly one of the tables below, so that options
-written for Spark's own connector can stay as they are. One that changes what is read or written, and that isn't mapped,
-is refused rather than ignored.
+Each property of Kafka 4.3's consumer, producer and admin client is in exactly one of the tables below. So most options
+that were written for Spark's Kafka source work unchanged. A property that Ottla's client doesn't have is ignored only
+if the same records are read or written without it; otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ IGNORED = _names(
 
 @dataclass(frozen=True)
 class ClientProperties:
-    """What the client is made with. Times in ms, sizes in bytes."""
+    """The checked properties of a client. Times are in ms, sizes in bytes. Warnings are messages for the log."""
 
     bootstrap: str
     client_id: str = "ottla-spark"
@@ -119,7 +119,10 @@ class ClientProperties:
 
 
 def client_properties(given: Mapping[str, str], side: Literal["consumer", "producer"]) -> ClientProperties:
-    """Checks properties (names without `kafka.`). Raises ValueError naming the property and what would be right."""
+    """Checks the properties of a consumer or producer. The names in `given` lack the prefix `kafka.`.
+
+    Raises ValueError, whose message has the property and the accepted values.
+    """
     warnings = []
     used = {}
     for name, value in given.items():

@@ -1,8 +1,9 @@
-"""Filters on partition, offset and timestamp, turned into bounds of offsets. Pure.
+"""Turns Spark's filters on partition, offset and timestamp into bounds of the offsets to read. Pure.
 
-Filters on partition and offset are answered in full, so Spark needn't evaluate them again. A lower bound of the
-timestamp only moves the start, to the first record at or after it, and an upper bound moves nothing: under CreateTime,
-timestamps don't rise with offsets. Spark evaluates both again.
+The bounds apply filters on partition and offset completely, so Spark doesn't evaluate these again. A lower bound of the
+timestamp becomes the offset of the first record with that timestamp or a later one. Under CreateTime, timestamps don't
+rise with offsets: records behind that offset may be older, so Spark evaluates this filter again. For the same reason an
+upper bound of the timestamp doesn't bound the offsets; only Spark evaluates it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .offsets import OffsetRange
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the filters leave: partitions (None: all), offsets [first, end), and the earliest timestamp in ms."""
+    """The bounds of a read: its partitions (None for all), offsets [first, end), and the least timestamp in ms."""
 
     partitions: frozenset[int] | None = None
     first: float = 0
@@ -26,7 +27,7 @@ class Bounds:
     since_ms: int | None = None
 
     def apply(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """The ranges cut to these partitions and offsets."""
+        """The ranges, cut to these partitions and offsets. Empty ranges are left out."""
         cut = []
         for each in ranges:
             if self.partitions is None or each.partition.partition in self.partitions:
@@ -37,7 +38,7 @@ class Bounds:
 
 
 def push(filters: Iterable[Any]) -> tuple[Bounds, list[Any]]:
-    """The bounds that Spark's `filters` (all must hold) stand for, and the filters that Spark must still evaluate."""
+    """The bounds of the records that pass all `filters`, and the filters that Spark must still evaluate."""
     bounds = Bounds()
     rest = []
     for each in filters:

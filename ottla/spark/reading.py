@@ -1,7 +1,8 @@
-"""What a task does: reads its ranges of offsets and yields Arrow record batches.
+"""Runs a read task in a Spark worker: fetches the task's ranges of offsets, and yields them as Arrow record batches.
 
-A worker process keeps its clients from task to task, one for each set of properties: a micro-batch of a few records
-should not pay for connecting. Workers are forked from a daemon that never opens one.
+A worker process keeps its clients and their connections from task to task, one client for each set of properties. So a
+micro-batch of a few records doesn't have to connect first. Spark forks the workers from a daemon, and the daemon never
+opens a client: no two processes share a connection.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _clients: dict[ClientProperties, Client] = {}
 
 
 def read_task(task: InputPartition, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The records of `task`; nothing for the placeholder that Spark makes up where there is nothing to read.
+    """The records of `task`.
 
-    Raises DataLoss where offsets are gone, under failOnDataLoss.
+    If a read has no tasks, Spark runs one with a placeholder that isn't a TaskRanges: it has no records. Raises
+    DataLoss under failOnDataLoss if offsets aren't in the log any more, or the topic was deleted.
     """
     if isinstance(task, TaskRanges):
         for each in task.ranges:
@@ -47,7 +49,7 @@ def _read_range(
 ) -> Iterator[pa.RecordBatch]:
     partition, offset, end = asked
     client = _client(options.properties)
-    gaps = 0  # one after another, with nothing read between them
+    gaps = 0  # consecutive answers that `offset` is out of range, without a record between them
     while offset < end:
         reader = _reader(client, partition, topic_id, offset, end, options)
         try:
@@ -75,7 +77,7 @@ def _read_range(
 
 def _client(properties: ClientProperties) -> Client:
     if properties not in _clients:
-        gc.freeze()  # workers collect garbage after each task, and to look through all of numba's objects takes 60 ms
+        gc.freeze()  # a worker collects garbage after each task, and traversing all of numba's objects would take 60 ms
         _clients[properties] = open_client(properties)
     return _clients[properties]
 
@@ -99,12 +101,15 @@ def _reader(
 
 
 def _after_gap(client: Client, partition: TopicPartition, offset: int, end: int, options: ReadOptions) -> int:
-    """The offset at which to go on after a broker said that `offset` is out of range. Raises DataLoss.
+    """The offset at which the task continues after a broker answered that `offset` is out of range.
 
-    If the log has `offset`, that is `offset`: it is read again. If the log starts after `offset`, data is lost, and the
-    task goes on at the log's first offset, at most at `end`. If the log ends before `offset`, the leader is asked
-    again, because a new leader's high watermark may still be behind; if it stays behind, data is lost, and the rest of
-    the range is left out. Lost data raises DataLoss under failOnDataLoss, and is a warning otherwise.
+    - If the log has `offset`, the task fetches `offset` again.
+    - If the log starts after `offset`, data is lost. The task continues at the log's first offset, or at `end` if that
+      is lower.
+    - If the log ends at or before `offset`, the bounds of the log are requested again, because the high watermark of a
+      new leader may still be behind. If it stays behind, data is lost, and the task leaves out the rest of the range.
+
+    Lost data raises DataLoss under failOnDataLoss, and is logged as a warning otherwise.
     """
     for attempt in range(options.offset_attempts + 1):
         if attempt:

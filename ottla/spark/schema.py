@@ -1,4 +1,4 @@
-"""The columns of Spark's Kafka source, as Spark and as Arrow see them, and the arrays that need no decoding. Pure.
+"""The columns of Spark's Kafka source, with their types in Spark and in Arrow, and arrays of one repeated value. Pure.
 
 Source: Spark's KafkaRecordToRowConverter.
 """
@@ -25,7 +25,8 @@ HEADERS = ("headers", "array<struct<key: string, value: binary>>")
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 HEADER_ARROW = pa.struct([("key", pa.string()), ("value", pa.binary())])
-# Of one batch, uncompressed: what Arrow's 32-bit ends can count. No Java client takes a larger one either.
+# The largest size of one Kafka batch, uncompressed: Arrow counts the bytes of a column with 32-bit integers. A Java
+# client can't read a larger batch either.
 BATCH_BYTES_MAX = (1 << 31) - 1
 ARROW_TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
@@ -40,18 +41,18 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 
 
 def ddl(include_headers: bool) -> str:
-    """The schema as a DDL string."""
+    """The schema of a read as a DDL string, with the column `headers` if `include_headers`."""
     columns = [*COLUMNS, HEADERS] if include_headers else COLUMNS
     return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
 def repeated_string(text: str, count: int) -> pa.Array:
-    """An array of `count` times `text`."""
+    """A string array of `count` values, each of them `text`."""
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def repeated_int(value: int, count: int) -> pa.Array:
-    """An int32 array of `count` times `value`."""
+    """An int32 array of `count` values, each of them `value`."""
     return pa.repeat(pa.scalar(value, pa.int32()), count)
 
 

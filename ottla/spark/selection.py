@@ -1,8 +1,8 @@
-"""Which batches of a fetched record set hold rows to read. No I/O.
+"""Selects the batches of a fetched record set whose records are read, and checks their CRCs. No I/O.
 
 Leaves out batches outside of the requested offsets, control batches, and under read_committed the batches of aborted
-transactions, as Kafka's consumer does (CompletedFetch): a producer's transaction is aborted from the first offset that
-the broker named until that producer's abort marker. Checks each chosen batch's CRC.
+transactions. As in Kafka's consumer (CompletedFetch), a producer's batches are aborted from the transaction's first
+offset, which the broker's answer has, to the producer's next abort marker.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def select(
     check_crc: bool = True,
     where: str = "a record set",
 ) -> Any:
-    """The batches that hold records with offsets in [start, end): rows as in `headers`.
+    """The batches that may have records with offsets in [start, end), as rows of the array that `headers` describes.
 
-    `aborted` has (producer id, first offset) of aborted transactions; empty under read_uncommitted. Raises KafkaError
-    corrupt_message, naming `where`, for a bad CRC and unsupported_for_message_format for magic 0 and 1.
+    `aborted` has the (producer id, first offset) of each aborted transaction; it is empty under read_uncommitted.
+    Raises KafkaError corrupt_message for a wrong CRC, and unsupported_for_message_format for a batch of magic 0 or 1.
+    The messages contain `where`, the partition's name.
     """
     found = _headers(record_set)
     old = found[found[:, H_MAGIC] != MAGIC]
@@ -79,7 +80,7 @@ def _headers(record_set: bytes | memoryview) -> Any:
     source.flags.writeable = False
     count = kernel.scan(source, np.empty((0, HEADER_COLUMNS), np.int64))
     if count < 0:
-        return headers.table(record_set)  # which says what is wrong
+        return headers.table(record_set)  # raises the KafkaError with a message
     found = np.empty((count, HEADER_COLUMNS), np.int64)
     kernel.scan(source, found)
     return found
@@ -98,7 +99,7 @@ def _check_crcs(view: memoryview, batches: Any, where: str) -> None:
 
 
 def _aborted(record_set: bytes | memoryview, batches: Any, aborted: Sequence[tuple[int, int]]) -> Any:
-    """Which batches belong to aborted transactions."""
+    """An array with a boolean for each batch: whether it belongs to an aborted transaction."""
     pending = sorted(aborted, key=lambda entry: entry[1])
     aborting: set[int] = set()
     found = np.zeros(len(batches), np.bool_)

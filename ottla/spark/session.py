@@ -1,4 +1,4 @@
-"""Makes the SparkSession that the pipelines and the demo run in, locally or under spark-submit."""
+"""Creates the SparkSession of the pipelines and the demo, locally or under spark-submit."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
 
 
 def spark_session(name: str, **settings: str) -> SparkSession:
-    """A session with the data source registered.
+    """A session that has the data source `ottla`. `name` is the application's name.
 
-    Outside spark-submit it is a quiet local one, on every core. Its time zone is UTC everywhere: what pipelines write
-    doesn't depend on where they run. `settings` are Spark's, with `__` for dots. Raises JavaMissing.
+    Under spark-submit, the session has the master and the settings of spark-submit. Otherwise it is a local session on
+    all cores, without the web UI and the progress bar. In both cases the session's time zone is UTC, so the output of a
+    pipeline doesn't depend on the machine. `settings` are further settings of Spark; their names have `__` for each
+    dot. Raises JavaMissing.
     """
     ensure_java()
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     conf = SparkConf().setAppName(name).set("spark.sql.session.timeZone", "UTC")
-    # spark-submit's JVM waits for this process, and has the settings: here they are seen only once it is connected.
+    # Under spark-submit, a JVM that has the settings starts this process, and sets this variable. This process can't
+    # read the settings before the session exists.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    # Workers must run this very Python, which has Ottla, and not whatever python3 is on the PATH.
+    # Workers must run the Python installation that has Ottla. By default Spark starts the python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable if submitted else worker_python())
     local = {
         "spark.master": "local[*]",
@@ -37,7 +40,7 @@ def spark_session(name: str, **settings: str) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "4",
-        "spark.python.authenticate.socketTimeout": "60s",  # 15 s by default, which a busy machine's workers may miss
+        "spark.python.authenticate.socketTimeout": "60s",  # by default 15 s, too few on a busy machine
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
     }
     if not submitted:

@@ -1,7 +1,7 @@
-"""The writers, batch and streaming: check columns on the driver, write in tasks.
+"""The batch and streaming writers. The driver checks the columns, and tasks write the rows.
 
-What reaches a topic is at least once: a task or a micro-batch that Spark runs again is written again. Source of the
-rules: Spark's KafkaWriter.
+Each row is written at least once: if Spark runs a task or a micro-batch again, its rows are written again. The rules
+for columns are those of Spark's KafkaWriter.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TYPES = {
 
 
 class Written(WriterCommitMessage):
-    """How many rows a task had acknowledged."""
+    """The number of a task's rows that brokers acknowledged."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("ottla").mode("append")`."""
+    """The writer of `df.write.format("ottla").mode("append")`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -46,7 +46,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("ottla")`."""
+    """The writer of `df.writeStream.format("ottla")`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
@@ -57,7 +57,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def checked(options: WriteOptions, schema: StructType) -> WriteOptions:
-    """`options` if rows of `schema` can be written with them. Raises OptionError."""
+    """Returns `options` if rows of `schema` can be written with them, and logs their warnings. Raises OptionError."""
     for warning in options.warnings:
         log.warning("%s", warning)
     types = {field.name: field.dataType.simpleString() for field in schema}

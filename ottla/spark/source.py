@@ -1,9 +1,10 @@
-"""The data source `ottla` as Spark sees it: schema, batch reader, and where streams and writes begin.
+"""The data source `ottla`: the classes that Spark calls for its schema, its batch reader, its streams and its writers.
 
-Two classes, because Spark fails a query whose reader defines `pushFilters` while
-`spark.sql.python.filterPushdown.enabled` is off, as it is by default: Spark finds `DefaultSource` by itself (module
-`pyspark_ottla`), which must therefore not define it; `ottla.spark.register` turns the setting on and registers
-`PushdownSource`.
+There are two classes of the source, because a query fails if its reader defines `pushFilters` and Spark's setting
+`spark.sql.python.filterPushdown.enabled` is off, which is the default:
+
+- `DefaultSource` doesn't define `pushFilters`. Spark finds it without any call, in the module `pyspark_ottla`.
+- `PushdownSource` does. `ottla.spark.register` registers it, and turns the setting on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger("ottla.spark")
 
 
 class DefaultSource(DataSource):
-    """`spark.read.format("ottla")` with the options and the schema of Spark's Kafka source."""
+    """The format `ottla`, with the options and the schema of Spark's Kafka source, without filter pushdown."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,7 +43,7 @@ class DefaultSource(DataSource):
         return "ottla"
 
     def schema(self) -> str:
-        """Kafka's columns, with headers where includeHeaders is true."""
+        """The columns of Spark's Kafka source as a DDL string, with `headers` if the option includeHeaders is true."""
         return ddl(wants_headers(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -64,22 +65,25 @@ class DefaultSource(DataSource):
         return BatchWriter(checked(write_options(self.options), schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A streaming writer; in complete mode each result is appended, as Spark's Kafka sink does."""
+        """A streaming writer of rows with the columns in `schema`.
+
+        In complete mode (`overwrite`), each result is appended to the topic, as by Spark's Kafka sink.
+        """
         from .sink import StreamWriter, checked
 
         return StreamWriter(checked(write_options(self.options), schema))
 
 
 class PushdownSource(DefaultSource):
-    """The same source, whose batch reader takes filters."""
+    """The format `ottla` with filter pushdown in batch reads."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader of the columns in `schema` that takes filters."""
+        """A batch reader of the columns in `schema`, to which Spark pushes filters down."""
         return PushdownReader(read_options(self.options, streaming=False), checked_schema(schema))
 
 
 class BatchReader(DataSourceReader):
-    """Plans a batch read on the driver and carries it out in tasks."""
+    """Plans a batch read on the driver, and reads its ranges of offsets in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -87,7 +91,10 @@ class BatchReader(DataSourceReader):
         self.bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges to read, as they are now. Errors in options and topics are raised here, before any task."""
+        """The tasks, with the ranges of offsets that each of them reads. Resolves the bounds at the time of the call.
+
+        Raises OptionError before any task starts, and DataLoss under failOnDataLoss.
+        """
         for warning in self.options.warnings:
             log.warning("%s", warning)
         with open_client(self.options.properties) as client:
@@ -96,23 +103,23 @@ class BatchReader(DataSourceReader):
         return [TaskRanges(each, topic_ids) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's records."""
+        """The records of one task, in Arrow record batches."""
         from .reading import read_task
 
         return read_task(partition, self.options, arrow_schema(self.spark_schema))
 
 
 class PushdownReader(BatchReader):
-    """A batch reader that cuts the ranges by filters on partition, offset and timestamp."""
+    """A batch reader that narrows its ranges of offsets by filters on partition, offset and timestamp."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes what can be said in offsets, and returns the filters that Spark must still evaluate."""
+        """Turns filters into bounds of the offsets, and returns the filters that Spark must still evaluate."""
         self.bounds, rest = push(filters)
         return rest
 
 
 def checked_schema(schema: StructType) -> StructType:
-    """`schema` if it consists of Kafka's columns with their types. Raises OptionError."""
+    """Returns `schema` if it has only columns of Spark's Kafka source, with their types. Raises OptionError."""
     known = {name: kind.replace(": ", ":").replace(", ", ",") for name, kind in (*COLUMNS, HEADERS)}
     for field in schema:
         kind = field.dataType.simpleString()

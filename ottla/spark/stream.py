@@ -1,11 +1,14 @@
-"""The streaming reader: where a query starts, how far each micro-batch goes, and what its tasks read.
+"""The streaming reader: the offsets at which a query starts, the end of each micro-batch, and the ranges of its tasks.
 
-Positions have the shape of Spark's own offsets, with the topics' ids beside them (`positions`). The rules are those of
-Spark's KafkaMicroBatchStream: partitions that appear later are read from their earliest offset, a limit is spread in
-proportion to the backlog, and offsets that went away are reported as data loss. Two things differ. Spark's Python API
-has no composite limit: `minOffsetsPerTrigger` together with `maxOffsetsPerTrigger` is kept inside `latestOffset`. And a
-topic that was deleted and created anew is known by its id: what the checkpoint says about the old one is not taken for
-offsets of the new one, which is reported as data loss and otherwise read from its beginning.
+A position between two micro-batches has the offsets in the form of Spark's Kafka source, and also the ids of the topics
+(`positions`). The rules are those of Spark's KafkaMicroBatchStream: partitions that are added later are read from their
+earliest offset, a limit is shared in proportion to the partitions' backlogs, and deleted offsets are reported as data
+loss. There are two differences:
+
+- Spark's Python API can't return two limits. If both `minOffsetsPerTrigger` and `maxOffsetsPerTrigger` are set, Spark
+  knows only the maximum, and `latestOffset` applies the minimum itself.
+- If a topic was deleted and created anew, its id isn't the one in the checkpoint's position. This is reported as data
+  loss. If failOnDataLoss is false, the query reads the new topic from its beginning.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ log = logging.getLogger("ottla.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One source of one streaming query. Lives on the driver; tasks use only `read`."""
+    """One source of one streaming query. Its methods run on the driver; only `read` runs in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
@@ -55,7 +58,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_client": None}
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        """The starting offsets, resolved; asked for only when there is no checkpoint."""
+        """The position at which the query starts, in the form of `Position.json`.
+
+        Spark calls this only if the query has no checkpoint yet. Raises OptionError, and DataLoss under failOnDataLoss
+        if a given starting offset isn't in the log.
+        """
         for warning in self.options.warnings:
             log.warning("%s", warning)
         partitions, topic_ids = assigned(self._cluster(), self.options.subscription)
@@ -65,7 +72,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Position(start, topic_ids).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say; Spark replaces it where a trigger demands everything."""
+        """The limit of a micro-batch that the options set: a maximum, else a minimum, else none.
+
+        For a trigger that reads everything in one micro-batch, Spark passes ReadAllAvailable to `latestOffset` instead.
+        """
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -73,11 +83,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of the query at the present ends of the logs."""
+        """Makes the present ends of the logs the end of the query, for Trigger.AvailableNow."""
         self._target = self._fetch_latest(NOWHERE)
 
     def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        """The end of the next micro-batch; `start` itself where it has to wait. Raises as `partitions` does."""
+        """The position at which the micro-batch that begins at `start` ends, both in the form of `Position.json`.
+
+        It is `start` itself while fewer than minOffsetsPerTrigger offsets are available and maxTriggerDelay hasn't
+        passed; under Trigger.AvailableNow there is no such minimum. Raises OptionError if a topic or partition that the
+        options name doesn't exist. Raises DataLoss under failOnDataLoss if a topic was deleted and created anew.
+        """
         begin = from_json(start)
         self._latest = self._look_ahead(begin)
         self._report_recreated(begin, self._latest)
@@ -93,11 +108,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest.json()
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        """The ends of the logs when they were last asked for, for Spark's progress reports."""
+        """The ends of the logs that `latestOffset` found last. Spark puts them into its progress reports."""
         return self._latest.json() or None
 
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> Sequence[InputPartition]:
-        """The tasks' ranges between two offsets. Raises DataLoss under failOnDataLoss."""
+        """The tasks of the micro-batch between two positions. Raises DataLoss under failOnDataLoss."""
         whole, stop = from_json(start), from_json(end)
         self._report_recreated(whole, stop)
         begin = self._from(whole, stop)
@@ -126,16 +141,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskRanges(each, stop.topic_ids) for each in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's records."""
+        """The records of one task, in Arrow record batches."""
         from .reading import read_task
 
         return read_task(partition, self.options, arrow_schema(self.spark_schema))
 
     def commit(self, end: dict[str, dict[str, int]]) -> None:
-        """Nothing: progress is in Spark's checkpoint."""
+        """Does nothing: Spark's checkpoint has the query's position."""
 
     def stop(self) -> None:
-        """Closes the connections."""
+        """Closes the connections to brokers."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -146,9 +161,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _look_ahead(self, begin: Position) -> Position:
-        """The present ends of the logs, or the fixed end.
+        """The position up to which records may be read: the present ends of the logs, or the query's fixed end.
 
-        The end is fixed anew if it lies before `begin`, or if a topic was created anew in between.
+        A query has a fixed end under Trigger.AvailableNow. If the fixed end is before `begin` in any partition, or has
+        another id for a topic than `begin`, the present ends of the logs become the new fixed end.
         """
         if self._target is None:
             return self._fetch_latest(begin)
@@ -158,13 +174,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._target
 
     def _fetch_latest(self, known: Position) -> Position:
-        """The ends of the logs of everything that is to be read."""
+        """The ends of the logs of all partitions that the subscription covers now. `known` is the query's position."""
         partitions, topic_ids = assigned(self._cluster(), self.options.subscription, known)
         since = self._from(known, Position({}, topic_ids))
         return Position(ends(self._cluster(), partitions, since, self.options), topic_ids)
 
     def _from(self, begin: Position, later: Position) -> dict[TopicPartition, int]:
-        """The offsets of `begin` whose topics are the same, by id, in `later`."""
+        """The offsets of `begin`, without those of topics that have another id in `later`."""
         recreated = begin.recreated(later)
         return {each: offset for each, offset in begin.offsets.items() if each.topic not in recreated}
 
@@ -178,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The earliest offsets of those partitions that (still) exist."""
+        """The earliest offset of each of the `partitions`. Partitions that don't exist are left out."""
         if not partitions:
             return {}
         wanted = Position(dict.fromkeys(partitions, 0), {})
@@ -198,7 +214,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return within
 
     def _must_wait(self, least: int, begin: Mapping[TopicPartition, int]) -> bool:
-        """Whether fewer than `least` offsets are waiting and maxTriggerDelay hasn't passed since the last batch."""
+        """Whether the next micro-batch has to wait, which the first one never does.
+
+        It waits while fewer than `least` offsets are available and maxTriggerDelay hasn't passed since the last one.
+        """
         now = time.monotonic()
         waiting = sum(max(offset - begin.get(each, 0), 0) for each, offset in self._latest.offsets.items())
         delay_s = self.options.max_trigger_delay_ms / 1000

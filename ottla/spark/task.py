@@ -1,6 +1,7 @@
-"""A task's share of a read, as Spark carries it from the driver to a worker.
+"""The ranges of a read that one task has, in the form in which Spark sends them from the driver to a worker.
 
-A module of its own, because planning must not load what only workers need: numba takes half a second.
+This is a module of its own so that planning doesn't import the modules that only workers need: to import numba takes
+half a second.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .offsets import OffsetRange
 
 
 class TaskRanges(InputPartition):
-    """The ranges of offsets that one task reads, one after another, and their topics' ids as far as they are known."""
+    """The ranges of offsets that one task reads in turn. `topic_ids` has the known ids of their topics by name."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...], topic_ids: Mapping[str, UUID]) -> None:
         self.ranges = ranges

@@ -1,9 +1,10 @@
-"""The Python that Spark's workers run in, started so that it loads PySpark from where pip compiled it.
+"""Starts the Python of Spark's workers so that it imports the installed PySpark, which pip has compiled to bytecode.
 
-Spark puts its own pyspark.zip first on the PYTHONPATH of every Python that it starts, for clusters where nobody
-installed PySpark. Nothing in that archive is compiled: each worker, and the process that plans a streaming query,
-compiles PySpark anew (measured: 0.9 s of CPU instead of 0.3 s). Where PySpark is installed, a small script takes
-Spark's entries off the path first; the package beside the archive is the same.
+For clusters without an installed PySpark, Spark puts its own pyspark.zip first on the PYTHONPATH of each Python that it
+starts. The modules in that archive aren't compiled. So each worker, and the process that plans a streaming query, would
+compile PySpark anew (measured: 0.9 s of CPU instead of 0.3 s). Where PySpark is installed, PYSPARK_PYTHON is therefore
+a shell script: it removes Spark's entries from PYTHONPATH and then starts Python. The installed package and the archive
+have the same code.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import platformdirs
 
 
 def worker_python() -> str:
-    """The value for PYSPARK_PYTHON on this machine: the path of the script, or `sys.executable` if none can be made."""
+    """The value for PYSPARK_PYTHON on this machine: the script's path, or `sys.executable` if no script can be made."""
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         return sys.executable
@@ -32,9 +33,10 @@ def worker_python() -> str:
 
 
 def launcher(cache: Path, home: Path, python: str) -> Path:
-    """A script under `cache` that runs `python` without the entries of PYTHONPATH that lie in PySpark's folder, `home`.
+    """Writes a script to the directory `cache`, and returns its path.
 
-    Raises OSError if the script can't be written or may not be executed.
+    The script runs `python` without the entries of PYTHONPATH that are within `home`, PySpark's directory. Raises
+    OSError if the script can't be written or may not be executed.
     """
     inside = f"{shlex.quote(str(home))}/*"
     text = (
@@ -52,7 +54,7 @@ def launcher(cache: Path, home: Path, python: str) -> Path:
         with tempfile.NamedTemporaryFile("w", dir=cache, delete=False) as written:
             written.write(text)
         os.chmod(written.name, 0o755)
-        os.replace(written.name, script)  # two sessions may start at once
+        os.replace(written.name, script)  # atomic: two sessions may start at the same time
     if not os.access(script, os.X_OK):
-        raise PermissionError(f"{script} may not be executed")  # its file system is mounted noexec
+        raise PermissionError(f"{script} may not be executed")  # for example, its file system is mounted noexec
     return script

@@ -1,7 +1,8 @@
 """Writes Arrow rows to topics, in a Spark task or any other process.
 
-Rows have the columns of Spark's Kafka sink: value, and optionally key, headers, partition and topic. Writes are
-idempotent within one `Writer`; a task that Spark runs again writes its rows again (at least once).
+Rows have the columns of Spark's Kafka sink: value, and optionally key, headers, partition and topic. A `Writer` is by
+default an idempotent producer, whose retries write no row twice. If Spark runs a task again, the task has a new
+`Writer`, and its rows are written again: each row is written at least once.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from .schema import ARROW_TYPES
 
 
 class Writer:
-    """Writes rows to `topic`, or, if that is None, each row to the topic in its topic column.
+    """Writes rows to `topic`. If `topic` is None, writes each row to the topic in its column `topic`.
 
-    Use it as a context manager: without an error, its end waits until every row is acknowledged.
+    Use it as a context manager: if no error occurred, its end waits until every row is acknowledged.
     """
 
     def __init__(self, properties: ClientProperties, topic: str | None) -> None:
@@ -64,7 +65,9 @@ class Writer:
             self._client.close()
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Queues the rows. Raises OptionError for rows without a topic or with a partition that doesn't exist."""
+        """Queues the rows for sending. Raises OptionError for a row without a topic, and for a topic or partition that
+        doesn't exist.
+        """
         if rows.num_rows == 0:
             return
         if self._topic is not None:
@@ -77,12 +80,12 @@ class Writer:
             self._write_to(topic, rows.filter(pc.equal(topics, topic)))
 
     def flush(self) -> None:
-        """Returns when every row was acknowledged."""
+        """Waits until every row is acknowledged."""
         self._producer.flush()
 
     @property
     def rows_acknowledged(self) -> int:
-        """How many rows the brokers have acknowledged so far."""
+        """The number of rows that brokers have acknowledged so far."""
         return self._producer.records_acknowledged
 
     def _write_to(self, topic: str, rows: pa.RecordBatch) -> None:
@@ -116,7 +119,7 @@ class Writer:
 
 
 def topic_partitions(client: Client, topic: str) -> int:
-    """How many partitions a topic has. Raises OptionError if there is no such topic."""
+    """The number of a topic's partitions. Raises OptionError if the topic doesn't exist or can't be written."""
     cluster = client.look_up({topic: Wanted()})
     if topic in cluster.errors:
         where = ", ".join(map(str, client.bootstrap))

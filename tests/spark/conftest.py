@@ -1,8 +1,7 @@
-"""One broker and one SparkSession for all tests of this folder. The session also has Spark's own Kafka connector, to
-compare with.
+"""One broker and one SparkSession for all tests of this folder.
 
-With OTTLA_TEST_BOOTSTRAP=host:port the tests read from and write to another broker, for example Apache Kafka: all of
-them must pass against it, too.
+The session also has Spark's own Kafka connector, with which tests compare Ottla's. If OTTLA_TEST_BOOTSTRAP=host:port is
+set, the tests use that broker instead, for example one of Apache Kafka. All tests must pass against it too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.spark.topics import Topics
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of the broker under test."""
+    """The host:port of the broker under test."""
     if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
         yield os.environ["OTTLA_TEST_BOOTSTRAP"]
         return
@@ -35,7 +34,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local session with two cores and both data sources."""
+    """A local session with two cores and the data sources `ottla` and `kafka`."""
     connector = ",".join(map(str, sorted(Path(jars("spark").removesuffix("/*")).glob("*.jar"))))
     try:
         session = spark_session(

@@ -1,7 +1,8 @@
 """A client of Spark Connect: `python -m tests.spark.connect SERVER BOOTSTRAP TOPIC TARGET FOLDER`, which prints JSON.
 
-TOPIC is written to TARGET by foreachBatch, which runs in a process of the server; the listener runs in this process. A
-process has either sessions of Spark Connect or classic ones, so the client is a program of its own.
+A query with foreachBatch writes TOPIC to TARGET. The function of foreachBatch runs in a process of the server, and the
+listener runs in this process. A process can't have both sessions of Spark Connect and classic ones, so this client is a
+program of its own.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def main() -> None:
     while not (listener.ended and listener.seen[-1:] == [0]) and time.monotonic() < deadline:
         time.sleep(0.1)
     print(json.dumps([listener.seen, [[each.description, each.metrics] for each in listener.sources.get("each", [])]]))
-    # In PySpark 4.3 removeListener waits for ever if an event is on its way: it holds the lock that the event's thread
-    # needs.
+    # In PySpark 4.3, removeListener blocks for ever if an event arrives during the call: it keeps the lock that the
+    # event's thread needs. So the last event is awaited first.
     spark.streams.removeListener(listener)
     spark.stop()
 

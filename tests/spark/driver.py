@@ -1,9 +1,12 @@
-"""A driver for tests to kill: `python -m tests.spark.driver BOOTSTRAP TOPIC FOLDER [hold]` writes a topic to Parquet.
+"""A driver that tests kill: `python -m tests.spark.driver BOOTSTRAP TOPIC FOLDER [into TARGET] [hold]`.
 
-With `hold`, the task of partition 1 stops within the write of its first micro-batch. As soon as another task has
-written a file, it creates the file `within` in FOLDER. With `into TARGET`, the topic is written to another topic. There
-`hold` stops the task of partition 1 before its end, when its rows are on the way and the other task's rows have
-arrived.
+It writes TOPIC to Parquet files in FOLDER, or with `into TARGET` to another topic. With `hold`, the task of partition 1
+stops and waits to be killed:
+
+- In a write to files, it stops within its first micro-batch. When another task has written a file, it creates the file
+  `within` in FOLDER.
+- In a write to a topic, it stops after its last row but before its end. Its rows may not have arrived yet; those of the
+  other task arrive.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def main() -> None:
 
 
 def into(found: DataFrame, bootstrap: str, target: str, checkpoint: str, hold: bool) -> None:
-    """Writes the keys and values of a stream to a topic. With `hold`, partition 1's task never ends."""
+    """Writes the keys and values of a stream to a topic. With `hold`, the task of partition 1 doesn't end."""
     if hold:
         found = found.mapInArrow(held_at_the_end, found.schema)
     writer = found.select("key", "value").writeStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
@@ -51,9 +54,7 @@ def into(found: DataFrame, bootstrap: str, target: str, checkpoint: str, hold: b
 
 
 def held_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Passes the rows on unchanged. If rows of partition 1 were among them, the iterator doesn't end until the process
-    is killed.
-    """
+    """Yields all rows. If rows of partition 1 were among them, the iterator then blocks until the process is killed."""
     held = False
     for batch in batches:
         yield batch
@@ -64,7 +65,11 @@ def held_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def held_within(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that passes half of partition 1's rows on, and holds the rest back until the process is killed."""
+    """A function that yields all rows of other partitions, but only half of a batch of partition 1.
+
+    After that half, it blocks until the process is killed. When another task has written a file, it creates the file
+    `within` in `folder`.
+    """
     before = set((folder / "rows").rglob("*.parquet"))
 
     def held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""A driver with executors of its own: `python -m tests.spark.executors BOOTSTRAP TOPIC TARGET` prints its counts.
+"""A driver with two executors, which are processes: `python -m tests.spark.executors BOOTSTRAP TOPIC TARGET`.
 
-TOPIC is read while one of two executors is killed. Then TARGET is written by tasks, one of which fails at its first
-attempt.
+It reads TOPIC, kills one of the executors during the read, and prints the counts of `read_over_a_kill`. Then it writes
+the rows to TARGET, and one of the tasks fails in its first attempt.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def main() -> None:
 
 
 def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> tuple[int, int]:
-    """Returns the number of distinct values that a read finds, and the number of executors that were killed during the
-    read.
+    """Reads the topic, and kills an executor during the read.
 
-    Tasks read some rows, and hold the rest back until the executor of one of them is killed.
+    Each task reads its first rows, and then waits until the executor of one task is killed. Returns the number of
+    distinct values that the read finds, and the number of executors that were killed.
     """
     victims: list[psutil.Process] = []
     killed = folder / "killed"
@@ -74,7 +74,7 @@ def read_over_a_kill(spark: SparkSession, bootstrap: str, topic: str, folder: Pa
 
 
 def executor_of(worker: int) -> psutil.Process | None:
-    """The executor that a Python worker belongs to; None if one of them has ended."""
+    """The executor that started a Python worker. None if the executor or the worker has ended."""
     try:
         above = psutil.Process(worker).parents()
         return next((each for each in above if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())), None)
@@ -83,7 +83,7 @@ def executor_of(worker: int) -> psutil.Process | None:
 
 
 def failing_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Passes the rows on unchanged, and then fails in the first attempt of the first task."""
+    """Yields all rows. The first attempt of the first task then fails."""
     yield from batches
     context = TaskContext.get()
     assert context is not None

@@ -1,7 +1,7 @@
 """Settings of the JVMs of the Spark tests, all on one machine: a driver, or a `local-cluster` with executors.
 
-The JVMs live too briefly for Java's second compiler to pay off: without it a session that runs three small queries
-takes 11 s of CPU instead of 22.
+The JVMs run too briefly to gain from Java's second compiler. Without it, a session that runs three small queries takes
+11 s of CPU instead of 22 s.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pyspark
 
-HOME = Path(pyspark.__file__).parent  # SPARK_HOME, where a local-cluster finds its programs
+HOME = Path(pyspark.__file__).parent  # the value for SPARK_HOME, from which a local-cluster starts its programs
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 DRIVER = {"spark.driver.defaultJavaOptions": _ONE_COMPILER}
 _MEMORY_MB = 600
 
 
 def local_cluster(*, executors: int, cores: int) -> dict[str, str]:
-    """The settings for this number of executors, which are processes, with this number of cores each."""
+    """The settings for a driver with this number of executor processes, each with this number of cores."""
     return {
         **DRIVER,
         "spark.master": f"local-cluster[{executors},{cores},{_MEMORY_MB}]",

@@ -1,5 +1,6 @@
-"""Batch reads: the same options give the same rows as with Spark's own connector. Other tests cover the behaviour that
-only Ottla's source has.
+"""Batch reads: the same options give the same rows as with Spark's own connector.
+
+Tests of this file also cover the filters and error messages that only Ottla's source has.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HEADERS = (("trace", b"1"), ("empty", b""), ("null", None), ("größe", b"x"))
 
 @pytest.fixture(scope="module")
 def varied(topics: Topics) -> str:
-    """Three partitions: one with every codec, nulls and headers, a short one and an empty one."""
+    """A topic of three partitions: one with all codecs, nulls and headers, one with seven records, and an empty one."""
     topic = topics.create(3, name="varied")
     kinds = [(None, b"a"), (b"k", None), (None, None), (b"", b""), (b"key", b"v" * 1000)]
     for codec in range(5):
@@ -117,7 +118,7 @@ def test_equals_sparks_connector(spark: SparkSession, bootstrap: str, varied: st
 
 
 def test_every_option_is_compared() -> None:
-    """Every option is in the matrix above, or in the tests of streams and deleted records."""
+    """Every option of a read is in the matrix above, except the options of streams, which `test_stream` covers."""
     elsewhere = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}  # in test_stream
     reading = {name.lower() for name in KNOWN} - {"topic", "path", "checkpointlocation"}
     compared = {name.lower() for options in MATRIX.values() for name in options}
@@ -211,7 +212,7 @@ def test_an_unreachable_broker_is_named_in_time(spark: SparkSession, listening: 
         began = time.monotonic()
         with pytest.raises(PySparkException, match=rf"failed for 1000 ms .*{re.escape(address)}\b"):
             read(spark, address, "ottla", options).count()
-        # planning starts a Python process; far less than request.timeout.ms, which is 30 s
+        # The start of the Python process that plans a read is included. request.timeout.ms is 30 s.
         assert time.monotonic() - began < 20
 
 

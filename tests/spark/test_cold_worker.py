@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: a cold process's CPU time, and a cache directory that can't be written."""
+"""The cache of compiled kernels: the CPU time of a new worker process, and cache directories that can't be written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from tests.peers.tools import ROOT
 
-FIRST_BATCH_MULTIPLE_MAX = 6.0  # times the load of Spark's daemon; measured: 2.4 to 3.5, and with compiling 11 to 22
+# Of the CPU time that Spark's daemon takes to load. Measured: 2.4 to 3.5, and 11 to 22 without cached kernels.
+FIRST_BATCH_MULTIPLE_MAX = 6.0
 
-# Numba tries to write to a directory before it uses it. Permissions can't stop a test that runs as root.
+# Numba tries to write to a directory before it uses it. The permissions of a directory don't stop root, as which the
+# test may run, so numba's check itself refuses here.
 NOWHERE = """
 import os
 from numba.core import caching
@@ -47,7 +49,7 @@ print(json.dumps([cost, forked - began, rows, compiled, compiling._config.CACHE_
 
 
 class Worker(NamedTuple):
-    """The measurements of a cold worker."""
+    """The measurements of a new worker process."""
 
     first_batch_s: float
     """CPU seconds from its fork to its first batch."""
@@ -70,8 +72,9 @@ def run(program: str, **environment: str) -> Worker:
 
 
 def test_the_first_batch_of_a_cold_worker_takes_little_more_than_spark_itself() -> None:
-    """The limit is a multiple of the time that Spark's daemon takes to load, because seconds differ between machines.
-    For both times the least of five measurements counts.
+    """The limit is a multiple of the CPU time that Spark's daemon takes to load, because machines differ in speed.
+
+    The test compares the least of five measurements of each time.
     """
     run(DECODE)
     workers = [run(DECODE) for _ in range(5)]

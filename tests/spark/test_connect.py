@@ -1,4 +1,4 @@
-"""A server of Spark Connect, and two clients of it: foreachBatch with a listener, and a run of spark-pipelines."""
+"""Two clients of a Spark Connect server: a query with foreachBatch and a listener, and a run of spark-pipelines."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def source():
 
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server with two cores; its JVM and its Python workers are killed at the end.
+    """The URL of a server with two cores. Its JVM and its Python workers are killed at the end.
 
-    Each attempt at a test has a server of its own. If the attempt fails, the end of the server's log is printed beside
-    the test's output.
+    Each attempt at a test has its own server. The end of the server's log is printed, and pytest shows it if the test
+    fails.
     """
     ensure_java()
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
@@ -101,7 +101,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def filled(topics: Topics) -> tuple[str, str]:
-    """A topic with records, and an empty one."""
+    """The names of a topic with records and of an empty topic."""
     topic = topics.create(2)
     for partition in range(2):
         topics.fill(topic, partition, COUNT)
@@ -126,8 +126,9 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
 def test_foreach_batch_and_listener_under_spark_connect(
     server: str, filled: tuple[str, str], bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """Before the fix, the listener noted nothing: under Spark Connect progress arrives already parsed, and not as
-    JSON."""
+    """Before the fix, the listener reported nothing: under Spark Connect, offsets in progress reports are dictionaries
+    instead of JSON texts.
+    """
     topic, target = filled
     command = [sys.executable, "-m", "tests.spark.connect", server, bootstrap, topic, target, str(tmp_path)]
     lags, sources = json.loads(run(command, ROOT).splitlines()[-1])

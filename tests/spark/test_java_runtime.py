@@ -23,7 +23,7 @@ print(json.dumps([rows.count(), runtime, os.environ["JAVA_HOME"]]))
 
 
 def path_without_java(folder: Path) -> str:
-    """A folder with links to all programs on the PATH, except Java's."""
+    """Fills a new folder with links to all programs on the PATH except Java's, and returns it as a value for PATH."""
     folder.mkdir()
     for directory in map(Path, os.environ["PATH"].split(os.pathsep)):
         for program in directory.iterdir() if directory.is_dir() else ():

@@ -1,4 +1,4 @@
-"""The pipelines of `ottla.spark.jobs`, one after another over the same small topic, and their failures."""
+"""The pipelines of `ottla.spark.jobs`, all over the same small topic, and their error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = "127.0.0.1:1"  # no process listens on this port
 
 @pytest.fixture(scope="module")
 def events(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A topic loaded from CSV: two airlines, two hours, one missing delay."""
+    """A topic that is loaded from a CSV file, with two airlines, two hours and one missing delay."""
     path = tmp_path_factory.mktemp("files") / "flights.csv"
     path.write_text(
         "carrier,time,delay\n"
@@ -150,7 +150,8 @@ def test_a_stream_that_finds_nobody_ends_in_one_line(
 
     with pytest.raises(SystemExit):
         job()
-    # Producers of other tests, whose brokers are gone, may still print librdkafka's messages, which begin with "%".
+    # Producers of other tests may still print messages about their stopped brokers. These messages are librdkafka's,
+    # and begin with "%".
     errors = [line for line in capfd.readouterr().err.strip().splitlines() if not line.startswith("%")]
     assert errors == [
         f"error: Metadata failed for 1000 ms (bootstrap {NOBODY}): cannot connect to {NOBODY}: Connection refused"

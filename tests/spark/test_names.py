@@ -16,13 +16,14 @@ from ottla.spark.positions import Position
 from tests.spark.topics import Topics
 from tests.unit.spark.test_java_pattern import MATCHED, NAMES, REFUSED
 
-# our translation refuses these, because Python has no equivalent
+# Java accepts these patterns, but Ottla's translation refuses them: their syntax isn't supported.
 KNOWN_TO_JAVA = {"(?x)a b", "(?<=a+)b", r"\b{g}", "{2}"}
 
 
 def test_a_named_stream_writes_to_a_topic(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """Spark adds the option `queryname`. Before the fix, the stream failed with "unknown option 'queryname'", as every
-    sink of spark-pipelines did.
+    """Spark adds the option `queryname` for a stream with a name, and so for every sink of spark-pipelines.
+
+    Before the fix, these failed with "unknown option 'queryname'".
     """
     source, target = topics.create(1), topics.create(1)
     topics.fill(source, 0, 50)
@@ -51,8 +52,9 @@ def test_tables_and_views(spark: SparkSession, bootstrap: str, topics: Topics) -
 
 
 def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
-    """A real Java confirms the unit tests' table of patterns, and refuses all patterns that Ottla refuses, except
-    KNOWN_TO_JAVA.
+    """A real Java runtime confirms the table of patterns in the unit tests.
+
+    It also refuses all patterns that Ottla refuses, except KNOWN_TO_JAVA.
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -65,9 +67,7 @@ def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
 
 
 def test_sparks_own_source_reads_our_offsets(spark: SparkSession) -> None:
-    """Ottla's offsets have an entry with the topics' ids. Spark's JsonUtils takes this entry for a topic without
-    partitions.
-    """
+    """Ottla's offsets have an entry for each topic's id. Spark's JsonUtils takes it for a topic without partitions."""
     offsets = {TopicPartition("a", 0): 5, TopicPartition("a", 1): 7, TopicPartition("b", 0): 0}
     text = json.dumps(Position(offsets, {"a": UUID(int=1), "b": UUID(int=2)}).json())
     jvm = spark.sparkContext._jvm

@@ -1,4 +1,4 @@
-"""kill -9 of a streaming driver and of its Python workers: files have every record once, topics at least once."""
+"""After kill -9 of a streaming driver and its Python workers, files have each record once, topics at least once."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_killed_between_and_within_micro_batches(
 
 @pytest.mark.timeout(900)  # two drivers start
 def test_killed_in_a_write_to_a_topic(bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """At least once: no record is missing, and only records that the killed micro-batch had written are there twice."""
+    """No record is missing, and only records that the killed micro-batch had written are in the topic twice."""
     topic, target = topics.create(2), topics.create(1)
     for partition in range(2):
         topics.fill(topic, partition, COUNT)

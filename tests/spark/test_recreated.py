@@ -26,8 +26,9 @@ def values(reader: Any, tasks: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("count", [40, 250])
 def test_under_a_checkpoint(bootstrap: str, topics: Topics, count: int) -> None:
-    """The checkpoint is at offset 100 of the old topic. Before the fix, the first 100 records of a new topic with 250
-    were skipped, and all records of a new topic with 40.
+    """The checkpoint is at offset 100 of the old topic, and the new topic has 40 or 250 records.
+
+    Before the fix, the stream skipped the first 100 records of the new topic, or all 40.
     """
     topic = topics.create(1)
     topics.fill(topic, 0, 100)

@@ -1,5 +1,4 @@
-"""Topics of unusual shapes: very many topics, a topic with very many partitions, and one with gaps left by
-compaction."""
+"""Reads of a thousand topics, of a topic with a thousand partitions, and of a topic with gaps that compaction left."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ KEYS, ROUNDS = 10, 12
 
 @pytest.fixture
 def many(topics: Topics) -> Iterator[list[str]]:
-    """Topics of one record each. They are deleted afterwards, so that the metadata in later tests stays small."""
+    """The names of topics with one record each. They are deleted at the end: metadata stays small for later tests."""
     names = topics.create_many(MANY, name="many")
     for index, name in enumerate(names):
         topics.write(name, 0, [Record(0, BEGIN_MS, None, b"%d" % index)])
@@ -40,7 +39,7 @@ def test_a_thousand_topics_by_pattern(spark: SparkSession, bootstrap: str, many:
 
 @pytest.fixture(scope="module")
 def wide(spark: SparkSession, bootstrap: str, topics: Topics) -> Iterator[str]:
-    """A topic of many partitions, each with none to four records, written by four tasks. It is deleted afterwards."""
+    """A topic of MANY partitions with zero to four records each, which four tasks write. It is deleted at the end."""
     topic = topics.create(MANY, name="wide")
     rows = [(partition, f"{partition}:{index}") for partition in range(MANY) for index in range(partition % 5)]
     frame = spark.createDataFrame(rows, "partition int, value string").repartition(4, "partition")
@@ -64,7 +63,7 @@ def test_a_thousand_partitions(spark: SparkSession, bootstrap: str, wide: str) -
 
 
 def test_a_thousand_partitions_in_limited_micro_batches(spark: SparkSession, bootstrap: str, wide: str) -> None:
-    """Each partition with rows left gives at least one row to a micro-batch, and more in proportion to its rows."""
+    """A micro-batch has rows of each partition with a backlog, at least one, and more in proportion to the backlog."""
     stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", wide)
     stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "600")
     writer = stream.load().select("partition", "offset", "value").writeStream.format("memory").queryName("wide")
@@ -76,15 +75,17 @@ def test_a_thousand_partitions_in_limited_micro_batches(spark: SparkSession, boo
 
 @pytest.fixture(scope="module")
 def compacted(topics: Topics) -> str:
-    """A topic with the last value of each key, and gaps before it where older values were. One key's last record is a
-    tombstone."""
+    """A topic with the last value of each key, and with gaps where compaction has removed older values.
+
+    The last record of the key `k0` is a tombstone.
+    """
     configs = {
         "min_cleanable_dirty_ratio": "0.01",
         "segment_ms": "1",
     }  # every record is a second later than the one before, so each batch has a segment of its own
     topic = topics.create(1, name="compacted", cleanup_policy="compact", **configs)
     for turn in range(ROUNDS):
-        # The key that only this round has keeps the segment from vanishing, and separates the gaps.
+        # A record whose key no other round has stays after compaction. So it keeps its segment, and separates the gaps.
         rows = [Record(0, BEGIN_MS + 1000 * turn, b"only-%d" % turn, b"%d" % turn)] if turn % 3 == 0 else []
         rows += [Record(0, BEGIN_MS + 1000 * turn, b"k%d" % key, b"%d:%d" % (key, turn)) for key in range(KEYS)]
         topics.write(topic, 0, rows)
@@ -119,7 +120,7 @@ def test_gaps(spark: SparkSession, bootstrap: str, compacted: str, options: dict
 
 
 def test_a_stream_over_gaps(spark: SparkSession, bootstrap: str, compacted: str, tmp_path: Path) -> None:
-    """A micro-batch has fewer offsets than a gap is wide: some have no records, and the stream still goes on."""
+    """A micro-batch has fewer offsets than a gap. So some micro-batches have no records, and the stream goes on."""
     stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
     stream = stream.option("subscribe", compacted).option("startingOffsets", "earliest")
     writer = stream.option("maxOffsetsPerTrigger", "25").load().select("offset").writeStream.format("parquet")

@@ -27,7 +27,7 @@ def stream(spark: SparkSession, bootstrap: str, topic: str, kind: str = "ottla",
 
 
 def run(reader: DataStreamReader, folder: Path, *, name: str | None = None) -> StreamingQuery:
-    """Writes all records that are there now to Parquet files under `folder`."""
+    """Runs a query that writes all records that its topics have now to Parquet files under `folder`."""
     writer = reader.load().select("partition", "offset", "value").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "rows"))
     query = (writer.queryName(name) if name else writer).trigger(availableNow=True).start()
@@ -93,7 +93,7 @@ def test_a_least_does_not_hold_up_what_is_there_now(
 def test_a_pattern_that_matches_a_topic_later(
     spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:
-    """A stream over no partitions waits for the first one, and reads it from its beginning."""
+    """While the pattern matches no topic, there is no micro-batch. A later topic is read from its beginning."""
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
     reader = reader.option("subscribePattern", "comes-later-.*").option("startingOffsets", "earliest")
     query = run(reader, tmp_path)

@@ -1,5 +1,4 @@
-"""Pipelines under spark-submit, as in docs/spark.md: with an executor of their own, on a machine whose time zone isn't
-UTC."""
+"""Pipelines under spark-submit, as in docs/spark.md, each with its own executor. The machine's time zone isn't UTC."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ from tests.spark.jvms import HOME, local_cluster
 from tests.spark.topics import BEGIN_MS, Topics
 
 PARTITIONS, COUNT, KEYS = 4, 300, 10
-STEP_MS = 60_000  # from 22:13 UTC on, for five hours: two dates in UTC, but one in Tokyo
+STEP_MS = 60_000  # The records are from 22:13 to 03:12 UTC: they have two dates in UTC, and one date in Tokyo.
 ZONE = "Asia/Tokyo"
 
 
 @contextmanager
 def submitted(folder: Path, job: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A pipeline under spark-submit. At the end all its remaining processes are killed."""
+    """Starts a pipeline under spark-submit. At the end, all its remaining processes are killed."""
     ensure_java()
     (folder / "events").mkdir(parents=True)
     settings = local_cluster(executors=1, cores=2) | {
@@ -58,7 +57,7 @@ def submitted(folder: Path, job: str, *options: str) -> Iterator[subprocess.Pope
 
 
 def ran_on(folder: Path) -> set[str]:
-    """The executors on which tasks ended, by their ids."""
+    """The ids of the executors on which tasks ended."""
     (events,) = (folder / "events").iterdir()
     told = (json.loads(line) for line in events.read_text().splitlines())
     return {each["Task Info"]["Executor ID"] for each in told if each["Event"] == "SparkListenerTaskEnd"}
@@ -66,7 +65,7 @@ def ran_on(folder: Path) -> set[str]:
 
 @pytest.mark.timeout(900)  # two drivers and two executors start; a busy machine takes a minute for each
 def test_sink_and_compact_table(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
-    """Before the fix, the dates of files were those of the machine's time zone."""
+    """Before the fix, the files had the records' dates in the machine's time zone."""
     topic = topics.create(PARTITIONS)
     rows = [(partition, index) for partition in range(PARTITIONS) for index in range(COUNT)]
     for partition in range(PARTITIONS):

@@ -16,8 +16,7 @@ COLUMNS = ["partition", "offset", "key", "value", "timestamp", "timestampType"]
 
 
 class Transactions:
-    """Makes transactional producers. Records behind a transaction that is still open aren't stable, so read_committed
-    doesn't return them."""
+    """Creates transactional producers, which send records to one topic."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap, topic
@@ -45,8 +44,11 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
 
 @pytest.fixture(scope="module")
 def transactional(kafka: ApacheKafka) -> Iterator[tuple[str, set[bytes]]]:
-    """A topic with committed, aborted and interleaved transactions, and one that stays open; and the committed
-    values."""
+    """A topic with interleaved committed and aborted transactions, and the values that read_committed returns.
+
+    The topic also has a transaction that stays open. Records behind its first record aren't stable until it ends, so
+    read_committed doesn't return them.
+    """
     with Topics(kafka.bootstrap) as topics:
         topic = topics.create(2, name="transactional")
     transactions = Transactions(kafka.bootstrap, topic)

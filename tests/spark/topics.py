@@ -1,4 +1,4 @@
-"""Topics with exactly the records that a test needs, written batch by batch."""
+"""Creates the topics that a test needs, and writes their records batch by batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ottla.protocol.errors import ErrorCode
 
 PRODUCE, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 0, 19, 20, 21, 37
 BEGIN_MS = 1_700_000_000_000
-# The records are years old. With a retention they would be deleted when the broker next checks, after five minutes.
+# Retention is off: the records' timestamps are years old, and a broker deletes expired records every five minutes.
 KEPT = "-1"
 
 
 class Topics:
-    """Creates topics with names of their own, and fills them."""
+    """Creates topics with unique names, and writes records to them."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -32,7 +32,10 @@ class Topics:
         self._client.close()
 
     def create(self, partitions: int = 1, *, name: str = "t", **configs: str) -> str:
-        """Creates a topic; `configs` have underscores for dots. Returns its name when every partition has a leader."""
+        """Creates a topic, and returns its name when every partition has a leader.
+
+        Names in `configs` have an underscore for each dot.
+        """
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         given = {"retention.ms": KEPT} | {key.replace("_", "."): value for key, value in configs.items()}
         self._client.create_topic(topic, partitions, configs=given)
@@ -40,7 +43,7 @@ class Topics:
         return topic
 
     def create_many(self, count: int, *, name: str) -> list[str]:
-        """Creates topics of one partition by one request. Returns their names when all have leaders."""
+        """Creates topics of one partition each with a single request. Returns their names when all have leaders."""
         names = [f"{name}-{uuid.uuid4().hex[:8]}" for _ in range(count)]
         topic = {"num_partitions": 1, "replication_factor": -1, "assignments": []}
         configs = [{"name": "retention.ms", "value": KEPT}]
@@ -83,7 +86,7 @@ class Topics:
         raise AssertionError(f"{topic} doesn't get leaders")
 
     def write(self, topic: str, partition: int, records: Sequence[Record], codec: int = 0) -> int:
-        """Writes one batch; returns the offset of its first record."""
+        """Writes one batch, and returns the offset of its first record."""
         numbered = [record._replace(offset=index) for index, record in enumerate(records)]
         data = {"index": partition, "records": build_batch(numbered, codec=codec)}
         message = {"transactional_id": None, "acks": -1, "timeout": 10_000}
@@ -94,15 +97,17 @@ class Topics:
                 PRODUCE, 9, {**message, "topic_data": [{"name": topic, "partition_data": [data]}]}
             )
             result = answer.responses[0].partition_responses[0]
-            # Kafka's metadata may name a leader before that broker leads
+            # In Kafka, metadata may name a leader before that broker has become the leader.
             check(result.error_code, topic, connection.address)
             return int(result.base_offset)
 
         return self._client.retrying(attempt, "Produce")
 
     def fill(self, topic: str, partition: int, count: int, *, first: int = 0, codec: int = 0) -> None:
-        """Writes `count` records, a second apart from BEGIN_MS on; the values name the partition and the record's
-        number."""
+        """Writes `count` records, numbered from `first`. The value is `<partition>:<number>`.
+
+        The timestamp is BEGIN_MS for number 0, and rises by one second with each number.
+        """
         rows = [
             Record(0, BEGIN_MS + 1000 * (first + index), b"k%d" % index, b"%d:%d" % (partition, first + index))
             for index in range(count)
@@ -125,14 +130,14 @@ class Topics:
         assert answer.topics[0].partitions[0].error_code == ErrorCode.none
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Gives a topic more partitions."""
+        """Adds partitions to a topic, until it has `partitions` of them."""
         wanted = {"name": topic, "count": partitions, "assignments": None}
         answer = self._client.any_broker().request(CREATE_PARTITIONS, 2, {"topics": [wanted], "timeout": 10_000})
         assert answer.results[0].error_code == ErrorCode.none, answer
         self.wait_for(topic, partitions)
 
     def records(self, topic: str) -> list[Record]:
-        """Every record of a topic, partition after partition, by kafka-python."""
+        """Every record of a topic, partition after partition, as kafka-python reads it."""
         from kafka import KafkaConsumer
         from kafka import TopicPartition as Theirs
 

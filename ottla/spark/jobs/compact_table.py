@@ -1,8 +1,8 @@
-"""The table that a topic stands for: the latest value of each key, to Parquet or to the screen.
+"""Writes the table of a topic, which has the latest value of each key, to Parquet files or to the screen.
 
     python -m ottla.spark.jobs.compact_table --bootstrap localhost:9092 --topic hourly --path /data/hourly
 
-Right for compacted topics and for others alike; a key whose last value is null is gone from the table.
+The topic needn't be compacted. A key whose latest value is null isn't in the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the pipelines share: topics as DataFrames, the latest value of each key, running a query to its end."""
+"""Functions that several pipelines use: topics as DataFrames, the table of a topic, and running a query to its end."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from ottla.spark.options import OptionError, read_options
 from ottla.spark.planning import assigned, open_client
 
 LOOKED_AT = 100
-# A person waits for the first sign of life, and a Kubernetes Job is started again.
+# Shorter than a client's default: a person waits for the first answer, and Kubernetes restarts a Job that fails.
 FIRST_ANSWER_MS = 20_000
-STARVED = "to connect back"  # what PythonWorkerFactory says of a Python that didn't start in time
-STARVED_MAX = 5  # times in a row
+STARVED = "to connect back"  # in the message of Spark's PythonWorkerFactory if a Python process didn't start in time
+STARVED_MAX = 5  # restarts of a query without progress between them
 
 log = logging.getLogger("ottla.spark")
 
 
 def check_topics(bootstrap: str, *topics: str) -> None:
-    """Raises OptionError for a topic that doesn't exist, Unreachable when no broker answers in FIRST_ANSWER_MS.
+    """Raises OptionError if a topic doesn't exist, and Unreachable if no broker answers within FIRST_ANSWER_MS.
 
-    Asked before Spark starts: it takes a second instead of ten, and nothing of Spark's is around the answer.
+    A pipeline calls it before it starts Spark. So the error comes after one second instead of ten, and isn't within a
+    stack trace of Spark.
     """
     names = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
     options = read_options(names | {"kafka.default.api.timeout.ms": str(FIRST_ANSWER_MS)}, streaming=False)
@@ -37,21 +38,24 @@ def check_topics(bootstrap: str, *topics: str) -> None:
 
 
 def batch(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """Everything that is in a topic now."""
+    """A DataFrame of all records that a topic has now."""
     return spark.read.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
 
 
 def stream(spark: SparkSession, bootstrap: str, topic: str, limit: int, *, headers: bool = False) -> DataFrame:
-    """A topic from its beginning on; `limit` offsets a micro-batch, 0 for all there are."""
+    """A streaming DataFrame of a topic from its beginning. A micro-batch has about `limit` offsets; 0 means no limit.
+
+    With `headers`, it has the column `headers` too.
+    """
     reader = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest").option("includeHeaders", headers)
     return (reader.option("maxOffsetsPerTrigger", limit) if limit else reader).load()
 
 
 def latest_by_key(frame: DataFrame) -> DataFrame:
-    """The table that a topic stands for: each key's last value, without the keys whose last value is null.
+    """The table of a topic: each key with its latest value and that value's timestamp. Keys with a null are left out.
 
-    Records of one key are in one partition, so their offsets tell which is last.
+    All records of a key must be in one partition: the latest is the one with the highest offset.
     """
     last = (
         frame.where("key IS NOT NULL")
@@ -62,10 +66,10 @@ def latest_by_key(frame: DataFrame) -> DataFrame:
 
 
 def as_text(value: Column, what: Column, remedy: str) -> Column:
-    """Bytes as a string; bytes that are no UTF-8 end the query, which says `what` they are.
+    """Bytes as a string. If bytes aren't valid UTF-8, the query fails with a message made of `what` and `remedy`.
 
-    Spark would write these bytes as they are, and a reader of the file might notice the fault only after retention has
-    deleted the records from the topic.
+    Spark itself would write these bytes to a file unchanged. A reader of the file might notice the fault only after
+    retention has deleted the records from the topic.
     """
     text = value.cast("string")
     refusal = f.raise_error(f.concat(what, f.lit(f" is no text (UTF-8){remedy}")))
@@ -73,16 +77,20 @@ def as_text(value: Column, what: Column, remedy: str) -> Column:
 
 
 def field(column: str, name: str) -> Column:
-    """A field of a JSON object, as a string; null where it isn't there."""
+    """A field of the JSON object in a column, as a string. It is null if the object lacks the field.
+
+    `name` may be a path with dots. Raises OptionError if it has other characters than letters, digits, _ and dots.
+    """
     if not name.replace("_", "").replace(".", "").isalnum():
         raise OptionError(f"'{name}' is no name of a JSON field")
     return f.get_json_object(f.col(column).cast("string"), f"$.{name}")
 
 
 def check_fields(spark: SparkSession, bootstrap: str, topic: str, names: list[str]) -> None:
-    """Raises OptionError for a field that none of the first records has; a field that is null somewhere is one.
+    """Raises OptionError if none of the topic's first LOOKED_AT records has one of these JSON fields.
 
-    A pipeline would otherwise take a misspelt name for values that are all missing, and write nothing.
+    A record whose field is null has the field. If the topic is empty, there is no error. Without this check, a pipeline
+    would treat the field of a misspelt name as missing in every record, and write nothing.
     """
     first = [_object(row.value) for row in batch(spark, bootstrap, topic).select("value").take(LOOKED_AT)]
     for name in names:
@@ -111,18 +119,22 @@ def _has(found: Any, path: list[str]) -> bool:
 
 
 def append(frame: DataFrame, bootstrap: str, topic: str) -> None:
-    """Writes a DataFrame's keys and values to a topic. Streams in update mode need it inside `foreachBatch`.
+    """Appends the rows of a batch DataFrame to a topic.
 
-    Spark refuses update mode for sinks written in Python.
+    A stream in update mode calls it in `foreachBatch`, because Spark refuses update mode for sinks written in Python.
     """
     frame.write.format("ottla").mode("append").options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic}).save()
 
 
 def run(writer: DataStreamWriter, every: str, pause: Callable[[float], None] = time.sleep) -> None:
-    """Runs a query over what is there now, or with `every` a micro-batch every so often until it is stopped.
+    """Runs a query until it has read all records that its topic has now.
 
-    Spark gives a Python that plans a stream ten seconds to start, which no setting changes, and a busy machine may take
-    longer. A query that ends for that reason goes on from its checkpoint, after a longer pause each time.
+    With `every`, an interval such as `10 seconds`, it runs a micro-batch in each interval until Ctrl-C.
+
+    A Python process plans the stream. Spark gives it ten seconds to start, which no setting changes, and on a busy
+    machine it may take longer. A query that fails for this reason is started again from its checkpoint, after a pause
+    that doubles each time. After STARVED_MAX such restarts without a micro-batch between them, the error is raised. Any
+    other error of a query is raised without a restart.
     """
     triggered = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
     starved = 0

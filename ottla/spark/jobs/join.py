@@ -1,10 +1,11 @@
-"""A stream joined with a table: each record of one topic gets what a second topic last said about its key.
+"""Joins a stream with a table: adds to each record of one topic the latest value that a second topic has for its key.
 
     python -m ottla.spark.jobs.join --bootstrap localhost:9092 --topic flights --table airlines --into named \\
         --checkpoint /data/state
 
-Both topics are keyed alike. The table is read anew for each micro-batch. Records whose key isn't in the table pass with
-null. Values become {"value": …, "table": …}.
+A record matches if its key has the same bytes in both topics. The table is read again for each micro-batch. A record of
+the target topic has the stream's key and the value {"value": …, "table": …}; `table` is null if the table doesn't have
+the key.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def join(
     every: str = "",
     limit: int = 0,
 ) -> None:
-    """Runs the pipeline."""
+    """Reads the stream `topic`, joins it with the table of the topic `table`, and writes the result to `into`."""
 
     def write(records: DataFrame, _: int) -> None:
         known = latest_by_key(batch(records.sparkSession, bootstrap, table)).select(

@@ -1,4 +1,4 @@
-"""Lets a pipeline end with one line on standard error instead of a stack trace."""
+"""Ends a pipeline that fails with one line on standard error instead of a stack trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _RAISED = re.compile(rf"^(?:[\w.]+\.)?(?:\w*(?:Error|Exception|{_OURS})): (.+)$"
 
 
 def one_line_errors(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Errors that a person can put right leave the process with exit code 1 and their message."""
+    """A decorator for a pipeline's main function: known errors print their message and end it with exit code 1.
+
+    Known errors are invalid options, a missing Java runtime, brokers' errors, unreachable brokers, and failures that
+    Spark reports. Other exceptions pass, with their stack trace.
+    """
 
     @functools.wraps(function)
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -38,6 +42,9 @@ def one_line_errors(function: Callable[_Arguments, _Result]) -> Callable[_Argume
 
 
 def _last_line(text: str) -> str:
-    """What a worker raised, out of the trace that Spark wraps around it."""
+    """The message of the last exception in the stack traces that make up the text of a Spark error.
+
+    This is the exception that a worker raised. If the text has no exception, its first line is returned.
+    """
     raised = _RAISED.findall(text)
     return str(raised[-1]) if raised else next(iter(text.strip().splitlines()), "Spark failed")

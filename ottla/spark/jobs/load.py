@@ -1,8 +1,8 @@
-"""Files to a topic: CSV and Parquet rows as JSON objects, JSON lines as they are.
+"""Writes files to a topic: rows of CSV and Parquet files as JSON objects, JSON lines unchanged.
 
     python -m ottla.spark.jobs.load --bootstrap localhost:9092 --topic flights --key carrier flights.csv
 
-Runs in one process, without Spark. Rows of one key keep their order.
+It runs in one process, without Spark. Rows of one key keep their order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ FORMATS = ("csv", "jsonl", "parquet")
 
 
 class Rows(NamedTuple):
-    """Keys and values to write, and how far into the file they go (0 to 1)."""
+    """Consecutive rows of a file, with the columns `value` and, if a key was asked for, `key`.
+
+    `done` is the part of the file, from 0 to 1, that has been read with these rows.
+    """
 
     rows: pa.RecordBatch
     done: float
@@ -62,7 +65,11 @@ def load(
     compression: str = "none",
     console: Console | None = None,
 ) -> int:
-    """Writes all rows and returns how many were acknowledged. Raises OptionError for a missing file or column."""
+    """Writes all rows of the files, and returns the number of rows that brokers acknowledged.
+
+    `rate` is the greatest number of rows a second; 0 means no limit. Raises OptionError, for example for a missing file
+    or column.
+    """
     for path in files:
         if not path.is_file():
             raise OptionError(f"there is no file {path}")
@@ -93,7 +100,7 @@ def load(
 
 
 def file_format(path: Path) -> str:
-    """csv, jsonl or parquet, by the file's name. Raises OptionError for any other."""
+    """The file's format by its name: csv, jsonl or parquet. Raises OptionError for any other name."""
     suffix = path.suffix.lower().lstrip(".")
     suffix = {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
     if suffix not in FORMATS:
@@ -102,7 +109,7 @@ def file_format(path: Path) -> str:
 
 
 def read_file(path: Path, key: str | None) -> Iterator[Rows]:
-    """The file's rows as keys and values, ROWS or so at a time."""
+    """Reads a file's rows in blocks: ROWS rows of a Parquet file, 2 MiB of a CSV file, or 4 MiB of JSON lines."""
     kind = file_format(path)
     if kind == "jsonl":
         yield from _read_lines(path, key)

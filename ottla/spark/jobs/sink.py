@@ -1,13 +1,14 @@
-"""A topic to files: Parquet or JSON lines, in a directory for each date.
+"""Writes a topic to files: Parquet or JSON lines, in a directory for each date.
 
     python -m ottla.spark.jobs.sink --bootstrap localhost:9092 --topic flights \\
         --path /data/flights --checkpoint /data/state
 
-Keys, values and headers are written as text, or with `--values bytes` as they are (base64 in JSON lines). Bytes that
-are no text end the pipeline, and are named; nothing is written in their place.
+Keys, values and headers are written as text. With `--values bytes` they are written as bytes, which are base64 in JSON
+lines. If bytes aren't valid UTF-8 and are to be written as text, the pipeline fails: its message has the topic,
+partition and offset of the record.
 
-Each record is in the files exactly once for readers that honour Spark's `_spark_metadata`, as Spark does; others
-may see files of a micro-batch that failed and was written again.
+A reader that uses Spark's list of files, `_spark_metadata`, finds each record exactly once; Spark does so itself. Other
+readers may also find the files of a micro-batch that failed and was written again.
 """
 
 from __future__ import annotations
@@ -62,14 +63,18 @@ def sink(
     every: str = "",
     limit: int = 0,
 ) -> None:
-    """Runs the pipeline."""
+    """Writes the topic to files in the directory `path`, from the position in the directory `checkpoint` on."""
     records = rows(stream(spark, bootstrap, topic, limit, headers=True), values)
     writer = records.writeStream.format(format).partitionBy("date")
     run(writer.option("path", path).option("checkpointLocation", checkpoint), every)
 
 
 def rows(records: DataFrame, values: str = "text") -> DataFrame:
-    """Keys, values and headers as text or bytes, where they come from, and the date (UTC) of their timestamp."""
+    """The rows of the files, of a read with the column `headers`.
+
+    Columns: key, value and headers as text or bytes (`values`), topic, partition, offset, timestamp, and the
+    timestamp's date in the session's time zone, which is UTC.
+    """
     where = ("topic", "partition", "offset", "timestamp", f.to_date("timestamp").alias("date"))
     if values == "bytes":
         return records.select("key", "value", "headers", *where)

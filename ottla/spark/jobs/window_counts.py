@@ -1,10 +1,10 @@
-"""Counts in windows of event time, for each key: JSON values in, a table of windows out into a second topic.
+"""Counts a topic's JSON records in windows of event time, by key, and writes the counts to a second topic.
 
     python -m ottla.spark.jobs.window_counts --bootstrap localhost:9092 --topic flights --into hourly \\
         --time time_hour --key carrier --average dep_delay --checkpoint /data/state
 
-Whenever a window changes, its count is written again under the key `<key>|<window's start>`, so the second topic is
-best a compacted one. Late records, whose windows ended before the watermark, are left out.
+Whenever the count of a window changes, it is written again under the same key, `<key>|<window's start>`. So the second
+topic should be compacted. A late record, whose window ended before the watermark, isn't counted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,12 @@ def counts(
     window: str = "1 hour",
     watermark: str = "1 day",
 ) -> DataFrame:
-    """For each window and key: `start`, `key`, `count`, and with `average` also `present` (values found) and `mean`."""
+    """A row for each window and key, with the columns `start`, `key` and `count`.
+
+    `time`, `key` and `average` are JSON fields of the records' values. By default, the time is the record's timestamp,
+    and the key is the record's key. With `average`, there are also the columns `mean`, the mean of that field, and
+    `present`, the number of records in which it isn't null.
+    """
     events = records.select(
         (f.to_timestamp(field("value", time)) if time else f.col("timestamp")).alias("time"),
         (field("value", key) if key else f.col("key").cast("string")).alias("key"),
@@ -72,7 +77,7 @@ def counts(
 
 
 def write(counted: DataFrame, bootstrap: str, into: str, checkpoint: str, every: str = "") -> None:
-    """Runs the pipeline into a topic, as JSON objects."""
+    """Runs the query of `counts`, and writes its rows to the topic `into` as JSON objects."""
     start = f.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     record = counted.select(
         f.concat_ws("|", "key", start).alias("key"),

@@ -32,7 +32,11 @@ RECORDS = st.lists(
 
 
 def record_set(batches: list[tuple[int, int | None, list[tuple]]]) -> bytes:
-    """Consecutive batches. Each row says how far the next offset is from its own: compaction leaves such gaps."""
+    """Consecutive batches, each given as (codec, append time, rows).
+
+    The first item of a row is the distance to the next row's offset. Distances above 1 are gaps, as compaction leaves
+    them.
+    """
     out, offset = b"", 7
     for codec, append_time, rows in batches:
         base, records = offset, []

@@ -1,5 +1,6 @@
-"""Rows become records: the kernel is compared with a plain implementation, the partitioner with another client's, and
-the records are read back.
+"""Rows become records, which the tests read back.
+
+The kernel is compared with a plain implementation in Python, and the partitioner with that of another client.
 """
 
 from __future__ import annotations

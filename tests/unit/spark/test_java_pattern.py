@@ -1,5 +1,7 @@
-"""Java's regular expressions for topics: the names that each matches, and the refused expressions. A real Java runtime
-confirms the table (tests/spark)."""
+"""Java's regular expressions for topics: the names that each matches, and the refused expressions.
+
+In tests/spark/test_names.py a real Java runtime confirms the table.
+"""
 
 from __future__ import annotations
 

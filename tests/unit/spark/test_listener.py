@@ -1,4 +1,4 @@
-"""What a listener reads from Spark's reports of progress, in classic Spark and in Spark Connect."""
+"""The lag that a listener computes from Spark's progress reports, in classic Spark and in Spark Connect."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def progress(*offsets: tuple[Any, Any]) -> QueryProgressEvent:
 
 @pytest.mark.parametrize("written", [json.dumps, str, lambda offsets: offsets], ids=["JSON", "Python's text", "read"])
 def test_lag_in_every_shape_that_spark_hands_it_over(written: Any) -> None:
-    """Before the fix, the listener reported nothing under Spark Connect of 4.2, whose offsets are the text of a
-    dictionary."""
+    """Before the fix, the listener reported nothing under Spark Connect of 4.2, where offsets are the text that `str`
+    makes of a dictionary.
+    """
     seen: list[Any] = []
     listener = LagListener(lambda query, lag: seen.append((query, lag)))
     listener.onQueryProgress(progress((written(END), written(LATEST))))

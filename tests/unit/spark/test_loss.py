@@ -1,4 +1,4 @@
-"""Which failures count as lost data, and which don't, against brokers whose answers a test sets."""
+"""Which failures count as lost data and which don't, with scripted brokers whose answers each test sets."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def test_a_topic_created_anew_with_fewer_records_is_read(cluster: ScriptedCluste
 
 
 def test_a_planned_batch_of_a_topic_created_anew_is_reported_when_it_is_run_again(cluster: ScriptedCluster) -> None:
-    """The end of the micro-batch was planned before the topic was deleted; Spark runs the same micro-batch again after
-    a restart.
+    """The micro-batch is planned, then the topic is deleted and created anew. Spark restarts, and runs the same
+    micro-batch again.
     """
     start = stream(cluster).initialOffset()
     end = stream(cluster).latestOffset(start, ALL)
@@ -180,7 +180,7 @@ def test_a_planned_batch_of_a_topic_created_anew_is_reported_when_it_is_run_agai
 
 @pytest.mark.parametrize("subscription", [{"subscribe": "t"}, {"subscribe": "", "subscribePattern": "t"}])
 def test_a_broker_that_lags_behind_a_new_topic_is_no_loss(cluster: ScriptedCluster, subscription: Any) -> None:
-    """Broker 1 still has the old topic, or no topic, or fewer partitions."""
+    """The metadata of broker 1 still has the old topic, or no topic, or fewer partitions than the new topic."""
     given = {name: value for name, value in subscription.items() if value}
     old = cluster.views[0]["t"]
     cluster.views[0]["t"] = Topic([30, 10])
@@ -202,8 +202,8 @@ def ids(topic: Topic) -> dict[str, dict[str, int]]:
 
 
 def test_a_new_partition_that_one_broker_has_not_heard_of_is_no_loss(cluster: ScriptedCluster) -> None:
-    """The batch was planned by the answer of a broker that knows the new partition. The broker that is asked for the
-    partition's first offset doesn't know it yet.
+    """The end of the micro-batch comes from a broker that knows the new partition 2. Broker 1 doesn't know it yet, and
+    is the first broker that the planning of the tasks asks.
     """
     topic_id = cluster.views[0]["t"].topic_id
     cluster.everywhere(t=Topic([30, 10, 20], topic_id=topic_id))

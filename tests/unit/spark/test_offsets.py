@@ -1,4 +1,4 @@
-"""Planning of tasks and of micro-batches, and what filters leave of a plan."""
+"""Planning of tasks and of micro-batches, and the ranges that remain under filters."""
 
 from __future__ import annotations
 

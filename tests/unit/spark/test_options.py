@@ -144,8 +144,9 @@ def test_a_stream_has_no_end() -> None:
     ["queryName", "queryname", "checkpointLocation", "path", "asyncProgressTrackingEnabled", "__partition_columns"],
 )
 def test_what_spark_adds_itself_is_known(name: str) -> None:
-    """Before the fix, "unknown option 'queryname'" refused a stream with a queryName, and so every sink of
-    spark-pipelines."""
+    """Before the fix, a stream with a queryName failed with "unknown option 'queryname'", and so did every sink of
+    spark-pipelines.
+    """
     assert write_options({**BASE, "topic": "t", name: "x"}).warnings == ()
     assert read_options({**BASE, "subscribe": "t", name: "x"}, streaming=False).warnings == ()
 

@@ -1,4 +1,4 @@
-"""Positions in Spark's checkpoint: Spark's own form with the topics' ids beside it, readable without and with ids."""
+"""Positions in Spark's checkpoint: the form of Spark's Kafka source, with and without the ids of topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_ids_stand_beside_the_offsets() -> None:
 
 
 def test_who_knows_no_ids_reads_the_same_offsets() -> None:
-    """Spark's JsonUtils and earlier versions of Ottla read only an entry for each partition of each topic."""
+    """Spark's JsonUtils and earlier versions of Ottla read each topic's partitions. An entry with an id has none."""
     shaped = Position(OFFSETS, {"a": OLD, "b": NEW}).json()
     theirs = {
         TopicPartition(topic, int(index)): at for topic, indexes in shaped.items() for index, at in indexes.items()
@@ -39,7 +39,7 @@ def test_who_knows_no_ids_reads_the_same_offsets() -> None:
 
 
 def test_equal_positions_are_equal_texts() -> None:
-    """Spark takes a position whose text differs for new data."""
+    """If the text of a position changes, Spark takes this for new data."""
     one = Position(OFFSETS, {"b": NEW, "a": OLD})
     other = Position(dict(reversed(OFFSETS.items())), {"a": OLD, "b": NEW})
     assert json.dumps(one.json()) == json.dumps(other.json())

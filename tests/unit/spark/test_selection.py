@@ -1,4 +1,4 @@
-"""Which batches a read selects: by offsets, control batches, aborted transactions."""
+"""Which batches a read selects, by their offsets, without control batches and aborted transactions."""
 
 from __future__ import annotations
 

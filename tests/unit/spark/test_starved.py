@@ -1,4 +1,4 @@
-"""A query is started again if Spark's Python worker didn't start in time; every other end is final."""
+"""If Spark's Python worker didn't start in time, the query is started again. After any other error it isn't."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATE = "org.apache.spark.SparkException: Python worker failed to connect back."
 
 
 class Queries:
-    """A DataStreamWriter whose queries end as a test says: each with an error's text, or None for a good end."""
+    """A DataStreamWriter whose queries end with the given results in turn: an error's text, or None for success."""
 
     def __init__(self, *ends: str | None, progress: Any = None) -> None:
         self.ends = list(ends)
