@@ -1,8 +1,8 @@
 """DescribeProducers (key 61), version 0: the idempotent producers that a partition's leader remembers (KIP-664).
 
-A partition may have a hundred thousand producers. The answer has all their states at one moment; Kafka holds the
-log's lock for this. The state is read and encoded in pieces, and other requests are served in between. The work ends
-early if the client disconnects.
+A partition may have a hundred thousand producers. The answer has all their states at one moment; Kafka holds the log's
+lock for this. The state is read and encoded in pieces, and other requests are served in between. The work ends early if
+the client disconnects.
 """
 
 from __future__ import annotations

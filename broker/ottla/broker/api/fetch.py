@@ -298,8 +298,8 @@ class _Fetch:
     # ---- answering
 
     def answer(self) -> list[Any]:
-        """The response's parts. An incremental response has only partitions with news: records, an error, or offsets that
-        the client doesn't know."""
+        """The response's parts. An incremental response has only partitions with news: records, an error, or offsets
+        that the client doesn't know."""
         session = self.session
         topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
         last: object = None
@@ -388,8 +388,8 @@ class _Waiting:
             self.pending.close_connection()  # unless it has been answered
 
     def _abandoned(self) -> None:
-        """Ends the request of a client that has disconnected. A session that the request has begun ends, too: the client
-        doesn't get its id."""
+        """Ends the request of a client that has disconnected. A session that the request has begun ends, too: the
+        client doesn't get its id."""
         self._stop()
         self._fetch.withdraw_session()
 

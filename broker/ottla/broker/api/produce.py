@@ -1,8 +1,8 @@
 """Produce (key 0), versions 3–13 (0–2 are advertised and refused, as Kafka does for old librdkafka: KAFKA-18659).
 
-Each partition's batch is admitted, patched and written in the buffer that received it. With acks=0 there is
-no answer, and an error closes the connection. With acks=1 the answer is sent when all batches of the request are
-written, with acks=all when they are committed.
+Each partition's batch is admitted, patched and written in the buffer that received it. With acks=0 there is no answer,
+and an error closes the connection. With acks=1 the answer is sent when all batches of the request are written, with
+acks=all when they are committed.
 """
 
 from __future__ import annotations
