@@ -35,7 +35,7 @@ C = TypeVar("C", bound=Core)
 
 
 class Gathered(NamedTuple):
-    """Changes for the next append, their encoded records, and the future of the batch's last offset."""
+    """Changes for the next append, their encoded records, and a future whose result is the batch's last offset."""
 
     changes: Sequence[Any]
     encoded: Sequence[Encoded]
@@ -49,7 +49,7 @@ class Gathered(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Led(Generic[C]):
-    """One partition. `gathered` are the changes that came in the present turn of the event loop."""
+    """One partition. `gathered` are the changes that came in this turn of the event loop, and aren't appended yet."""
 
     partition: ReplayPartition
     leader_epoch: int

@@ -127,8 +127,8 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old_id: str, new_id: str) -> Member:
-        """Gives a new member id to a static member that came back. The member stays the leader, and keeps its
-        assignment."""
+        """Gives a new member id to a static member that came back. The member keeps its assignment, and the leadership
+        if it is the leader."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None
         member.member_id = new_id

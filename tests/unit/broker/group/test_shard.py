@@ -21,7 +21,7 @@ NOW = Now(1_000, 1_000_000)
 
 @dataclass(eq=False)
 class ShareLikeGroup:
-    """A stand-in for a share group, with no more than a shard needs of a group; its members never change."""
+    """A stand-in for a share group, with only the methods that a shard calls; its members never change."""
 
     group_id: str
     members: list[str] = field(default_factory=list)
