@@ -35,8 +35,8 @@ class Parts(WithConfig, WithFollower, WithImage, WithTasks, Protocol): ...
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
-    """Answers at once if the revision is applied, else when it is applied, or after the wait that the request allows.
-    The answer has the revision that this broker has applied."""
+    """Answers at once if the revision is applied, else when it is applied, or when the time that the request allows is
+    over. The answer has the revision that this broker has applied."""
     question = read_question(frame, position, end)
     if request.listener != broker.config.listeners.inter_broker:
         raise ProtocolError("AwaitRevision is served on the inter-broker listener only")

@@ -48,7 +48,7 @@ API = Api(
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # the first version in which consumers may read from followers
-COLD_WAIT_MS = 500  # the least wait for a disk: a client whose max_wait_ms is 0 would ask again and again
+COLD_WAIT_MS = 500  # the least wait for a disk, because a client with max_wait_ms 0 would ask again and again
 
 
 class Parts(
@@ -163,7 +163,7 @@ class _Fetch:
     # ---- reading
 
     def read(self) -> None:
-        """Reads the partitions anew; those of a session only if they may have news since they were last read."""
+        """Reads the partitions anew. In a session, only partitions that may have news since the last read are read."""
         self.size = 0
         self.failed = self.cut = False
         if self.cold:
@@ -361,7 +361,8 @@ class _Waiting:
             session.watch.request = self
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """A watched partition has `new_bytes` more to read, or (0) has changed in another way that ends the wait."""
+        """A watched partition has `new_bytes` more to read. 0 means that it has changed in another way, which ends the
+        wait."""
         fetch = self._fetch
         fetch.size += new_bytes
         if not self._rerun and (fetch.size >= fetch.body.min_bytes or not new_bytes):

@@ -108,7 +108,7 @@ def _unknown_id(topic_id: UUID) -> dict[str, Any]:
 
 def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
     """The answer to an invalid request, with an error for each topic; None for a valid request. A request is invalid if
-    a topic has neither a name nor an id, or has an id in a version before 12."""
+    a topic has neither a name nor an id, or has an id before version 12."""
     if version < FIRST_VERSION_BY_ID:
         broken, code = any(topic.topic_id or topic.name is None for topic in asked), ErrorCode.invalid_request
     else:

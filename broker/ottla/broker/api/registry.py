@@ -1,7 +1,7 @@
 """The APIs that this broker serves. ApiVersions advertises Kafka's APIs that have a route here, and no others.
 
-Each module that is imported here serves one API: one of Kafka's, or Ottla's own for requests between brokers. It
-defines
+Each module that is imported here serves one API: an API of Kafka's, or Ottla's own API for requests between brokers.
+The module defines
 
     API = Api(key=…, versions=(lowest, highest), needs=(Right(…), …), gaps=(…))
     class Parts(ports.WithImage, ports.WithIntents, Protocol): ...    # the ports that the handler uses (`ports.py`)

@@ -19,8 +19,8 @@ Encoded = tuple[bytes, bytes | None]  # a record's key and value
 
 
 class Core(Replayed, Protocol):
-    """The state of one partition. Its recorded part changes by records alone, both replayed and appended ones. Its
-    other part (waiting requests, deadlines) is lost with the leadership."""
+    """The state of one partition. The part that is stored in records changes only by records, replayed or appended. The
+    other part (waiting requests, deadlines) is lost when this broker stops leading the partition."""
 
     def appended(self, changes: Sequence[Any], base_offset: int) -> None:
         """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed

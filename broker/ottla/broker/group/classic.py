@@ -143,7 +143,7 @@ class ClassicGroup:
             self.membership.rebalance_or_complete(f"left: {', '.join(gone)}", now, effects)
         return results, effects
 
-    # --- what a shard asks of any group ---
+    # --- the interface of groups of all types (`group.Group`) ---
 
     @property
     def protocol_type(self) -> str:

@@ -148,8 +148,8 @@ class Roster:
         member.session_timeout_ms = session_timeout_ms
 
     def elect_joined_leader(self) -> bool:
-        """If the leader's JoinGroup isn't parked, makes a member the leader whose JoinGroup is parked. Returns False if
-        no JoinGroup is parked."""
+        """If the leader's JoinGroup isn't parked, the first member whose JoinGroup is parked becomes the leader.
+        Returns False if no JoinGroup is parked."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_ticket is not None:

@@ -74,8 +74,8 @@ def encode(change: Change) -> tuple[bytes, bytes | None]:
 class GroupShard:
     """Groups by id, and `offsets`.
 
-    Requests of the classic protocol are for classic groups. For a group of another type a JoinGroup is answered
-    INCONSISTENT_GROUP_PROTOCOL, and any other such request as if the group didn't exist.
+    Requests of the classic protocol are for classic groups. If the group is of another type, a JoinGroup is answered
+    INCONSISTENT_GROUP_PROTOCOL, and the other requests of the classic protocol as if the group didn't exist.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -14,7 +14,7 @@ broker no longer coordinates it.
 Empty ────────→ Preparing ────────────→ Completing ─────────────────────→ Stable
   ↑              ↑  │ ↑                     │                                │
   └──────────────┘  │ └─────────────────────┴────────────────────────────────┘
-     nobody joined       join with something new, leave, time-out
+    no member joined join with something new, leave, time-out
 
 Source: Kafka's ClassicGroupState and GroupMetadataManager.
 """

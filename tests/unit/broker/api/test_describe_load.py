@@ -15,7 +15,7 @@ from ottla.settings import own
 
 
 def loaded(topics: int, partitions: int) -> Any:
-    """A broker with so many topics, each with so many partitions, all of which have counts of bytes."""
+    """A broker with this number of topics, and of partitions in each topic. All partitions have counts of bytes."""
     held = [
         SimpleNamespace(topic=f"topic-{topic}", index=index, bytes_in=topic * 10 + index, bytes_out=1)
         for topic in range(topics)

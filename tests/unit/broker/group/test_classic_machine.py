@@ -267,7 +267,7 @@ class GroupMachine(RuleBasedStateMachine):
             raise AssertionError("the group wakes again and again")
         self.now_ms = end
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @invariant()
     def the_group_is_sound(self) -> None:

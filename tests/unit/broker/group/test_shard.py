@@ -110,7 +110,7 @@ def test_other_classic_requests_find_no_such_member() -> None:
     assert effects == Effects()
 
 
-# --- what every group is asked ---
+# --- the interface of groups of all types ---
 
 
 def test_the_group_says_who_may_commit() -> None:
