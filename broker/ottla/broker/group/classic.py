@@ -74,8 +74,8 @@ class ClassicGroup:
         return effects
 
     def sync(self, sync: Sync, now: Now) -> Effects:
-        """A SyncGroup: a member of the generation asks for its assignment; the leader's request brings all members'
-        assignments."""
+        """A SyncGroup: a member of the generation asks for its assignment. The leader's request also has the
+        assignments of all members."""
         effects = Effects()
         membership = self.membership
         error = self._sync_error(sync)

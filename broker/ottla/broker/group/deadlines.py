@@ -62,7 +62,7 @@ class Deadlines:
         return found
 
     def settle(self) -> None:
-        """Sets `wake_ms` to the next deadline. Before, it may have been earlier, because deadlines were postponed."""
+        """Sets `wake_ms` to the next deadline. It may have been earlier before, because deadlines were postponed."""
         ahead = [member.session_deadline_ms for member in self._roster]
         ahead += self._roster.pending.values()
         ahead += (self.join_ms, self.sync_ms)

@@ -70,7 +70,7 @@ class Join(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A SyncGroup. `assignments`, member id → opaque bytes, are empty unless the member is the leader."""
+    """A SyncGroup. `assignments`, member id → opaque bytes, count only if the member is the leader."""
 
     ticket: Ticket
     member_id: str

@@ -243,8 +243,8 @@ class Membership:
     # --- steps ---
 
     def _begin_generation(self, why: str, now: Now, effects: Effects) -> None:
-        """Begins the next generation, of all members that joined and of all static members, whether they joined or
-        not."""
+        """Begins the next generation. Its members are those that have joined, and all static members. If none has
+        joined, waits for the static members' JoinGroups once more."""
         roster = self.roster
         self.deadlines.join_ms = None
         for member in [member for member in roster if member.join_ticket is None and member.instance_id is None]:
