@@ -26,7 +26,7 @@ class Commits:
             future.set_result(None)
         else:
             at = len(self._waiting)
-            while at and self._waiting[at - 1][0] > offset:  # a repeated batch waits for the first one's offset
+            while at and self._waiting[at - 1][0] > offset:  # a repeated batch waits for its first copy's offset
                 at -= 1
             self._waiting.insert(at, (offset, future))
         return future
@@ -48,7 +48,7 @@ class Commits:
 
 
 def failed(error: KafkaError) -> asyncio.Future[None]:
-    """A wait that has failed before it could begin."""
+    """A wait that has failed with `error` already."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     _set(future, error)
     return future

@@ -1,7 +1,7 @@
 """The coordinators of a broker, by the internal topics whose partitions they lead.
 
-Tells each coordinator which partitions of its topic this broker begins to lead and no longer leads, and which topics
-are deleted.
+Tells each coordinator which partitions of its topic this broker begins to lead or no longer leads, and which topics
+were deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.metadata.image import Changed, Image
 
 
 class Coordinator(Protocol):
-    """A coordinator whose state lies in an internal topic."""
+    """A coordinator whose state is stored in an internal topic."""
 
     def became_leader(self, partition: Partition) -> None:
         """This broker leads the partition, in its `leader_epoch`."""
@@ -43,7 +43,7 @@ class Coordinators:
             coordinator.lost_leadership(partition.index)
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """Tells of deleted topics. A listener of the image."""
+        """Tells each coordinator which topics were deleted. A listener of the image."""
         deleted = [image.tombstones[topic_id].name for topic_id in changed.tombstones if topic_id in image.tombstones]
         if deleted:
             for coordinator in self._by_topic.values():

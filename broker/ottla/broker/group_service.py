@@ -1,13 +1,14 @@
 """Runs the groups whose partitions of `__consumer_offsets` this broker leads.
 
-The shell around `group.shard`, on the runtime of all coordinators: it routes a request to the group's shard, performs
-the core's decisions in order, and arms one timer for all groups. A decision becomes records: the core applies them as
-soon as they are appended, and the answer leaves when the high watermark has passed them.
+This is the shell around the core `group.shard`, on the runtime that all coordinators share. It routes a request to the
+group's shard, performs the core's effects in order, and sets one timer for all groups. A change of the stored state is
+a record: the core applies it as soon as the record is appended, and the answer is sent when the record is committed.
 
-An OffsetFetch that waits too long for uncommitted records is answered UNSTABLE_OFFSET_COMMIT, and the client asks this
-broker again. Kafka answers NOT_COORDINATOR, after which librdkafka (2.16, its issue 5586) never asks again, and its
-consumer never reads a record. Here the answer is NOT_COORDINATOR only while the metadata store is silent: another
-broker may lead by then, and clients are to look for it.
+If an OffsetFetch waits too long for uncommitted records, it is answered UNSTABLE_OFFSET_COMMIT, and the client asks
+this broker again. Kafka answers NOT_COORDINATOR, after which librdkafka (2.16, its issue 5586) never asks again, and
+its consumer never reads a record. Ottla answers NOT_COORDINATOR if another broker may have been elected, because this
+broker hasn't heard from the metadata store for a while; the client then looks for that broker. A request for the
+offsets of all topics is always answered NOT_COORDINATOR, because UNSTABLE_OFFSET_COMMIT is an error of a partition.
 
 Source: Kafka's GroupCoordinatorService.
 """
@@ -59,11 +60,11 @@ class GroupCounters(RuntimeCounters):
 
 
 class GroupService:
-    """The coordinator of groups. All methods run on the event loop; the methods for requests raise KafkaError for their
-    error code.
+    """The coordinator of groups. All methods run on the event loop. The methods for requests raise KafkaError with the
+    answer's error code.
 
-    `partition_count` tells how many partitions `__consumer_offsets` has (or will have); `wall_ms` is the time since
-    1970; `leads_for_sure` whether it is ruled out that another broker was elected without this broker's knowledge.
+    `partition_count` returns how many partitions `__consumer_offsets` has (or will have), `wall_ms` the time in ms
+    since 1970. `leads_for_sure` returns False if another broker may have been elected without this broker's knowledge.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class GroupService:
         await self._runtime.stop()
 
     def became_leader(self, partition: ReplayPartition) -> None:
-        """Loads the groups of `partition` of `__consumer_offsets`, which this broker leads in its `leader_epoch`."""
+        """Begins to load `partition` of `__consumer_offsets`, which this broker leads in its `leader_epoch`."""
         self._runtime.became_leader(partition)
 
     def lost_leadership(self, index: int) -> None:
@@ -117,7 +118,7 @@ class GroupService:
         self._runtime.resigned(index)
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
-        """Deletes the offsets that groups committed for topics that were deleted."""
+        """Deletes the offsets of deleted topics, in all partitions that are loaded."""
         names = list(topics)
         for shard in list(self._runtime.partitions.values()):
             with self._runtime.surviving(f"the offsets of the deleted topics {', '.join(names)}"):
@@ -131,12 +132,12 @@ class GroupService:
             if plan is not None:
                 self.counters.offset_deletions += len(plan.changes)
                 self._append_unwatched(shard, plan)
-                asyncio.get_running_loop().call_soon(self._delete, shard, plans)  # others have their turn
+                asyncio.get_running_loop().call_soon(self._delete, shard, plans)  # other requests are served in between
 
     # --- membership ---
 
     def join(self, group_id: str, join: Join) -> asyncio.Future[Answer]:
-        """A JoinGroup; `join.ticket` is from `ticket()`. The answer comes with the rebalance."""
+        """A JoinGroup; `join.ticket` is from `ticket()`. A request that is accepted is answered after the rebalance."""
         shard = self._shard_of(group_id)
         effects = shard.core.join(group_id, join, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
@@ -144,7 +145,7 @@ class GroupService:
         return ticket
 
     def sync(self, group_id: str, sync: Sync) -> asyncio.Future[Answer]:
-        """A SyncGroup; the answer comes with the leader's assignment."""
+        """A SyncGroup; `sync.ticket` is from `ticket()`. The answer comes when the assignments are committed."""
         shard = self._shard_of(group_id)
         effects = shard.core.sync(group_id, sync, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
@@ -152,7 +153,7 @@ class GroupService:
         return ticket
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """A Heartbeat; while the group is loading every heartbeat is good."""
+        """A Heartbeat. While the group's partition loads, every heartbeat is answered NONE."""
         try:
             shard = self._shard_of(group_id)
         except KafkaError as error:
@@ -164,8 +165,8 @@ class GroupService:
         return code
 
     async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[Answer]:
-        """A LeaveGroup: an answer for each leaver. If the group has become empty, the answers wait until that is
-        committed."""
+        """A LeaveGroup: an answer for each leaver. If the group has become empty, the answers wait until the record of
+        this is committed."""
         shard = self._shard_of(group_id)
         answers, effects = shard.core.leave(group_id, leavers, self._now())
         before = shard.last_appended
@@ -204,9 +205,9 @@ class GroupService:
     ) -> list[Committed | ErrorCode | None]:
         """An OffsetFetch: the committed offset of each (topic, partition), None where there is none.
 
-        With `require_stable` the answer waits until all appended records are committed. UNSTABLE_OFFSET_COMMIT stands
-        for a partition for which an undecided transaction has an offset, or for all partitions where the wait takes too
-        long.
+        With `require_stable` the answer waits until all appended records are committed. UNSTABLE_OFFSET_COMMIT is the
+        answer for a partition if an undecided transaction has an offset for it, and for all partitions if the wait
+        takes too long.
         """
         try:
             shard = await self._settled(group_id, require_stable)
@@ -228,7 +229,7 @@ class GroupService:
         except KafkaError as error:
             if error.code is not ErrorCode.unstable_offset_commit:
                 raise
-            raise KafkaError(ErrorCode.not_coordinator) from None  # which partitions have offsets isn't known
+            raise KafkaError(ErrorCode.not_coordinator) from None  # there are no partitions to give the error to
         return shard.core.offsets.show_all(group_id)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
@@ -260,7 +261,7 @@ class GroupService:
         return self._shard_of(group_id, allow_empty=True).core.groups.get(group_id)
 
     def groups(self) -> list[Group]:
-        """All groups of this broker; for reading only. Raises COORDINATOR_LOAD_IN_PROGRESS while some are unknown."""
+        """All groups of this broker; for reading only. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
         return [group for shard in self._runtime.all_serving() for group in shard.core.groups.values()]
 
     def partition_states(self) -> dict[str, int]:
@@ -300,13 +301,13 @@ class GroupService:
                     self._perform(led, group, group.loaded(self._now()))
 
     def resigned(self, led: Shard) -> None:
-        """Answers NOT_COORDINATOR to all requests that wait for a group of the partition."""
+        """Answers NOT_COORDINATOR to all waiting requests for groups of the partition."""
         for group in led.core.groups.values():
             self._timers.forget(group)
         self._perform(led, None, led.core.unload(ErrorCode.not_coordinator))
 
     def for_clients(self, error: KafkaError) -> KafkaError:
-        """The error that a client is answered for an error of the log, or of its replication."""
+        """The error that a client gets where `error` is an error of the log or of its replication."""
         return for_clients(error)
 
     # --- performing ---
@@ -363,8 +364,8 @@ class GroupService:
     # --- writing ---
 
     def _append(self, shard: Shard, changes: Sequence[Change]) -> int:
-        """Appends one batch, and drops the timers of groups that it deletes. Returns the batch's last offset. Raises
-        KafkaError, and then nothing has changed."""
+        """Appends one batch, and drops the timers of groups that the batch deletes. Returns the batch's last offset. If
+        it raises KafkaError, nothing has changed."""
         deleted = [shard.core.groups.get(key.group) for key, value in changes if _is_deletion(key, value)]
         offset = self._runtime.append(shard, changes, _encoded(changes))
         for group in deleted:
@@ -373,8 +374,8 @@ class GroupService:
         return offset
 
     def _append_unwatched(self, shard: Shard, plan: Plan) -> None:
-        """Appends a plan's records, for whose commit no request waits. Gathered records must be flushed before the plan
-        is made."""
+        """Appends a plan's records, and doesn't wait until they are committed. Before the plan is made, the gathered
+        records must be flushed."""
         for start in range(0, len(plan.changes), BATCH_RECORDS_MAX):
             try:
                 self._append(shard, plan.changes[start : start + BATCH_RECORDS_MAX])
@@ -395,8 +396,8 @@ class GroupService:
         await self._runtime.committed(shard, offset)
 
     async def _settled(self, group_id: str, require_stable: bool) -> Shard:
-        """The group's shard, once it shows all records that are committed now; with `require_stable`, all that are
-        appended now."""
+        """Waits until all records that are committed now are visible, with `require_stable` all records that are
+        appended now. Returns the group's shard."""
         shard = self._shard_of(group_id, allow_empty=True)
         if require_stable:
             self._runtime.flush(shard)
@@ -404,7 +405,7 @@ class GroupService:
                 await self._runtime.committed(shard, shard.last_appended)
             except KafkaError as error:
                 late = error.code is ErrorCode.coordinator_not_available and self._leads_for_sure()
-                # Older consumers look for the coordinator and try again after NOT_COORDINATOR only.
+                # NOT_COORDINATOR: at no other code do older consumers look for the coordinator and try again.
                 code = ErrorCode.unstable_offset_commit if late else ErrorCode.not_coordinator
                 raise KafkaError(code) from None
         await self._runtime.shown(shard)
@@ -413,8 +414,8 @@ class GroupService:
     # --- finding, expiring ---
 
     def _shard_of(self, group_id: str, allow_empty: bool = False) -> Shard:
-        """The loaded shard of a group. Raises KafkaError with the code by which the client looks for another
-        coordinator, or waits."""
+        """The loaded shard of a group. Raises KafkaError: INVALID_GROUP_ID at an empty id unless `allow_empty`, or an
+        error of `Runtime.serving`."""
         if not group_id and not allow_empty and self._runtime.accepting:
             raise KafkaError(ErrorCode.invalid_group_id)
         return self._runtime.serving(partition_for(group_id, self._partition_count()))
@@ -454,7 +455,7 @@ def _limits_of(settings: Settings) -> Limits:
 
 
 def _encoded(changes: Sequence[Change]) -> list[Encoded]:
-    """The records of `changes`. Raises KafkaError where a text of a client's is too long for its field in a record."""
+    """The records of `changes`. Raises KafkaError if a text from a client is too long for its field in a record."""
     try:
         return [encode(change) for change in changes]
     except struct.error:

@@ -1,8 +1,8 @@
 """Creates the internal topics, in which the cluster keeps its own state, when they are first needed.
 
-As in Kafka an internal topic is created with exactly the partitions and replicas that the settings ask for: a cluster
-of which only the first broker has started doesn't get an offsets topic with one replica by accident. Until the topic
-can be created, clients are told to try again. Source: Kafka's DefaultAutoTopicCreationManager.
+As in Kafka an internal topic is created with exactly the partitions and replicas that the settings state: if only one
+broker of a cluster runs, the offsets topic isn't created with one replica. Until the topic can be created, clients get
+an error at which they try again. Source: Kafka's DefaultAutoTopicCreationManager.
 """
 
 from __future__ import annotations

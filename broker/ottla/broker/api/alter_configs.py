@@ -27,7 +27,7 @@ class Parts(WithConfig, WithId, WithImage, WithIntents, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Each resource has exactly the given settings afterwards, or is left as it was."""
+    """Gives each resource exactly the settings in the request, or leaves the resource as it was."""
 
     async def replace(kind: int, name: str, configs: Any) -> None:
         edits = [Edit(config.name, Operation.SET, config.value) for config in configs]

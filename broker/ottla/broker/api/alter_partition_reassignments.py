@@ -1,7 +1,8 @@
-"""AlterPartitionReassignments (key 45), versions 0–1: moves replicas to other brokers, or (null) ends such a move.
+"""AlterPartitionReassignments (key 45), versions 0–1: moves replicas to other brokers, or cancels moves.
 
-KIP-455. An error of one partition doesn't affect the others. The answer comes when the controller has begun the moves;
-ListPartitionReassignments shows those that aren't finished.
+KIP-455. A partition whose `replicas` are null has its move cancelled. An error of one partition doesn't affect the
+others. The answer comes when the controller has begun the moves; ListPartitionReassignments shows the moves that aren't
+finished.
 """
 
 from __future__ import annotations

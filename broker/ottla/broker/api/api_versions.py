@@ -1,9 +1,9 @@
 """ApiVersions (key 18), versions 0–4: the APIs that this broker serves.
 
-A request of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and ApiVersions' own range, without
-reading its body (KIP-511); `unsupported` is that answer. Of the features only `eligible.leader.replicas.version` is
-supported: `transaction.version` and `group.version` stay unset until Ottla has transactions and the consumer protocol,
-so that clients fall back to the older protocols.
+If an ApiVersions request has an unknown version, its body isn't read. The answer, in version 0, is UNSUPPORTED_VERSION
+with the versions of ApiVersions itself (KIP-511); `unsupported` makes it. Of Kafka's features only
+`eligible.leader.replicas.version` is supported. `transaction.version` and `group.version` stay unset until Ottla has
+transactions and the consumer protocol, so that clients fall back to the older protocols.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Parts(WithAdvertisedApis, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """All APIs with their ranges of versions."""
+    """All APIs with their ranges of versions; INVALID_REQUEST if the client's software name or version is malformed."""
     if request.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):

@@ -1,4 +1,4 @@
-"""Answers of handlers that have nothing to await."""
+"""Answers of handlers that run without a task and have nothing to await."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def at_once(response: Response) -> asyncio.Future[Response]:
-    """A future that is done with `response`, as a handler without a task returns it."""
+    """A future whose result is `response` already. A handler that runs without a task returns it."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     answer.set_result(response)
     return answer

@@ -1,8 +1,8 @@
 """AwaitRevision (key 31000), version 0, between brokers only: answered once this broker has applied a revision.
 
-The image is replaced and the listeners run in one turn of the event loop (`metadata/follower.py`). So a request that
-reaches this broker after the answer finds the revision in its image, and finds the logs open of the partitions that it
-leads by that revision. Source: Ottla's own.
+The image is replaced and its listeners run in one turn of the event loop (`metadata/follower.py`). So once this broker
+has answered, its image shows the revision, and the logs of the partitions that it leads by that revision are open.
+Source: Ottla's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Parts(WithConfig, WithFollower, WithImage, WithTasks, Protocol): ...
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
-    """Answers at once where the revision is applied already, else as soon as it is or the question's time is up."""
+    """Answers at once if the revision is applied, else when it is applied, or when the time that the request allows is
+    over. The answer has the revision that this broker has applied."""
     question = read_question(frame, position, end)
     if request.listener != broker.config.listeners.inter_broker:
         raise ProtocolError("AwaitRevision is served on the inter-broker listener only")
@@ -46,7 +47,7 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
 
 
 async def _answer_later(broker: Parts, request: Request, question: Question) -> None:
-    with suppress(TimeoutError):  # the answer says how far this broker is
+    with suppress(TimeoutError):  # the answer has this broker's revision, even if that is an older one
         await broker.follower.wait_for_revision(question.revision, min(question.wait_ms, WAIT_MS_MAX) / 1000)
     request.pending.answer([_answer(broker, request)])
 

@@ -1,4 +1,5 @@
-"""Shared by the APIs that alter configurations: resource types, the named resource, one write per resource."""
+"""Shared by the APIs for configurations: the types of resources, the check of a resource's name, the change of one
+resource after the other."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def check_broker_name(name: str, own_id: int, unexpected: str, noun: str = "Brok
 
 
 def broker_id(name: str, noun: str = "Broker") -> int:
-    """The id of the broker that a resource names. Raises KafkaError(invalid_request)."""
+    """The id of the broker that a resource names. Raises KafkaError(invalid_request) if the name isn't an integer."""
     try:
         return int(name)
     except ValueError:
@@ -86,7 +87,8 @@ async def alter(broker: Parts, resource_type: int, name: str, edit: Edit, valida
 
 
 def _named(broker: Parts, resource_type: int, name: str) -> Resource:
-    """The resource as the metadata names it. Raises KafkaError if there is none, or this broker may not change it."""
+    """The resource under its name in the metadata. Raises KafkaError if the name is invalid, the topic doesn't exist,
+    or the resource is another broker."""
     if resource_type not in METADATA_TYPES:
         raise KafkaError(ErrorCode.invalid_request, f"Unknown resource type {resource_type}")
     if resource_type == ConfigResourceType.TOPIC:

@@ -1,8 +1,8 @@
 """CreateTopics (key 19), versions 2–7.
 
-A topic that can't be created doesn't prevent the others. The order of the checks, and so the error of a topic with
-several faults, is that of Kafka's ReplicationControlManager: name, existence, settings, replicas, partitions. The
-answer comes when the image of every live broker shows the topics and each leads its share of them.
+An error of one topic doesn't affect the others. The checks have the order of Kafka's ReplicationControlManager, so that
+a topic with several faults gets the same error: name, existence, settings, replicas, partitions. The answer comes when
+the image of every live broker shows the topics, and each broker leads its share of their partitions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The declaration of an API, which each API module makes of the API that it serves.
+"""The declaration of an API. Each API module declares the API that it serves.
 
-It names the rights that requests of the API need, and dispatch asks the authoriser (`authorizer.py`) before the handler
-gets a request. A declaration without rights can't be made: where Kafka asks for none, it gives the reason. A right
-names an operation and a type of resource. The topics, groups and transactional ids for which a request needs a right
-are in its body, so handlers will ask about single names, and refuse them one by one as Kafka does. No handler asks yet,
-since everything is allowed.
+A declaration names the rights that requests of the API need, or the reason why Kafka asks for none: one of the two is
+required. Dispatch asks the authoriser (`authorizer.py`) about these rights before the handler gets a request.
+
+A right names an operation and a type of resource. The topics, groups and transactional ids for which a request needs
+the right are in its body. So handlers will ask about single names and refuse them one by one, as Kafka does. No handler
+asks yet, because every operation is allowed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Api:
     """One API: its key, the versions (inclusive) that it is advertised with, the rights that its requests need, and
     its differences from Kafka. Raises ValueError where no right is named and no reason is given.
 
-    `needs` holds each right without which Kafka refuses something in some request of the API. A single request may need
-    fewer: one of two (CREATE on the topic or on the cluster), or one for a certain kind of client (CLUSTER_ACTION for
-    followers that fetch).
+    `needs` has every right that Kafka asks for in some request of the API. A single request may need fewer of them: one
+    of two (CREATE on the topic or on the cluster), or a right that only some clients need (CLUSTER_ACTION for followers
+    that fetch).
     `served` differs from `versions` only where Kafka advertises versions that it refuses (Produce 0–2, KAFKA-18659).
     An API that `changes_metadata` is answered when every live broker has applied the change (`applied_revisions.py`).
     An API with an `own_name` isn't Kafka's: only brokers send its requests, and it isn't advertised to clients.
@@ -64,10 +65,10 @@ class Api:
 
     @property
     def name(self) -> str:
-        """Kafka's name in snake case, as in kio."""
+        """The API's name in snake case: Kafka's, as kio spells it, or the `own_name`."""
         return self.own_name or api_key_map[self.key]
 
     def serves(self, version: int) -> bool:
-        """Whether a request of this version gets a real answer."""
+        """Whether requests of this version are served."""
         lowest, highest = self.served or self.versions
         return lowest <= version <= highest

@@ -1,9 +1,10 @@
 """DeleteRecords (key 21), versions 0–2: raises the log start offset. Offset −1 means up to the high watermark.
 
-The answer comes when all in-sync replicas have raised theirs (Kafka: all live replicas), or the request's time is over.
+The answer comes when all in-sync replicas (in Kafka, all live replicas) have raised their log start offsets, or the
+request's time-out is over.
 
-Internal topics are refused (INVALID_TOPIC_EXCEPTION), because a coordinator's state is stored nowhere else. So are
-topics that are only compacted (POLICY_VIOLATION), because the last record of each of their keys stays.
+Internal topics are refused (INVALID_TOPIC_EXCEPTION), because a coordinator's state is stored nowhere else. Topics that
+are only compacted are refused, too (POLICY_VIOLATION), because compaction keeps the last record of each key.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class Parts(WithImage, WithPartitions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Each partition's new low watermark, or its error."""
+    """Answers each partition's new low watermark, or its error."""
     topics = []
     waiting: list[tuple[dict[str, int], Partition, asyncio.Future[None]]] = []
     for topic in body.topics:
         answers = []
         for count, asked in enumerate(topic.partitions):
             if count % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
-                await asyncio.sleep(0)  # each wakes the partition's waiting fetches
+                await asyncio.sleep(0)  # each deletion wakes the partition's waiting fetches
             answer = {"partition_index": asked.partition_index, "low_watermark": -1}
             try:
                 partition = _find(broker, topic.name, asked.partition_index)
@@ -52,7 +53,7 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         problem = future.exception() if future.done() else KafkaError(ErrorCode.request_timed_out)
         if isinstance(problem, KafkaError):
             answer["error_code"] = problem.code
-        elif partition.leading is None:  # done, but this broker lost the leadership while others were waited for
+        elif partition.leading is None:  # this broker lost the leadership while the request waited for other partitions
             answer["error_code"] = ErrorCode.not_leader_or_follower
         else:
             answer["low_watermark"] = partition.low_watermark

@@ -1,7 +1,8 @@
-"""DeleteTopics (key 20), versions 1–6: by name, from version 6 also by id.
+"""DeleteTopics (key 20), versions 1–6: deletes topics by name, from version 6 on also by id.
 
-The answer comes when no live broker's image shows the topics any more; by then none serves their partitions. A
-topic of the same name can be created at once: it gets another id, and shares nothing with the deleted one.
+The answer comes when no live broker's image shows the topics any more; by then no live broker serves their partitions.
+After the answer, a topic of the same name can be created. The new topic has another id, and shares nothing with the
+deleted one.
 """
 
 from __future__ import annotations

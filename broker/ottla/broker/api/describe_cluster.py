@@ -1,7 +1,8 @@
 """DescribeCluster (key 60), versions 0–2: the cluster's id and its brokers, as the client's listener reaches them.
 
-There are no controllers to ask (endpoint type 2): any broker takes administrators' requests, and the answering broker
-is named as controller. Version 2 may ask for brokers that aren't serving yet (KIP-1073); they are marked as fenced.
+Every broker serves administrators' requests, and the answer names the answering broker as controller. A request for the
+addresses of controllers (endpoint type 2) is refused. A request of version 2 may ask for brokers that aren't serving
+yet (KIP-1073); they are marked as fenced.
 """
 
 from __future__ import annotations

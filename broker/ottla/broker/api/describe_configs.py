@@ -95,7 +95,7 @@ def _asked(description: Description, body: Any) -> Description:
 
 async def _traffic(broker: Parts) -> str:
     """The bytes that clients produced and fetched, by topic and partition, as JSON; partitions without any are left
-    out. Gives way to the event loop in between, because a broker may have tens of thousands of partitions."""
+    out. Other tasks run in between, because a broker may have tens of thousands of partitions."""
     traffic: dict[str, dict[int, str]] = {}
     for number, partition in enumerate(list(broker.partitions), 1):
         if partition.bytes_in or partition.bytes_out:
@@ -105,7 +105,7 @@ async def _traffic(broker: Parts) -> str:
             await asyncio.sleep(0)
     topics = []
     for number, (topic, entries) in enumerate(traffic.items(), 1):
-        topics.append(f'"{topic}":{{{",".join(entries.values())}}}')  # no name has what JSON would escape
+        topics.append(f'"{topic}":{{{",".join(entries.values())}}}')  # no topic's name has characters that JSON escapes
         if not number % _PARTITIONS_PER_TURN:
             await asyncio.sleep(0)
     return f"{{{','.join(topics)}}}"

@@ -1,8 +1,7 @@
 """DescribeGroups (15), versions 0–6: state, protocol and members of classic groups.
 
-A group that is missing, or of another type, is answered as Dead without an error before version 6, with
-GROUP_ID_NOT_FOUND from version 6 on (KIP-1043). The protocol and the members' metadata are shown only while the group
-is Stable.
+A group that doesn't exist, or is of another type, is described as Dead. From version 6 on its description also has the
+error GROUP_ID_NOT_FOUND (KIP-1043). The protocol and the members' metadata are shown only while the group is Stable.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ API = Api(key=15, versions=(0, 6), needs=(Right(AclOperation.DESCRIBE, ResourceT
 
 
 async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
-    """Answers each group with an error code of its own."""
+    """Answers the description of each group, with an error code of its own."""
     answers = [_describe(broker, request, group_id) for group_id in body.groups]
     for answer in answers:
         asked = body.include_authorized_operations and not answer.get("error_code")

@@ -1,7 +1,7 @@
-"""DescribeLogDirs (key 35), versions 1–5: the log directories, the replicas in them, and how much room they have.
+"""DescribeLogDirs (key 35), versions 1–5: the log directories, the replicas in them, and the free space.
 
-`topics` null asks for all; a topic without replicas on this broker is left out, as by Kafka. A log directory to which
-nothing is appended for lack of room has 0 usable bytes, whatever the file system says.
+A request whose `topics` are null asks for all topics. A topic without replicas on this broker is left out, as by Kafka.
+If a log directory accepts no appends for lack of space, it has 0 usable bytes, even if the file system states more.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _result(broker: Parts, path: str, held: list[Partition]) -> dict[str, Any]:
         if future.directory.startswith(f"{path}/"):
             topics.setdefault(future.log.topic, []).append(_future(future))
     usage = shutil.disk_usage(path)
-    full = path in broker.logs.full  # though a few blocks may be free, or all of them, as under a quota
+    full = path in broker.logs.full  # even if the file system has free blocks: a few, or, under a disk quota, many
     return {
         "log_dir": path,
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],

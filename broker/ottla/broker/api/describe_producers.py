@@ -1,8 +1,8 @@
 """DescribeProducers (key 61), version 0: the idempotent producers that a partition's leader remembers (KIP-664).
 
-There may be a hundred thousand of them. The answer has their state at one moment, as in Kafka, which holds the log's
-lock. The state is read and encoded in pieces, between which the event loop serves others. The work ends early if the
-client disconnects.
+A partition may have a hundred thousand producers. The answer has all their states at one moment; Kafka holds the log's
+lock for this. The state is read and encoded in pieces, and other requests are served in between. The work ends early if
+the client disconnects.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 API = Api(key=61, versions=(0, 0), needs=(Right(AclOperation.READ, ResourceType.TOPIC),))
 
 _PRODUCERS_PER_TURN = 250
-_A_PARTITIONS_WORK = 5  # the partition itself costs about as much as so many producers
+_A_PARTITIONS_WORK = 5  # in producers: the time that a partition takes apart from its producers
 
 
 class _ClientGone(Exception):
-    """The client disconnected: nobody waits for the answer any more."""
+    """The client disconnected, so the answer isn't needed any more."""
 
 
 class _Turn:
-    """How much work may still be done in this turn of the event loop, in producers."""
+    """The work that may still be done in this turn of the event loop, as a number of producers."""
 
     __slots__ = ("_pending", "left")
 
@@ -42,7 +42,7 @@ class _Turn:
         self._pending = pending
 
     async def did(self, work: int) -> None:
-        """Counts `work`, and gives way to the event loop where this turn's work is done. Raises _ClientGone."""
+        """Counts `work`. If no work is left for this turn, waits for the next one. Raises _ClientGone."""
         self.left -= work
         if self.left <= 0:
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[st
     try:
         return {"topics": await _topics(broker, request, body)}
     except _ClientGone:
-        return {"topics": []}  # which reaches nobody
+        return {"topics": []}  # it isn't sent: the client has gone
 
 
 async def _topics(broker: WithPartitions, request: Request, body: Any) -> list[dict[str, Any]]:

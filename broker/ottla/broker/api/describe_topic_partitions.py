@@ -1,7 +1,8 @@
 """DescribeTopicPartitions (key 75), version 0: topics in the order of their names, up to a limit of partitions.
 
-KIP-966. An answer's cursor says where the next answer goes on. If the request names no topics, all are described. If
-the cursor's topic was deleted meanwhile, the answer begins with the first partition of the next topic.
+KIP-966. If the limit cuts an answer off, its cursor names the partition with which the next answer begins. If the
+request names no topics, all topics are described. If the topic in a request's cursor was deleted meanwhile, the answer
+begins with the first partition of the next topic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""ElectLeaders (key 43), versions 0–2: elects the preferred replica (type 0), or any live one (type 1, unclean).
+"""ElectLeaders (key 43), versions 0–2: elects the preferred replica (type 0), or any live replica (type 1, unclean).
 
-A request that names no partitions means all; its answer lists only the partitions that needed an election.
+A request whose `topic_partitions` are null asks for all partitions. Its answer lists only the partitions that needed an
+election.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """Fetch (key 1), versions 4–18, with incremental sessions (KIP-227).
 
 The records of an answer are file ranges, which the connection sends with `sendfile`; small ranges at the beginning of
-an answer are read at once. A fetch that finds less than its min bytes waits until a partition moves or its time is
-over. The first batch of an answer is sent whole, also beyond the limits (KIP-74).
+an answer are read on the event loop instead. If a fetch finds fewer than `min_bytes` bytes, it waits until there are
+enough, but no longer than `max_wait_ms`. The first batch of an answer is sent whole, even if it exceeds the limits
+(KIP-74).
 
-Records that can't be found without waiting for the disk are looked up by a thread (`cold_reads`). Until the look-up is
-over, the partition is answered as if it had nothing to read, and the other partitions as always.
+If the event loop would have to wait for the disk to find a partition's records, a thread looks them up (`cold_reads`).
+Until the look-up ends, the fetch finds nothing to read in this partition, and reads the other partitions as usual.
 
-Other brokers fetch as followers: up to the log's end, and their fetch offsets tell the leader how far they are. A
-follower whose log diverges is told where (KIP-595). Consumers may be sent to a nearer follower (KIP-392), which serves
-them the records that it knows to be committed.
+Other brokers fetch as followers. They read up to the log's end, and the leader learns from their fetch offsets which
+records they have. If a follower's log diverges from the leader's, the answer has the last epoch that both logs may
+have, and its end offset (KIP-595). The leader may refer a consumer to a nearer follower (KIP-392); the follower serves
+the records that it knows to be committed.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ API = Api(
     gaps=("READ_COMMITTED readers see the high watermark as last stable offset until Ottla has transactions.",),
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
-FOLLOWER_FETCHES = 11  # from this version on consumers may read from followers
-COLD_WAIT_MS = 500  # at least, for a disk: a client that doesn't wait would ask again and again
+FOLLOWER_FETCHES = 11  # the first version in which consumers may read from followers
+COLD_WAIT_MS = 500  # the least wait for a disk, because a client with max_wait_ms 0 would ask again and again
 
 
 class Parts(
@@ -64,7 +66,7 @@ class Parts(
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
-    """Answers at once if there is enough to read, else returns a Pending that waits for more."""
+    """Answers at once if there is enough to read, else returns a Pending, which is answered later."""
     body = read_fetch_request(request.api_version, frame, position, end)
     fetch = _Fetch(broker, request, body)
     try:
@@ -80,7 +82,7 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
 
 
 class _Fetch:
-    """One request in progress: the partitions that it asks for, and what was read of them so far."""
+    """One request in progress: the partitions that it asks for, and the answers for the partitions read so far."""
 
     __slots__ = (
         "_asked",
@@ -112,18 +114,18 @@ class _Fetch:
         self.session: FetchSession | None = None
         self._incremental = False
         self._asked: list[FetchPartition] = []
-        # What was read of each partition, in order. In a session, this may have been read before the request waited,
-        # if the partition hasn't moved since.
+        # The answer for each partition, in order. In a session, the answer may be older than the request's wait, if the
+        # partition hasn't had news since.
         self.answers: dict[PartitionKey, _Read] = {}
         self.size = 0
         self.failed = False
-        self.cut = False  # there are more records than were read, but not in memory
-        self.cold: dict[asyncio.Future[None], None] = {}  # each done when records can be read that weren't in memory
+        self.cut = False  # more records can be read, but aren't in memory
+        self.cold: dict[asyncio.Future[None], None] = {}  # threads' look-ups, each done when its records can be read
 
     # ---- the session
 
     def open(self) -> None:
-        """Finds the partitions to fetch: all that the request names, or those of its session. Raises KafkaError."""
+        """Finds the partitions to fetch: those that the request names, or those of its session. Raises KafkaError."""
         body = self.body
         epoch = body.session_epoch
         asked = self._asked
@@ -149,7 +151,7 @@ class _Fetch:
                 self.session.asked_by(body.replica_epoch)
 
     def withdraw_session(self) -> None:
-        """Ends the session that this request has begun, if any, because its client never learns of it."""
+        """Ends the session that this request has begun, if any, because the client doesn't get the session's id."""
         if self.session is not None and not self._incremental:
             self._broker.fetch_sessions.remove(self.session.id)
 
@@ -161,7 +163,7 @@ class _Fetch:
     # ---- reading
 
     def read(self) -> None:
-        """Reads the partitions as they are now; of a session, only those that may have something new."""
+        """Reads the partitions anew. In a session, only partitions that may have news since the last read are read."""
         self.size = 0
         self.failed = self.cut = False
         if self.cold:
@@ -183,7 +185,8 @@ class _Fetch:
                 session.read_to_end(key, partition)
 
     def _at_end(self, asked: FetchPartition, partition: Partition) -> bool:
-        """Whether nothing is left to read, rather than only nothing that fits into the answer."""
+        """Whether the fetch offset is the end of the records that this fetch may read. If it isn't, an empty answer
+        means that no record fitted into the answer, or that a thread still reads the records."""
         if self.follower:
             return asked.fetch_offset == partition.log.log_end_offset
         return asked.fetch_offset >= (partition.last_stable_offset if self.read_committed else partition.high_watermark)
@@ -222,7 +225,7 @@ class _Fetch:
         if cut:
             self.cut = True
         if self.follower:
-            high_watermark = partition.high_watermark  # which this fetch may have raised
+            high_watermark = partition.high_watermark  # this fetch may have raised it
         self.size += size
         aborted = () if self.read_committed else None
         answer = success(index, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
@@ -259,9 +262,10 @@ class _Fetch:
         prepared: bool,
         read: Callable[[], Readable],
     ) -> Readable:
-        """Has a thread read the records that aren't in memory; for now there is nothing to read, as at the log's end.
-        Where a thread has `prepared` the read in vain, or the system gives the process no thread, the event loop calls
-        `read` and waits for the disk."""
+        """Lets a thread read the records that aren't in memory, and returns an empty result, as at the log's end.
+
+        In two cases the event loop itself calls `read` and waits for the disk: where a thread has `prepared` this read,
+        but the records aren't in memory again, or where the system gives the process no thread."""
         if prepared:
             return read()
         try:
@@ -271,7 +275,7 @@ class _Fetch:
         return reading.nothing(partition)
 
     def _nearer(self, partition: Partition, offset: int) -> int:
-        """The nearer replica that the consumer should read from, or NONE."""
+        """The id of the nearer replica from which the consumer should read, or NONE."""
         if partition.leading is None or self._broker.config.get_str("replica.selector.class") != RACK_AWARE:
             return NONE
         racks = {broker.id: broker.rack for broker in self._broker.image.brokers.values() if broker.electable}
@@ -280,7 +284,7 @@ class _Fetch:
         )
 
     def _sent_elsewhere(self, index: int, partition: Partition, replica: int) -> PartitionAnswer:
-        self.failed = True  # nothing to wait for
+        self.failed = True  # so that the answer doesn't wait for records
         high_watermark, log_start = partition.high_watermark, partition.log.log_start_offset
         stable, aborted = partition.last_stable_offset, () if self.read_committed else None
         return PartitionAnswer(index, 0, high_watermark, stable, log_start, (), 0, aborted, replica)
@@ -294,7 +298,8 @@ class _Fetch:
     # ---- answering
 
     def answer(self) -> list[Any]:
-        """The response. An incremental one names only partitions that have news."""
+        """The response's parts. An incremental response has only partitions with news: records, an error, or offsets
+        that the client doesn't know."""
         session = self.session
         topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
         last: object = None
@@ -325,7 +330,8 @@ class _Fetch:
 
 
 class _Waiting:
-    """A request that found too little: it watches all its partitions until there is enough, or its time is over."""
+    """A request that found fewer than `min_bytes` bytes. It watches its partitions until there are enough, a partition
+    can't be read any more, or the time to wait is over."""
 
     __slots__ = ("_cold", "_fetch", "_open", "_rerun", "_timer", "_watched", "pending")
 
@@ -355,7 +361,8 @@ class _Waiting:
             session.watch.request = self
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """A watched partition has more to read, or can't be read any more."""
+        """A watched partition has `new_bytes` more to read. 0 means that it has changed in another way, which ends the
+        wait."""
         fetch = self._fetch
         fetch.size += new_bytes
         if not self._rerun and (fetch.size >= fetch.body.min_bytes or not new_bytes):
@@ -363,10 +370,10 @@ class _Waiting:
             asyncio.get_running_loop().call_soon(self._finish)
 
     def watermark_moved(self, partition: Partition) -> None:
-        """Does nothing: followers are told with the next answer."""
+        """Does nothing: followers learn the high watermark from their next answer."""
 
     def _was_read(self, read: asyncio.Future[None]) -> None:
-        """Notes that records can be read that weren't in memory."""
+        """A thread has brought records into memory, so the request reads its partitions anew."""
         if not self._rerun:
             self._rerun = True
             asyncio.get_running_loop().call_soon(self._finish)
@@ -382,7 +389,8 @@ class _Waiting:
             self.pending.close_connection()  # unless it has been answered
 
     def _abandoned(self) -> None:
-        """Ends the request of a client that hung up, and its new session, of which the client never learns."""
+        """Ends the request of a client that has disconnected. A session that the request has begun ends, too: the
+        client doesn't get its id."""
         self._stop()
         self._fetch.withdraw_session()
 

@@ -1,12 +1,12 @@
-"""FindCoordinator (10), versions 0–6: which broker coordinates a group. From version 4 on several keys at once.
+"""FindCoordinator (10), versions 0–6: which broker coordinates a group, or, from version 4 on, each of several groups.
 
-A group's coordinator is the leader of its partition of `__consumer_offsets`. The first request creates that topic, and
-is answered COORDINATOR_NOT_AVAILABLE, after which clients ask again. Where the coordinator has just died, the answer
-waits for the election of the next one (`awaited_elections.py`).
+A group's coordinator is the leader of its partition of `__consumer_offsets`. The first request begins the creation of
+that topic, and is answered COORDINATOR_NOT_AVAILABLE, after which clients ask again. If the coordinator has just died,
+the answer waits for the election of the next one (`awaited_elections.py`).
 
-There are no transactions yet. A transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one code that makes
-Java's producer, librdkafka and franz-go fail at once and for good (librdkafka goes on asking at most others). Share
-groups (key type 2) and unknown key types are INVALID_REQUEST.
+There are no transactions yet. A transactional id is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED: this is the only
+code that is fatal to Java's producer, to librdkafka and to franz-go. At most other codes, librdkafka asks again. Share
+groups (key type 2) and unknown key types are answered INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Parts(WithAwaitedElections, WithImage, WithInternalTopics, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Answers the coordinator's address on the listener that the client came in by."""
+    """Answers each coordinator's address on the listener of the client's connection."""
     several = request.api_version >= 4
     asked = body.coordinator_keys if several else [body.key]
     topic = broker.image.topics.get(OFFSETS_TOPIC)

@@ -1,9 +1,9 @@
 """JoinGroup (11), versions 0–9: a client becomes a member of a group, or joins its next generation.
 
-From version 4 on an unknown dynamic member first gets MEMBER_ID_REQUIRED and an id (KIP-394); from 9 on a returning
-static leader is told to skip the assignment (KIP-814). Version 0 has no rebalance time-out, so the session time-out
-takes its place. The answer may take as long as the group's rebalance time-out. Member metadata and protocol types are
-opaque.
+From version 4 on an unknown dynamic member first gets MEMBER_ID_REQUIRED and an id (KIP-394). From version 9 on, if the
+leader is a static member that comes back, its answer says that no assignment is needed (KIP-814). Version 0 has no
+rebalance time-out, so the session time-out takes its place. The answer may take as long as the group's rebalance
+time-out. Member metadata and protocol types are opaque.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ API = Api(key=11, versions=(0, 9), needs=(Right(AclOperation.READ, ResourceType.
 
 
 def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
-    """Answers when the generation begins. The group's leader makes the assignment from `members` in its answer."""
+    """Answers when the generation begins. The group's leader computes the assignment from the answer's `members`."""
     version = request.api_version
     session_timeout_ms = milliseconds(body.session_timeout)
     join = Join(

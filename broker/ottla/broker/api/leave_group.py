@@ -1,6 +1,7 @@
-"""LeaveGroup (13), versions 0–5: members leave. From version 3 on several at once, also by static id alone (KIP-345).
+"""LeaveGroup (13), versions 0–5: removes members from a group.
 
-Before version 3 a request names one member, whose error is that of the answer.
+Before version 3 a request names one member, and the answer's error is the member's. From version 3 on a request names
+several members, also by their static ids alone (KIP-345).
 """
 
 from __future__ import annotations

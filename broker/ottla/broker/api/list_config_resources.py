@@ -16,8 +16,8 @@ API = Api(key=74, versions=(0, 1), needs=(Right(AclOperation.DESCRIBE_CONFIGS, R
 
 
 async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:
-    """All topics and live brokers, and the groups and subscriptions that have settings; of the requested types, or of
-    all."""
+    """Names the resources of the requested types, or of all types if the request has none: all topics and registered
+    brokers, and the groups and client-metrics subscriptions that have settings."""
     types = (
         [ConfigResourceType.CLIENT_METRICS]
         if request.api_version == 0

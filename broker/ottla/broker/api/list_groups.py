@@ -22,7 +22,7 @@ API = Api(
 
 
 async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
-    """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while some of them aren't loaded yet."""
+    """Answers the groups, or COORDINATOR_LOAD_IN_PROGRESS while the groups of some partition aren't loaded yet."""
     try:
         groups = broker.groups.groups()
     except KafkaError as error:

@@ -2,10 +2,10 @@
 
 −1 latest (the high watermark; for READ_COMMITTED the last stable offset; for a follower the log's end), −2 earliest, −3
 the record with the greatest timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the
-earliest pending upload. There is no remote storage, so −4 is answered as −2, and −5 and −6 get no offset.
+earliest pending upload. There is no remote storage, so −4 is answered like −2, and −5 and −6 with offset −1.
 
-A timestamp and −3 are looked up in a thread, one partition of a request after the other. If the client hangs up, the
-request is given up, so that no more look-ups wait for a disk than there are connections.
+A thread looks up timestamps and −3, one partition of a request after the other. If the client disconnects, its request
+ends, so that there are never more look-ups than connections.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Parts(WithColdReads, WithPartitions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """The offset or the error of each partition; an error of one doesn't affect the others."""
+    """Answers each partition's offset or error; an error of one partition doesn't affect the others."""
     counts: dict[tuple[str, int], int] = {}
     for topic in body.topics:
         for partition in topic.partitions:
@@ -63,7 +63,7 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
 
 
 async def _look_up(broker: Parts, request: Request, body: Any, topic: str, asked: Any) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch), each −1 if unknown."""
+    """A partition's (timestamp in ms, offset, leader epoch), each −1 if unknown. Raises KafkaError."""
     target = asked.timestamp
     if request.api_version < FIRST_VERSION.get(target, 0) or target < EARLIEST_PENDING_UPLOAD:
         raise KafkaError(ErrorCode.unsupported_version, f"timestamp {target} in version {request.api_version}")
@@ -86,7 +86,7 @@ async def _look_up(broker: Parts, request: Request, body: Any, topic: str, asked
     work = log.offset_of_max_timestamp if target == MAX_TIMESTAMP else partial(log.offset_for_timestamp, target)
     try:
         found = await _unless_given_up(broker, request, log, work)
-    except DamagedSegment as error:  # these bytes are damaged, but the log directory works
+    except DamagedSegment as error:  # the segment is damaged, but the log directory works
         raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:
         partition.check_leader_epoch(asked.current_leader_epoch)
@@ -105,7 +105,7 @@ async def _look_up(broker: Parts, request: Request, body: Any, topic: str, asked
 async def _unless_given_up(
     broker: Parts, request: Request, log: Log, work: Callable[[], FoundRecord | None]
 ) -> FoundRecord | None:
-    """The result of a look-up in a log. Raises CancelledError where the client has hung up."""
+    """The result of a look-up in a log. Raises CancelledError if the client has disconnected."""
     pending = request.pending
     if not pending.wanted:
         raise asyncio.CancelledError

@@ -1,12 +1,15 @@
 """Metadata (key 3), versions 0–13: brokers and topics as the client's listener reaches them.
 
-In version 0 an empty list asks for all topics, in later versions null. From version 12 on a request may name topic ids
-(then its names are ignored, as in Kafka). Topics that the client names may be created (`auto.create.topics.enable`, and
-the request's flag from version 4 on); unlike in Kafka, the answer waits for the creation, so the client needn't ask
-again. Every broker serves administrators' requests, so the answering broker is named as controller.
+In version 0 an empty list asks for all topics, in later versions null does. From version 12 on a request may have topic
+ids; its names are then ignored, as in Kafka. Every broker serves administrators' requests, so the answer names the
+answering broker as controller.
 
-A client whose leader died asks at once for the new leader. If the answer names the dead one, the client asks again only
-after a second. So answers about topics that the client names wait for the election (`awaited_elections.py`).
+Topics that the client names may be created (`auto.create.topics.enable`, and the request's flag from version 4 on).
+Unlike in Kafka, the answer waits for the creation, so that the client needn't ask again.
+
+When a partition's leader dies, its clients ask at once for the new leader. If the answer still names the dead one, they
+ask again only after a second. So answers about topics that the client names wait for the election
+(`awaited_elections.py`).
 """
 
 from __future__ import annotations
@@ -104,8 +107,8 @@ def _unknown_id(topic_id: UUID) -> dict[str, Any]:
 
 
 def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
-    """The answer to a request whose topics lack a name or an id, or have an id too early: an error for each topic. None
-    for a valid request."""
+    """The answer to an invalid request, with an error for each topic; None for a valid request. A request is invalid if
+    a topic has neither a name nor an id, or has an id before version 12."""
     if version < FIRST_VERSION_BY_ID:
         broken, code = any(topic.topic_id or topic.name is None for topic in asked), ErrorCode.invalid_request
     else:
@@ -125,7 +128,7 @@ async def _find_all(broker: Parts, names: list[str], create: bool) -> list[Topic
     deadline = asyncio.get_running_loop().time() + CREATION_WAIT_SECONDS
     made = dict(zip(unknown, await gather_bounded(partial(_find, broker, create, deadline), unknown), strict=True))
     if any(isinstance(topic, Topic) for topic in made.values()):
-        await broker.applied_revisions.everywhere()  # the client asks their leaders next
+        await broker.applied_revisions.everywhere()  # the client's next requests go to their leaders
     return [broker.image.topics.get(name) or made.get(name, ErrorCode.unknown_topic_or_partition) for name in names]
 
 
@@ -137,7 +140,7 @@ async def _find(broker: Parts, create: bool, deadline: float, name: str) -> Topi
     if not create or name == METADATA_TOPIC:
         return ErrorCode.unknown_topic_or_partition
     if name == OFFSETS_TOPIC:
-        broker.internal_topics.want(name)  # with its own partition count and replication factor
+        broker.internal_topics.want(name)  # with the partition count and replication factor for this topic
     elif name in INTERNAL_TOPICS or not await _create(broker, name, deadline):
         return ErrorCode.unknown_topic_or_partition
     try:

@@ -1,8 +1,8 @@
-"""OffsetCommit (8), versions 2–10: stores how far a group has read.
+"""OffsetCommit (8), versions 2–10: commits a group's offsets.
 
-Requests name topics by name before version 10, by id from version 10 on (KIP-848). Unknown topics and partitions are
-refused one by one, the rest is committed. Versions 2–4 may ask for a retention time of their own. A member of a group
-that doesn't exist gets GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION before.
+Requests have topics' names before version 10, topics' ids from version 10 on (KIP-848). Unknown topics and partitions
+are refused one by one, and the other offsets are committed. Requests of versions 2–4 may state a retention time. If a
+member names a group that doesn't exist, the answer is GROUP_ID_NOT_FOUND from version 9 on, ILLEGAL_GENERATION before.
 """
 
 from __future__ import annotations

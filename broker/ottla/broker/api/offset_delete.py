@@ -1,7 +1,7 @@
 """OffsetDelete (47), version 0: deletes a group's committed offsets of some partitions (KIP-496).
 
-The request is refused for topics that a member of the group subscribes to, and for groups with members that aren't
-consumers.
+Offsets of a topic to which a member of the group subscribes aren't deleted. The whole request is refused if the group
+has members that aren't consumers.
 """
 
 from __future__ import annotations

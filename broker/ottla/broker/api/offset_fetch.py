@@ -1,9 +1,10 @@
-"""OffsetFetch (9), versions 1–10: how far groups have read.
+"""OffsetFetch (9), versions 1–10: the committed offsets of groups.
 
-A request asks for one group before version 8, for several from version 8 on; a null topic list asks for all topics
-(version 2 on). It names topics by name, from version 10 on by id. Only committed offsets are shown; with
-`require_stable` (version 7 on) the answer waits for offsets that are being written. A partition without a committed
-offset gets offset −1 and no error, also in a group that doesn't exist.
+A request asks for one group before version 8, for several groups from version 8 on. A null list of topics (from version
+2 on) asks for all topics. Requests have topics' names before version 10, topics' ids from version 10 on. An offset is
+shown once its record is committed. With `require_stable` (from version 7 on) the answer waits for the records that are
+appended and not committed yet. A partition without a committed offset gets offset −1 and no error, even in a group that
+doesn't exist.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ async def _everything(broker: Parts, group_id: str, require_stable: bool, by_id:
         if by_id:
             topic_id = _topic_id(broker, name)
             if topic_id is None:
-                continue  # a deleted topic has no id to be named by
+                continue  # a deleted topic has no id, so it is left out
             answer["topic_id"] = topic_id
         answers.append(answer)
     return answers

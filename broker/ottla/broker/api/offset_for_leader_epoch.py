@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23), versions 2–4: where an epoch ended in this leader's log (KIP-101, KIP-320)."""
+"""OffsetForLeaderEpoch (key 23), versions 2–4: the end offset of an epoch in the leader's log (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ UNDEFINED = -1
 
 
 async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[str, Any]:
-    """(epoch, end offset) of the largest epoch up to the requested one; both −1 where there is none."""
+    """Answers for each partition the largest epoch up to the requested one, and its end offset; both −1 where there is
+    none."""
     topics = []
     for topic in body.topics:
         answers = []

@@ -1,8 +1,8 @@
 """Produce (key 0), versions 3–13 (0–2 are advertised and refused, as Kafka does for old librdkafka: KAFKA-18659).
 
 Each partition's batch is admitted, patched and written in the buffer that received it. With acks=0 there is no answer,
-and an error closes the connection. Otherwise the answer is sent when all its batches are committed, or with acks=1 when
-they are written.
+and an error closes the connection. With acks=1 the answer is sent when all batches of the request are written, with
+acks=all when they are committed.
 """
 
 from __future__ import annotations
@@ -53,18 +53,19 @@ KNOWN_ACKS = (ALL, 0, 1)
 INTERNAL_WRITER = "__admin_client"  # the one client id that Kafka lets write to internal topics
 
 Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
-_Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # and its answer, by list and place
+_Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # a future, and the list and place of its answer
 
 
 class Parts(WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, Protocol): ...
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
-    """Appends the request's batches. Answers at once, or returns a Pending that will be answered, or POSTPONED."""
+    """Appends the request's batches. Returns the response, or a Pending that is answered later, or None with acks=0, or
+    POSTPONED if the request has to be dispatched again for lack of memory."""
     body = read_produce_request(request.api_version, frame, position, end)
     produce = _Produce(broker, request, body)
     if _is_one_batch(body):
-        pass  # nothing is appended before it is known whether it takes a turn
+        pass  # `append` appends nothing if the batch needs a turn
     elif (
         _is_suspect(body, frame, end - position, broker.loop_quota) or broker.partitions.any_takes_turns or broker.turns
     ) and produce.takes_turns(frame):
@@ -99,8 +100,8 @@ def _is_one_batch(body: ProduceRequest) -> bool:
 
 
 def _is_suspect(body: ProduceRequest, frame: Memory, size_bytes: int, quota: LoopQuota) -> bool:
-    """Whether any of the batches may be more than is left of the event loop's turn, or all together may be more than a
-    turn."""
+    """Whether the check of one of the batches may exceed the time left in this turn of the event loop, or the check of
+    all batches the time of a whole turn."""
     left = TURN_BYTES - size_bytes
     for _, partitions in body.topics:
         left -= len(partitions) * PLAIN_BATCH_BYTES
@@ -146,8 +147,8 @@ class _Produce:
         return partition
 
     def appended(self, partition: Partition, appended: Appended, answers: list[PartitionAnswer]) -> PartitionAnswer:
-        """The answer for a batch that was written, to be added to `answers`. Notes the futures that it has to wait
-        for."""
+        """The answer for a batch that was written, which the caller adds to `answers`. Notes the futures for which the
+        answer has to wait."""
         log = partition.log
         base_offset, last_offset, append_time = appended
         if self.acks == ALL and last_offset >= partition.high_watermark:
@@ -163,8 +164,8 @@ class _Produce:
         return PartitionAnswer(index, error.code, message=error.message or None, record_errors=error.record_errors)
 
     def takes_turns(self, frame: Memory) -> bool:
-        """Whether any of the batches needs a thread or follows one that does, or all of them are too much for the event
-        loop's turn."""
+        """Whether one of the batches needs a thread, or waits behind a batch that does, or all of them are too much for
+        a turn of the event loop."""
         return not self._broker.loop_quota.fits(self._loop_costs(frame))
 
     def _loop_costs(self, frame: Memory) -> Iterator[tuple[int, int] | None]:
@@ -180,10 +181,10 @@ class _Produce:
 
     def take_turns(self, frame: Memory, done: int) -> Reply:
         """Takes a turn for each batch after the first `done`, in the order of the request. Returns POSTPONED if there
-        is no memory for that now.
+        isn't enough memory for them now.
 
-        The frame is kept until all are appended, if it is the connection's own and consists mostly of these batches.
-        Otherwise they are copied, because the frame's memory is reused when `serve` has returned."""
+        The frame is kept until all batches are appended, if the connection owns the frame, and these batches are more
+        than half of it. Otherwise the batches are copied, because the frame's memory is reused when `serve` returns."""
         broker, get = self._broker, self._broker.partitions.find_or_none
         sets = [
             (place, topic, index, Received(frame, start, stop))
@@ -214,7 +215,7 @@ class _Produce:
         return self._request.pending
 
     async def _append_in_turn(self, left: deque[_InTurn], work: Work) -> None:
-        """Appends one batch after the other, each when its turn comes in its partition."""
+        """Appends one batch after the other, each when its turn in its partition comes. Then answers."""
         pending = self._request.pending
         try:
             try:
@@ -254,7 +255,7 @@ class _Produce:
                 self._broker.inspectors,
                 self._request.connection,
             )
-            if self.find(topic, index) is not partition:  # deleted and made anew while a thread looked at the batch
+            if self.find(topic, index) is not partition:  # deleted and created anew while a thread checked the batch
                 raise KafkaError(ErrorCode.not_leader_or_follower)
             partition.check_leader_epoch(-1)
             answers.append(self.appended(partition, partition.append_admitted(*admitted), answers))
@@ -262,8 +263,8 @@ class _Produce:
             answers.append(self.refused(topic, index, len(batch.view), error))
 
     async def answer_later(self) -> None:
-        """Answers when everything is committed and flushed, or when the request's time-out is over: then the outcome is
-        unknown."""
+        """Answers when all batches are committed and flushed, or when the request's time-out is over. REQUEST_TIMED_OUT
+        means that the outcome is unknown."""
         pending = self._request.pending
         try:
             pending.answer([await self._outcome()])
@@ -271,8 +272,8 @@ class _Produce:
             pending.close_connection()  # unless it has been answered
 
     async def _outcome(self) -> bytes | bytearray:
-        """The response with the outcome of each partition: a producer repeats batches that failed, and must not repeat
-        the others."""
+        """The response, with an outcome for each partition: a producer repeats the batches that failed, and must not
+        repeat the others."""
         if self.waits:
             await asyncio.wait([future for future, _, _ in self.waits], timeout=max(self._body.timeout, 0) / 1000)
         for future, answers, at in self.waits:
@@ -287,7 +288,7 @@ class _Produce:
         return self.response(self.answers)
 
     def response(self, answers: Answers) -> bytes | bytearray:
-        """The response's frame; a client that asked the wrong broker is told the leader."""
+        """The response's frame. It names the leader of each partition that this broker doesn't lead (KIP-951)."""
         version, correlation_id = self._request.api_version, self._request.correlation_id
         if not self.failed or version < PRODUCE_VERSION:
             return write_produce_answer(version, correlation_id, answers)

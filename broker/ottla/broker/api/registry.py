@@ -1,6 +1,7 @@
-"""The APIs that this broker serves. ApiVersions advertises the APIs of Kafka's that have a route here, no others.
+"""The APIs that this broker serves. ApiVersions advertises Kafka's APIs that have a route here, and no others.
 
-Each module that is imported here is one API: Kafka's, or Ottla's own for requests between brokers. It defines
+Each module that is imported here serves one API: an API of Kafka's, or Ottla's own API for requests between brokers.
+The module defines
 
     API = Api(key=…, versions=(lowest, highest), needs=(Right(…), …), gaps=(…))
     class Parts(ports.WithImage, ports.WithIntents, Protocol): ...    # the ports that the handler uses (`ports.py`)
@@ -12,9 +13,9 @@ Each module that is imported here is one API: Kafka's, or Ottla's own for reques
     # the hot APIs: bytes in, bytes out, without a task
     def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply
 
-A handler that uses a single port takes that port in place of `Parts`. The API's route says which of the three handlers
-it has. mypy refuses a route whose handler asks for a port that isn't among `Ports`; and in `node.py`, where the broker
-is given to dispatch, a broker that lacks a member of `Ports`.
+A handler that uses a single port takes that port in place of `Parts`. The API's route says which of the three kinds of
+handlers it has. mypy refuses a route whose handler asks for a port that isn't among `Ports`. In `node.py`, where the
+broker is given to dispatch, mypy refuses a broker that lacks a member of `Ports`.
 
 `docs/compatibility.md` is generated from this table.
 """

@@ -1,7 +1,7 @@
-"""SyncGroup (14), versions 0–5: the group's leader brings the assignment, and each member gets its part of it.
+"""SyncGroup (14), versions 0–5: the group's leader sends all assignments, and each member gets its own.
 
-From version 5 on a request must have the group's protocol type and name (KIP-559). The other members wait for the
-leader.
+The other members' requests wait for the leader's. From version 5 on a request must state the group's protocol type and
+protocol (KIP-559).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ API = Api(key=14, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.
 
 
 def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
-    """Answers when the assignment is stored."""
+    """Answers when the assignments are committed."""
     if request.api_version >= 5 and (body.protocol_type is None or body.protocol_name is None):
         return at_once({"error_code": ErrorCode.inconsistent_group_protocol})
     sync = Sync(

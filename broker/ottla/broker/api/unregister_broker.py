@@ -1,6 +1,6 @@
 """UnregisterBroker (key 64), version 0: deletes a broker's registration.
 
-A running broker registers anew, with a new broker epoch.
+If the broker is running, it registers anew, with a new broker epoch.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Lets readers see the records of a partition of an internal topic as the partition's high watermark passes them.
+"""Makes the records of an internal topic's partition visible to readers, after the high watermark has passed them.
 
-An appended record waits in a list of the core (`Unshown`) until the high watermark has passed it. This module makes
-records visible; requests never do: if reads did, a group that only commits would lengthen the list with each commit,
-and the first read would have to work through all of it. Three rules bound the list and the time for which the event
-loop is held:
+An appended record waits in a list of the core (`Unshown`) until this module makes it visible. Reads don't make records
+visible. If they did, a group that only commits would lengthen the list with each commit, and its first read would have
+to process the whole list. Three rules bound the list, and the time for which the event loop is blocked:
 
-1. Each append makes up to twice as many records visible as it brought, as far as the high watermark has passed them. So
-   appends never lengthen the list of records that are committed and not visible yet.
-2. Further records that the high watermark passes become visible in slices, one in each turn of the event loop.
-3. A read waits for the slices up to the high watermark at its start, and never works on the list itself.
+1. Each append makes up to twice as many records visible as it has appended, if the high watermark has passed so many.
+   So appends never lengthen the list of records that are committed and not visible yet.
+2. Further records that the high watermark has passed become visible in slices, one in each turn of the event loop.
+3. A read waits until all records below the high watermark of its start are visible, and doesn't process the list.
 
 Source: Kafka deletes its snapshots up to the committed offset as the high watermark moves (CoordinatorRuntime).
 """
@@ -21,7 +20,7 @@ from typing import Protocol
 from ottla.broker.commits import Commits, failed
 from ottla.protocol.errors import KafkaError
 
-SLICE_RECORDS = 1_000  # two or three milliseconds
+SLICE_RECORDS = 1_000  # they take two or three milliseconds
 
 
 class WatermarkPartition(Protocol):
@@ -38,7 +37,7 @@ class Unshown(Protocol):
 
     @property
     def first_unshown(self) -> int | None:
-        """The log offset of the oldest such record; None where all records are visible."""
+        """The log offset of the oldest of these records; None where all records are visible."""
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
         """Makes records below `high_watermark` visible: all of them, or the `records_max` oldest."""
@@ -53,7 +52,7 @@ class CommittedView:
         self._partition = partition
         self._unshown = unshown
         self._reads = Commits()
-        self._under_way = False  # a slice is called, or the high watermark is waited for
+        self._under_way = False  # a slice is scheduled, or the next one waits for the high watermark
         self._resigned: KafkaError | None = None
 
     def appended(self, records: int) -> None:
@@ -64,8 +63,8 @@ class CommittedView:
             self._go_on()
 
     def shown(self) -> asyncio.Future[None]:
-        """A future that is done when all records that are committed by now are visible. Fails with KafkaError when this
-        broker stops leading."""
+        """A future that is done when all records are visible that are committed now. Fails with KafkaError if this
+        broker stops leading the partition before."""
         if not self._under_way:
             self._go_on()
         if self._resigned is not None:
@@ -74,7 +73,7 @@ class CommittedView:
         return self._reads.wait_for(high_watermark - 1, self._shown_below(high_watermark))
 
     def resign(self, error: KafkaError) -> None:
-        """Fails the reads that wait with `error`: this broker doesn't lead the partition any more."""
+        """Fails the waiting reads with `error`, because this broker doesn't lead the partition any more."""
         self._resigned = error
         self._reads.fail(error)
 

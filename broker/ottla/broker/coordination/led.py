@@ -19,8 +19,8 @@ Encoded = tuple[bytes, bytes | None]  # a record's key and value
 
 
 class Core(Replayed, Protocol):
-    """The state of one partition. Its recorded part changes by records alone, both replayed and appended ones. Its
-    other part (waiting requests, deadlines) is lost with the leadership."""
+    """The state of one partition. The part that is stored in records changes only by records, replayed or appended. The
+    other part (waiting requests, deadlines) is lost when this broker stops leading the partition."""
 
     def appended(self, changes: Sequence[Any], base_offset: int) -> None:
         """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed
@@ -35,7 +35,7 @@ C = TypeVar("C", bound=Core)
 
 
 class Gathered(NamedTuple):
-    """Changes for the next append, their encoded records, and the future of the batch's last offset."""
+    """Changes for the next append, their encoded records, and a future whose result is the batch's last offset."""
 
     changes: Sequence[Any]
     encoded: Sequence[Encoded]
@@ -49,7 +49,7 @@ class Gathered(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Led(Generic[C]):
-    """One partition. `gathered` are the changes that came in the present turn of the event loop."""
+    """One partition. `gathered` are the changes that came in this turn of the event loop, and aren't appended yet."""
 
     partition: ReplayPartition
     leader_epoch: int

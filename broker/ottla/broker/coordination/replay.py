@@ -1,13 +1,15 @@
 """Restores a coordinator's state for one partition of an internal topic from the partition's log.
 
-Reads chunks off the loop, and decodes on the loop in slices of a few milliseconds, so that a broker that takes over a
-large partition serves other partitions meanwhile. Records above the high watermark count as appended, not as committed.
+Threads read chunks of the log, and the event loop decodes them in slices of a few milliseconds. So a broker that takes
+over a large partition serves other partitions meanwhile. Records that aren't below the high watermark count as
+appended, not as committed.
 
-Data that can't be read is left out, logged and counted, and the replay goes on behind it: a record, the rest of a
-batch, or the rest of a segment where a batch's header is malformed. The same holds for a record that breaks a rule of
-the core. To serve all other groups (or transactions) is better than to serve none. Kafka (CoordinatorLoaderImpl, the
-source of the rest) skips kinds of records that it doesn't know, and gives the whole partition up at a record that it
-can't read.
+Data that can't be read is left out, logged and counted, and the replay continues behind it. This may be a record, the
+rest of a batch, or the rest of a segment if a batch's header is malformed. A record that breaks a rule of the core is
+left out, too. So the partition's other groups (or transactions) are still served. Kafka, in contrast, doesn't load a
+partition with a record that it can't read.
+
+Source: Kafka's CoordinatorLoaderImpl.
 """
 
 from __future__ import annotations
@@ -77,20 +79,21 @@ class ReplayPartition(Protocol):
 
 
 class Replayed(Protocol):
-    """A core, as far as a replay calls it."""
+    """The part of a core's interface that a replay uses."""
 
     def replayed(self, key: bytes, value: bytes | None, producer_id: int, uncommitted_at: int | None) -> bool:
-        """Applies one record that was read back. Returns False where the record is of a kind that isn't the core's.
-        With a `producer_id` ≥ 0 the record belongs to a transaction. `uncommitted_at` is the record's offset where it
-        is above the high watermark. Raises ProtocolError at malformed bytes."""
+        """Applies one record that was read back. Returns False if the core doesn't know the record's kind. With a
+        `producer_id` ≥ 0 the record belongs to a transaction. `uncommitted_at` is the record's offset if the record
+        isn't below the high watermark, else None. Raises ProtocolError at malformed bytes."""
 
     def decided(self, producer_id: int, committed: bool) -> None:
-        """Applies a transaction's marker that was read back."""
+        """Applies a transaction's marker that was read back: the transaction was `committed` or aborted."""
 
 
 class Replay:
-    """One replay; `run` may be cancelled. Afterwards `replayed`, `foreign` and `unreadable` count records; the
-    unreadable rest of a segment counts as one."""
+    """One replay. `run` may be cancelled. `replayed` counts the records that the core has applied, `foreign` the
+    records of kinds that it doesn't know. `unreadable` counts records that were left out; the unreadable rest of a
+    segment counts as one."""
 
     def __init__(
         self, topic: str, partition: ReplayPartition, core: Replayed, chunk_bytes: int, cold_reads: ColdReads
@@ -142,12 +145,13 @@ class Replay:
             )
 
     async def _read(self, log: ReplayLog, end: int) -> Sequence[Piece]:
-        """The file ranges of the next chunk, found without a wait of the event loop for the disk."""
+        """The file ranges of the next chunk. A thread looks them up if the event loop would have to wait for the
+        disk."""
         try:
             return log.read(self._offset, self._chunk_bytes, end, True, wait=False)
         except BlockingIOError:
             # Other tasks may wait for the same look-up, so a cancelled replay doesn't cancel it.
-            with suppress(OSError):  # no thread is to be had: the event loop waits for the disk
+            with suppress(OSError):  # no thread can be begun, so the event loop waits for the disk
                 await asyncio.shield(self._cold_reads.read_ahead(log, self._offset, end, self._chunk_bytes))
             return log.read(self._offset, self._chunk_bytes, end, True)
 
@@ -182,7 +186,7 @@ class Replay:
     def _replay(self, header: BatchHeader, record: Record) -> None:
         try:
             self._record(header, record)
-        except Exception as error:  # one bad record mustn't keep the others from being served
+        except Exception as error:  # the other records are still of use
             self._leave_out(1, f"the record at offset {record.offset} can't be read: {error!r}")
 
     def _record(self, header: BatchHeader, record: Record) -> None:

@@ -1,7 +1,7 @@
 """Leads the partitions of one internal topic for a coordinator: loads, appends, waits for commits, resigns.
 
-A coordinator's state is pure (`led.Core`), and its own behaviour is in a `Kind`. The runtime enforces the rules that
-all coordinators share:
+Each partition's state is a `led.Core`, which is pure, and each coordinator is a `Kind`. The runtime enforces the rules
+that all coordinators share:
 
 1. An append that fails changes nothing: the core applies changes only after their append. An append carries the leader
    epoch in which the partition was loaded.
@@ -12,8 +12,8 @@ all coordinators share:
 
 Changes that are gathered in one turn of the event loop are appended as one batch.
 
-An unexpected error ends only the work in which it happened: a request, a timer's call, or a load, which is tried again.
-The error is logged and counted.
+An unexpected error is logged and counted. It ends only the work in which it happened: a request, a timer's call, or a
+load, which is tried again.
 
 Source: Kafka's CoordinatorRuntime.
 """
@@ -43,20 +43,20 @@ LOAD_AGAIN_SECONDS_MAX = 60.0
 
 
 class Kind(Protocol[C]):
-    """A coordinator, as the runtime sees it."""
+    """The part of a coordinator's interface that the runtime uses."""
 
     def empty(self) -> C:
         """A core for a partition without records."""
 
     async def loaded(self, led: Led[C], replay: Replay) -> None:
-        """The partition's core has applied all of its log, and the log is committed. Requests are accepted from now
-        on."""
+        """Called when the partition's core has applied the whole log, and the log is committed. Requests for the
+        partition are served from now on."""
 
     def resigned(self, led: Led[C]) -> None:
         """Answers NOT_COORDINATOR to waiting requests: this broker no longer leads the partition."""
 
     def for_clients(self, error: KafkaError) -> KafkaError:
-        """The error that a client is answered for an error of the log, or of its replication."""
+        """The error that a client gets where `error` is an error of the log or of its replication."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class RuntimeLimits:
 class Runtime(Generic[C]):
     """The partitions of `topic` that this broker leads, by index in `partitions`. All methods run on the event loop.
 
-    `wall_ms` is the time since 1970.
+    `wall_ms` returns the time in ms since 1970.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class Runtime(Generic[C]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def became_leader(self, partition: ReplayPartition) -> None:
-        """Loads `partition`, which this broker leads in its `leader_epoch`."""
+        """Begins to load `partition`, which this broker leads in its `leader_epoch`."""
         led = self.partitions.get(partition.index)
         if led is not None and led.partition is partition:
-            led.leader_epoch = partition.leader_epoch  # this broker led it without a break: nothing was truncated
+            led.leader_epoch = partition.leader_epoch  # led without a break, so the log wasn't truncated
             return
         if led is not None:
             self.resigned(partition.index)
@@ -150,8 +150,9 @@ class Runtime(Generic[C]):
         return self.partitions.get(led.partition.index) is led
 
     def serving(self, index: int) -> Led[C]:
-        """A loaded partition. Raises KafkaError with the code by which the client looks for another coordinator, or
-        waits."""
+        """The loaded partition `index`. Raises KafkaError: COORDINATOR_NOT_AVAILABLE while the runtime accepts no
+        requests, NOT_COORDINATOR if this broker doesn't lead the partition, COORDINATOR_LOAD_IN_PROGRESS while it
+        loads."""
         if not self.accepting:
             raise KafkaError(ErrorCode.coordinator_not_available)
         led = self.partitions.get(index)
@@ -162,7 +163,8 @@ class Runtime(Generic[C]):
         return led
 
     def all_serving(self) -> list[Led[C]]:
-        """All partitions. Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while some are being loaded."""
+        """All partitions. Raises KafkaError: COORDINATOR_NOT_AVAILABLE while the runtime accepts no requests,
+        COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
         if not self.accepting:
             raise KafkaError(ErrorCode.coordinator_not_available)
         if any(led.loading for led in self.partitions.values()):
@@ -179,7 +181,7 @@ class Runtime(Generic[C]):
     # --- writing ---
 
     def append(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> int:
-        """Appends one batch, which the core then applies. Returns the last record's offset. Raises KafkaError, and then
+        """Appends one batch, which the core then applies. Returns the last record's offset. If it raises KafkaError,
         nothing has changed."""
         now_ms = self._wall_ms()
         entries = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(encoded)]
@@ -192,7 +194,7 @@ class Runtime(Generic[C]):
 
     async def write_gathered(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> None:
         """Appends `changes` in one batch with the other changes of this turn of the event loop, and waits until the
-        batch is committed. Raises KafkaError for clients."""
+        batch is committed. Raises KafkaError, with the error for clients."""
         written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not led.gathered:
             asyncio.get_running_loop().call_soon(self.flush, led)
@@ -225,7 +227,7 @@ class Runtime(Generic[C]):
             each.fail(failure)
 
     async def committed(self, led: Led[C], offset: int) -> None:
-        """Waits until the record at `offset` is committed. Raises KafkaError for clients."""
+        """Waits until the record at `offset` is committed. Raises KafkaError, with the error for clients."""
         if led.partition.high_watermark > offset:
             return
         try:
@@ -237,7 +239,7 @@ class Runtime(Generic[C]):
             raise self._kind.for_clients(error) from error
 
     async def shown(self, led: Led[C]) -> None:
-        """Waits until all records that are committed now are visible. Raises KafkaError for clients."""
+        """Waits until all records are visible that are committed now. Raises KafkaError, with the error for clients."""
         try:
             await led.view.shown()
         except KafkaError as error:
@@ -260,15 +262,15 @@ class Runtime(Generic[C]):
                 logger.error("%s-%d can't be read: %s", self.topic, partition.index, error)
                 self.spawn(self._load_again(led))
                 return
-            except Exception:  # clients mustn't have to wait for the next election
+            except Exception:  # the load is tried again, so that clients needn't wait for the next election
                 logger.exception("%s-%d could not be loaded", self.topic, partition.index)
                 self.counters.errors += 1
                 self.spawn(self._load_again(led))
                 return
         if not self.holds(led):
             return
-        # A new leader doesn't know at once which records its predecessor told clients were committed (as KIP-207 for
-        # logs).
+        # A new leader doesn't know at first which records its predecessor answered as committed. So it waits until its
+        # whole log is committed, as in KIP-207.
         end = partition.log.log_end_offset
         try:
             await partition.committed(end - 1)
@@ -284,7 +286,7 @@ class Runtime(Generic[C]):
         await self._kind.loaded(led, replay)
 
     async def _load_again(self, led: Led[C]) -> None:
-        """Loads a partition again after a pause: missing descriptors or memory may be free by then."""
+        """Loads a partition again after a pause, because file descriptors or memory may be free by then."""
         led.failures += 1
         await asyncio.sleep(min(LOAD_AGAIN_SECONDS * 2 ** (led.failures - 1), LOAD_AGAIN_SECONDS_MAX))
         if self.holds(led):

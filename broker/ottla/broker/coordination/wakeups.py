@@ -1,8 +1,8 @@
 """One timer for the deadlines of many objects: a heap, and a single call scheduled on the loop.
 
-An object is woken at the earliest time that was asked for; to ask for a later time than the pending one does nothing.
-So each renewal of a session costs one comparison, and at times a wake-up that finds no session ended and asks for the
-next time.
+An object is woken at the earliest time that was asked for; to ask for a later time than the pending one changes
+nothing. So the renewal of a session costs one comparison. In return, some wake-ups find that no session has ended; the
+object then asks for the next time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-BURST = 64  # things woken before other work gets its turn
+BURST = 64  # things woken in one turn of the event loop
 
 
 class Wakeups(Generic[T]):
-    """Calls `wake(thing)` at or after the time (ms of `now_ms`) that was asked for."""
+    """Calls `wake(thing)` at or after the time, in ms by the clock `now_ms`, that was asked for."""
 
     def __init__(self, now_ms: Callable[[], int], wake: Callable[[T], None]) -> None:
         self._now_ms = now_ms
@@ -34,7 +34,7 @@ class Wakeups(Generic[T]):
         return len(self._pending)
 
     def ask(self, thing: T, at_ms: int) -> None:
-        """Wake `thing` at `at_ms`, unless it will be woken earlier anyway."""
+        """Asks for a wake-up of `thing` at `at_ms`. An earlier wake-up that is pending takes the place of this one."""
         pending = self._pending.get(thing)
         if pending is not None and pending <= at_ms:
             return
@@ -44,11 +44,11 @@ class Wakeups(Generic[T]):
             self._schedule()
 
     def forget(self, thing: T) -> None:
-        """Wake `thing` no more."""
+        """Drops the pending wake-up of `thing`, if any."""
         self._pending.pop(thing, None)
 
     def stop(self) -> None:
-        """Forget everything."""
+        """Drops all pending wake-ups."""
         self._heap.clear()
         self._pending.clear()
         if self._timer is not None:
@@ -61,7 +61,7 @@ class Wakeups(Generic[T]):
             self._timer = None
         heap, pending = self._heap, self._pending
         while heap and pending.get(heap[0][2]) != heap[0][0]:
-            heapq.heappop(heap)  # asked for an earlier time since, or forgotten
+            heapq.heappop(heap)  # an earlier wake-up was asked for since, or this one was dropped
         if heap:
             self._timer_ms = heap[0][0]
             delay_ms = max(self._timer_ms - self._now_ms(), 0)
@@ -80,5 +80,5 @@ class Wakeups(Generic[T]):
                 del pending[thing]
                 woken += 1
                 self._wake(thing)
-        finally:  # an error of one thing leaves the timer to the others
+        finally:  # also after an error: the other things still need the timer
             self._schedule()

@@ -1,6 +1,6 @@
 """The bodies of successful answers to JoinGroup and SyncGroup. Pure.
 
-They say what a member has to know of its generation. Answers with an error are made where the error is found
+The answers describe a generation to one of its members. Answers with an error are made where the error is found
 (`Effects.answer_join`, `Effects.answer_sync`).
 
 Source: Kafka's JoinGroupResponse.json and SyncGroupResponse.json.
@@ -18,8 +18,8 @@ from .roster import Member, Roster
 def joined(
     roster: Roster, generation: int, protocol: str | None, member: Member, *, with_members: bool
 ) -> dict[str, Any]:
-    """The answer to a member's JoinGroup. Its leader computes the assignment from the members' metadata, which the
-    answer has `with_members`."""
+    """The answer to a member's JoinGroup. Only the leader's answer needs the members' metadata (`with_members`): the
+    leader computes the assignment from it."""
     return {
         "error_code": ErrorCode.none,
         "generation_id": generation,

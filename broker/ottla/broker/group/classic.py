@@ -1,8 +1,8 @@
 """One classic consumer group: turns joins, syncs, heartbeats, commits and leaves into effects. Pure.
 
-`membership` has the members on their way from generation to generation, `states` the tables of answers by state. The
-rule that it protects: a member gets an assignment only from the leader of its own generation, and only after the
-assignment is committed.
+`membership` has the members and the steps from one generation to the next, `states` the tables of answers by state. The
+rule that this module protects: a member gets an assignment only from the leader of its own generation, and only after
+the assignment is committed.
 
 Member metadata and assignments are opaque: the protocol type may be `consumer`, `connect`, `sr` or any other text.
 
@@ -30,9 +30,10 @@ NOT_STORING = -1
 
 
 class ClassicGroup:
-    """A group with members, or a group that only keeps offsets (Empty and without protocol type).
+    """A group with members, or a group that only keeps offsets (Empty and without a protocol type).
 
-    `empty_since_ms` is the time since 1970 at which a new group begins, None for one that only keeps offsets.
+    `empty_since_ms` is the time at which a new group begins, in ms since 1970; None for a group that only keeps
+    offsets.
     """
 
     __slots__ = ("_limits", "_storing", "group_id", "membership")
@@ -73,8 +74,8 @@ class ClassicGroup:
         return effects
 
     def sync(self, sync: Sync, now: Now) -> Effects:
-        """A SyncGroup: a member of the generation asks for its assignment; the leader's request brings all members'
-        assignments."""
+        """A SyncGroup: a member of the generation asks for its assignment. The leader's request also has the
+        assignments of all members."""
         effects = Effects()
         membership = self.membership
         error = self._sync_error(sync)
@@ -127,7 +128,7 @@ class ClassicGroup:
         return COMMIT[state]
 
     def leave(self, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
-        """A LeaveGroup: members leave, or an administrator removes them. Returns one answer for each."""
+        """A LeaveGroup: members leave, or an administrator removes them. Returns one answer for each leaver."""
         effects = Effects()
         results: list[Answer] = []
         gone: list[str] = []
@@ -142,7 +143,7 @@ class ClassicGroup:
             self.membership.rebalance_or_complete(f"left: {', '.join(gone)}", now, effects)
         return results, effects
 
-    # --- what a shard asks of any group ---
+    # --- the interface of groups of all types (`group.Group`) ---
 
     @property
     def protocol_type(self) -> str:
@@ -161,7 +162,8 @@ class ClassicGroup:
 
     @property
     def wake_ms(self) -> int:
-        """A time of the steady clock, not after the next deadline, at which `time_passed` is to be called."""
+        """The time at which `time_passed` is to be called, in ms of the steady clock. It isn't later than the next
+        deadline."""
         return self.membership.deadlines.wake_ms
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -173,7 +175,8 @@ class ClassicGroup:
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """NON_EMPTY_GROUP for members whose topics aren't known, because they aren't consumers."""
+        """NON_EMPTY_GROUP if the group has members that aren't consumers, so that their topics aren't known; else
+        NONE."""
         membership = self.membership
         if membership.state is State.EMPTY or membership.roster.protocol_type == CONSUMER:
             return ErrorCode.none
@@ -181,12 +184,13 @@ class ClassicGroup:
 
     @property
     def retention_begins_ms(self) -> int | None:
-        """When the retention time of offsets begins.
+        """When the retention time of offsets begins, in ms since 1970; FROM_COMMIT for "with the commit", None for
+        "never".
 
         | group | begins |
         |---|---|
         | simple (no protocol type) | with the commit |
-        | Empty | when the group became empty, or with the commit where that isn't known |
+        | Empty | when the group became empty; if that time isn't known, with the commit |
         | Stable consumer group, topics known | with the commit, for topics to which no member subscribes |
         | any other | never |
         """
@@ -222,7 +226,7 @@ class ClassicGroup:
         return self.membership.time_passed(now)
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """Goes on after a `store` was committed or, with an `error`, wasn't."""
+        """Handles the commit of a `store` or, with an `error`, its failure."""
         effects = Effects()
         code = APPEND_ERROR.get(error, error)
         match store.meaning:
@@ -246,8 +250,8 @@ class ClassicGroup:
     # --- join ---
 
     def _accepts(self, member_id: str) -> bool:
-        """Whether a JoinGroup fits within group.max.size: in a rebalance the first members to join are accepted;
-        otherwise members have precedence over new clients."""
+        """Whether group.max.size admits this JoinGroup. In a rebalance, the first clients to join are accepted, whether
+        they are members or not. Otherwise every member is accepted, and a new client only if there is room."""
         size = self._limits.group_max_size
         state, roster = self.membership.state, self.membership.roster
         if state in (State.EMPTY, State.DEAD):
@@ -311,8 +315,8 @@ class ClassicGroup:
         self.membership.rebalance_or_complete(join.why(f"new member {member_id}"), now, effects)
 
     def _replace_static(self, join: Join, old_id: str, now: Now, effects: Effects) -> None:
-        """A static member came back without its member id, and gets a new one (KIP-345). A client with the old id is
-        fenced."""
+        """Gives a new member id to a static member that came back without its member id (KIP-345). A client with the
+        old member id is fenced."""
         membership, roster = self.membership, self.membership.roster
         old_leader = roster.leader
         member = membership.replace(old_id, join.new_member_id, now, effects)
@@ -374,7 +378,7 @@ class ClassicGroup:
     def _store_assignments(self, brought: Mapping[str, bytes], effects: Effects) -> None:
         membership = self.membership
         if self._storing != membership.generation:
-            self._storing = membership.generation  # a repeated request can't bring another plan: one is being written
+            self._storing = membership.generation  # a repeated SyncGroup can't replace these assignments
             plan = {member.member_id: brought.get(member.member_id, b"") for member in membership.roster}
             effects.stores.append(Store(membership.snapshot(plan), Assigned(plan)))
 

@@ -1,8 +1,8 @@
 """The deadlines of a classic group: sessions, unused member ids, the waits for JoinGroups and for SyncGroups. Pure.
 
-`Deadlines.wake_ms` is a lower bound of the next deadline, at which the shell calls the group's `time_passed`.
-Heartbeats only postpone deadlines, so they never change a timer; a wake-up that finds no deadline due only computes the
-next one.
+The shell calls the group's `time_passed` at `Deadlines.wake_ms`, which isn't later than the next deadline. A heartbeat
+only postpones a deadline, so it doesn't change the timer. If no deadline is due at a wake-up, the next deadline is
+computed, and nothing else happens.
 
 All times are of the shell's steady clock, in ms. Source: Kafka's GroupMetadataManager; KIP-62, KIP-134.
 """
@@ -20,8 +20,8 @@ JOIN, MEMBER_ID, SESSION, SYNC = "join", "member id", "session", "sync"  # deadl
 class Deadlines:
     """The deadlines of the members of `roster`, and of the group as a whole.
 
-    `join_ms` is when a rebalance waits no longer for JoinGroups, `sync_ms` when a generation waits no longer for
-    SyncGroups; None while the group doesn't wait. A session's deadline is in its `Member`, an unused member id's in
+    At `join_ms` a rebalance stops waiting for JoinGroups, at `sync_ms` a generation stops waiting for SyncGroups; None
+    while the group doesn't wait. The deadline of a session is in its `Member`, that of an unused member id in
     `Roster.pending`.
     """
 
@@ -34,20 +34,20 @@ class Deadlines:
         self.sync_ms: int | None = None
 
     def arm(self, at_ms: int) -> int:
-        """Makes sure that the group is woken at `at_ms`, which it returns."""
+        """Makes sure that the group is woken at `at_ms` or earlier. Returns `at_ms`."""
         self.wake_ms = min(self.wake_ms, at_ms)
         return at_ms
 
     def renew_session(self, member: Member, now: Now) -> None:
-        """Begins the session of `member` anew, because the member was heard of."""
+        """Begins the session of `member` anew: its deadline is one session time-out after `now`."""
         at_ms = now.steady_ms + member.session_timeout_ms
         member.session_deadline_ms = at_ms
         if at_ms < self.wake_ms:
             self.wake_ms = at_ms
 
     def due(self, now: Now) -> list[tuple[int, str, str]]:
-        """Every deadline that has come, in the order of time: (time in ms, JOIN, MEMBER_ID, SESSION or SYNC, member id
-        or empty)."""
+        """Every deadline that has passed, in the order of time: (time in ms, kind, member id). The kind is JOIN,
+        MEMBER_ID, SESSION or SYNC; the member id is empty for JOIN and SYNC."""
         now_ms = now.steady_ms
         found = [
             (at_ms, SESSION, member.member_id)
@@ -62,7 +62,7 @@ class Deadlines:
         return found
 
     def settle(self) -> None:
-        """Makes `wake_ms` the next deadline, which can be later than the lower bound."""
+        """Sets `wake_ms` to the next deadline. It may have been earlier before, because deadlines were postponed."""
         ahead = [member.session_deadline_ms for member in self._roster]
         ahead += self._roster.pending.values()
         ahead += (self.join_ms, self.sync_ms)
@@ -71,9 +71,9 @@ class Deadlines:
 
 @dataclass(slots=True)
 class InitialDelay:
-    """The wait of a group's first rebalance for the other members of a starting application (KIP-134).
+    """The delay of an empty group's first rebalance, for the other members of a starting application (KIP-134).
 
-    `delay_ms` is the length of the present delay. `remaining_ms` bounds the delays that may follow it.
+    `delay_ms` is the length of the present delay. The delays after it last `remaining_ms` at most, together.
     """
 
     delay_ms: int
@@ -81,8 +81,8 @@ class InitialDelay:
     member_came: bool = False
 
     def next_ms(self, delay_max_ms: int) -> int | None:
-        """The length of the next delay, which begins where a member came during the present one and time remains. None
-        where the wait is over."""
+        """Begins the next delay and returns its length in ms, if a member came during the present delay and time
+        remains. Returns None if the rebalance needs no further delay."""
         if not self.member_came or self.remaining_ms <= 0:
             return None
         self.member_came = False

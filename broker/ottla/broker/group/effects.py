@@ -1,8 +1,8 @@
 """The input and output of a classic group: commands, answers, metadata to store. Pure.
 
-A command is a request, with the shell's ticket for its answer, or the passing of time. The shell performs a command's
-effects in order: answers leave at once; a `Store` is appended, and `ClassicGroup.stored` is called when it is committed
-or has failed.
+A command is a request, with the shell's ticket for its answer, or the passing of time. The shell (`group_service`)
+performs the effects of a command: it sends the answers, and then appends each `Store`. When a `Store` is committed, or
+has failed, the shell calls `ClassicGroup.stored`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Answer = Mapping[str, Any]  # a response body, or one element of it, under kio's
 
 
 class Now(NamedTuple):
-    """The time by two clocks: `steady_ms` for deadlines, `wall_ms` (since 1970) for records."""
+    """The time of two clocks: `steady_ms` for deadlines, `wall_ms` (ms since 1970) for records."""
 
     steady_ms: int
     wall_ms: int
@@ -31,7 +31,8 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The settings that groups obey; Kafka's names with dots for underscores."""
+    """The settings of groups. The fields have Kafka's names, with underscores for dots, except `offsets_retention_ms`:
+    Kafka's setting is in minutes."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -44,8 +45,9 @@ class Limits:
 class Join(NamedTuple):
     """A JoinGroup. `new_member_id` is the id for a client that has no member id.
 
-    `requires_known_id` (version 4 on, KIP-394): an unknown dynamic member first gets an id and must come again with it.
-    `skips_assignment` (version 9 on, KIP-814): a returning static leader can be told that no assignment is wanted.
+    `requires_known_id` (version 4 on, KIP-394): an unknown dynamic member first gets an id, and must join again with
+    it. `skips_assignment` (version 9 on, KIP-814): if the member is the leader, the answer may say that no assignment
+    is needed.
     """
 
     ticket: Ticket
@@ -63,12 +65,12 @@ class Join(NamedTuple):
     skips_assignment: bool = True
 
     def why(self, event: str) -> str:
-        """`event` with the client's reason, for the log."""
+        """`event` with the client's reason, for a log line."""
         return f"{event}; client reason: {self.reason or 'not provided'}"
 
 
 class Sync(NamedTuple):
-    """A SyncGroup; `assignments` is the leader's plan, member id → opaque bytes."""
+    """A SyncGroup. `assignments`, member id → opaque bytes, count only if the member is the leader."""
 
     ticket: Ticket
     member_id: str
@@ -81,7 +83,8 @@ class Sync(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leaver:
-    """One element of a LeaveGroup; an empty member id with a static id is an administrator's removal."""
+    """One element of a LeaveGroup. An administrator removes a static member by its static id, with an empty member
+    id."""
 
     member_id: str
     instance_id: str | None = None
@@ -90,7 +93,7 @@ class Leaver:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The group is new: if this record can't be committed, the group ends."""
+    """The group is new. If this record can't be committed, the group ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +103,15 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The leader's plan for a generation; the SyncGroup answers wait for it."""
+    """The leader has sent a generation's assignments. The answers to SyncGroups wait until this record is committed."""
 
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A static member's new id; its JoinGroup's answer waits. The old values are restored if the write fails."""
+    """A static member has got a new id. The answer to its JoinGroup waits until this record is committed. If the write
+    fails, the old values are restored."""
 
     join: Join
     old_id: str
@@ -127,7 +131,7 @@ class Store:
 
 @dataclass(slots=True)
 class Effects:
-    """The effects of a command. `transitions` are for the log: (from, to, generation, why)."""
+    """The effects of a command. `transitions`, (from, to, generation, why), are the changes of state for log lines."""
 
     answers: list[tuple[Ticket, Answer]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)

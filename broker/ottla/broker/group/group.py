@@ -1,8 +1,8 @@
 """The port by which a shard serves a group, whatever the group's type. Pure.
 
-A shard lists, deletes and expires its groups, asks them who may commit, and wakes them at their deadlines, all by this
-port. Only the APIs of one protocol ask for a type: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DescribeGroups for a
-`classic.ClassicGroup`.
+By this port a shard lists, deletes and expires its groups, asks them whether a client may commit, and wakes them at
+their deadlines. Only the APIs of the classic protocol require a type: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
+DescribeGroups require a `classic.ClassicGroup`.
 
 Source: Kafka's Group.
 """
@@ -31,17 +31,17 @@ class GroupType(Enum):
 
 
 class Group(Protocol):
-    """One group of a shard. Groups are told apart by their identity, because timers keep them as keys."""
+    """One group of a shard. Groups are compared by identity, because timers keep them as keys."""
 
     def __hash__(self) -> int: ...
 
     @property
     def group_id(self) -> str:
-        """The group's name, of which a shard has one group."""
+        """The group's id, which is unique within its shard."""
 
     @property
     def type(self) -> GroupType:
-        """The group's type, which never changes: a group that changes its type is another group of the same name."""
+        """The group's type, which never changes: a group of another type with the same id is another object."""
 
     @property
     def protocol_type(self) -> str:
@@ -59,45 +59,45 @@ class Group(Protocol):
 
     @property
     def wake_ms(self) -> int:
-        """A time of the steady clock, not after the next deadline, at which `time_passed` is to be called; NEVER_MS
-        without a deadline."""
+        """The time at which `time_passed` is to be called, in ms of the steady clock; NEVER_MS without a deadline. It
+        isn't later than the next deadline."""
 
     def time_passed(self, now: Now) -> Effects:
         """Handles every deadline that is due, and sets `wake_ms` to the next one."""
 
     def loaded(self, now: Now) -> Effects:
-        """Begins all sessions and waits anew, because this broker is the group's new coordinator."""
+        """Begins all sessions and time-outs anew, because this broker is the group's new coordinator."""
 
     def unload(self, error: ErrorCode) -> Effects:
         """Answers `error` to all waiting requests: this broker is no longer the coordinator, or the group was
         deleted."""
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """Goes on after a `store` of the group's own effects was committed or, with an `error`, wasn't."""
+        """Handles the commit of a `store` of the group's own effects or, with an `error`, its failure."""
 
     # --- offsets ---
 
     def commit(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
-        """NONE where this client may commit offsets. `generation` is the member's generation or epoch, −1 for a client
-        that isn't a member."""
+        """NONE if this client may commit offsets, else the error that it gets. `generation` is the member's generation
+        or epoch, −1 for a client that isn't a member."""
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the group may still need its offsets of `topic`, because a member reads the topic."""
+        """Whether the group may still need its offsets of `topic`, because a member may read the topic."""
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """NONE where OffsetDelete may delete offsets of topics to which no member is subscribed."""
+        """NONE if OffsetDelete may delete the offsets of topics to which no member subscribes, else the error."""
 
     @property
     def retention_begins_ms(self) -> int | None:
-        """The time since 1970 at which the retention time of offsets begins; FROM_COMMIT where it begins with each
-        commit. None where no offset expires."""
+        """When the retention time of offsets begins, in ms since 1970. FROM_COMMIT if each offset's begins with its
+        commit; None if no offset expires."""
 
     # --- deletion ---
 
     @property
     def deletion_error(self) -> ErrorCode:
-        """NONE where the group may be deleted: it has no members."""
+        """NONE if the group may be deleted, because it has no members; else the error."""
 
     def record_keys(self) -> Iterable[GroupKey]:
         """The keys of the group's own records, in the order in which their tombstones delete the group."""

@@ -1,7 +1,7 @@
-"""The members of a classic group on their way from generation to generation. Pure.
+"""The members of a classic group, and the group's steps from one generation to the next. Pure.
 
-Owns the group's state, its generation, its members with their parked requests, and its deadlines. `classic` decides by
-it what each request is answered; `states` has the picture of the ring of states. Rules that it protects:
+This module owns the group's state, its generation, its members with their parked requests, and its deadlines. `classic`
+decides by them how each request is answered; `states` has a diagram of the states. Rules that this module protects:
 
 1. A generation only grows, and has one leader, one protocol and one set of members, fixed when it begins.
 2. No request waits forever: whenever a request is parked, a deadline for it is set.
@@ -23,14 +23,14 @@ from .roster import Member, Roster, Ticket
 from .states import NEXT, State
 from .subscription import CONSUMER, subscribed_topics
 
-SILENT_GROUP_RETRY_MS = 1_000  # the least rebalance time-out when only silent static members are left
+SILENT_GROUP_RETRY_MS = 1_000  # the least wait for JoinGroups when only static members are left, and none has joined
 
 
 class Membership:
     """The members, their generation and their state. Callers read the attributes, and change them by the methods alone.
 
-    `state_since_ms` is the time since 1970 at which the state began, None where it isn't known. `topics` are the topics
-    to which the members of a `consumer` group subscribe, None where they can't be decoded, or in other groups.
+    `state_since_ms` is the time at which the state began, in ms since 1970; None where it isn't known. `topics` are the
+    topics to which the members of a `consumer` group subscribe; None where they can't be decoded, and in other groups.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Membership:
     # --- records ---
 
     def restore(self, value: GroupMetadata) -> None:
-        """Takes over the state that a record has; sessions don't begin yet."""
+        """Takes over the state in a record; sessions don't begin yet."""
         self.generation = value.generation
         self.protocol = value.protocol
         self.state_since_ms = None if value.state_timestamp_ms < 0 else value.state_timestamp_ms
@@ -125,7 +125,8 @@ class Membership:
         member.session_deadline_ms = self.deadlines.arm(join_until_ms)
 
     def replace(self, old_id: str, new_id: str, now: Now, effects: Effects) -> Member:
-        """Gives a static member that came back a new id. Parked requests under the old id are fenced."""
+        """Gives a new id to a static member that came back. Parked requests under the old id are answered
+        FENCED_INSTANCE_ID."""
         self._answer_parked(self.roster.members[old_id], ErrorCode.fenced_instance_id, old_id, effects)
         member = self.roster.replace(old_id, new_id)
         member.is_new = False
@@ -136,8 +137,7 @@ class Membership:
         return member
 
     def drop(self, member_id: str, effects: Effects) -> None:
-        """Removes a member, whose parked requests are answered UNKNOWN_MEMBER_ID, or a member id that was handed
-        out."""
+        """Removes a member or a handed-out member id. The member's parked requests are answered UNKNOWN_MEMBER_ID."""
         member = self.roster.members.get(member_id)
         if member is not None:
             self._answer_parked(member, ErrorCode.unknown_member_id, "", effects)
@@ -145,20 +145,20 @@ class Membership:
         self.synced(member_id)
 
     def park_join(self, member: Member, ticket: Ticket, effects: Effects) -> None:
-        """Lets a member's JoinGroup wait for the next generation."""
+        """Parks a member's JoinGroup until the next generation begins."""
         if member.join_ticket is not None:  # the client gave up on its earlier request and sent another
             effects.answer_join(member.join_ticket, ErrorCode.rebalance_in_progress, member.member_id)
         self.roster.park_join(member, ticket)
 
     def park_sync(self, member: Member, ticket: Ticket, effects: Effects) -> None:
-        """Lets a member's SyncGroup wait for the assignment."""
+        """Parks a member's SyncGroup until the assignments are committed."""
         if member.sync_ticket is not None:  # the client gave up on its earlier request and sent another
             effects.answer_sync(member.sync_ticket, ErrorCode.rebalance_in_progress)
         member.sync_ticket = ticket
         self.synced(member.member_id)
 
     def synced(self, member_id: str) -> None:
-        """Notes that the generation waits for no SyncGroup of this member."""
+        """Notes that the generation doesn't wait for a SyncGroup of this member any more."""
         self._unsynced.discard(member_id)
         if not self._unsynced:
             self.deadlines.sync_ms = None
@@ -175,8 +175,8 @@ class Membership:
     # --- from generation to generation ---
 
     def rebalance_or_complete(self, why: str, now: Now, effects: Effects) -> None:
-        """Begins a rebalance, because the membership has changed. In a rebalance it looks whether all members have
-        joined by now."""
+        """Begins a rebalance, because the membership has changed. If a rebalance is under way, begins the next
+        generation if all members have joined."""
         if State.PREPARING_REBALANCE in NEXT[self.state] and (self.roster.members or self.state is not State.EMPTY):
             self.rebalance(why, now, effects)
         else:
@@ -200,12 +200,13 @@ class Membership:
             self._wait_for_joins(self.roster.rebalance_timeout_ms, now)
 
     def complete_if_all_joined(self, now: Now, effects: Effects) -> None:
-        """Begins the next generation if a rebalance waits for no member any more, and its initial delay is over."""
+        """Begins the next generation if the rebalance waits for no further member, and its initial delay is over."""
         if self.state is State.PREPARING_REBALANCE and self._initial_delay is None and self.roster.all_joined:
             self._begin_generation("all members joined", now, effects)
 
     def assign(self, assignments: Mapping[str, bytes], now: Now, effects: Effects) -> None:
-        """Makes the group Stable: each member gets its assignment, member id → opaque bytes, which is committed."""
+        """Makes the group Stable: each member gets its part of the committed `assignments`, member id → opaque
+        bytes."""
         self._move(State.STABLE, "assignment stored", now, effects)
         for member in self.roster:
             member.assignment = assignments.get(member.member_id, b"")
@@ -215,7 +216,7 @@ class Membership:
                 self.deadlines.renew_session(member, now)  # its session may have passed while it waited
 
     def die(self, error: ErrorCode, effects: Effects) -> None:
-        """Ends the group here: `error` is the answer to all parked requests."""
+        """Ends the group on this broker: `error` is the answer to all parked requests."""
         for member in self.roster:
             self._answer_parked(member, error, member.member_id, effects)
         effects.transitions.append((self.state, State.DEAD, self.generation, error.name))
@@ -242,8 +243,8 @@ class Membership:
     # --- steps ---
 
     def _begin_generation(self, why: str, now: Now, effects: Effects) -> None:
-        """Begins the next generation, of all members that joined and of all static members, whether they joined or
-        not."""
+        """Begins the next generation. Its members are those that have joined, and all static members. If none has
+        joined, waits for the static members' JoinGroups once more."""
         roster = self.roster
         self.deadlines.join_ms = None
         for member in [member for member in roster if member.join_ticket is None and member.instance_id is None]:
@@ -279,7 +280,7 @@ class Membership:
         if member is None or member.session_deadline_ms != at_ms:
             return
         if member.satisfied:
-            member.session_deadline_ms = None  # armed again when it is answered
+            member.session_deadline_ms = None  # set again when the member's request is answered
             return
         self.drop(member_id, effects)
         why = f"member {member_id} was not heard of in time"

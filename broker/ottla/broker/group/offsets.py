@@ -1,11 +1,11 @@
 """The committed offsets of the groups of one shard. Pure.
 
-Two views of one table. The *latest* view has every appended record: commits, deletions and expiries decide by it. The
-*committed* view has the records below the high watermark: OffsetFetch shows these only, because a consumer must not
-start from an offset that an election could still revert. Where both views agree, as they nearly always do, a value is
-kept once.
+The table of offsets has two views. The *latest* view has every appended record; commits, deletions and expiries are
+decided by it. The *committed* view has only the records below the high watermark. OffsetFetch shows this view, because
+a consumer must not start from an offset that an election could still revert. If both views have the same value for a
+key, as nearly always, the value is kept once.
 
-A transaction's offsets wait under their producer id until the transaction's marker decides. So far such offsets occur
+The offsets of a transaction are kept by producer id until the transaction's marker is read. So far, transactions occur
 only in log directories that were adopted from Kafka.
 
 Source: Kafka's OffsetMetadataManager; KIP-211 and KIP-496 (expiry).
@@ -28,8 +28,8 @@ class Offsets:
     def __init__(self) -> None:
         self._latest: dict[str, dict[str, Partitions]] = {}
         self._count = 0  # of values in `_latest`
-        # By group and key, for keys with uncommitted records: the value to show until then, and how many such records
-        # there are.
+        # By group and key, only for keys with records that aren't visible yet: the visible value, and the number of
+        # these records.
         self._shown: dict[str, dict[OffsetKey, tuple[Committed | None, int]]] = {}
         self._appended: deque[tuple[int, OffsetKey, Committed | None]] = deque()
         self._undecided: dict[int, dict[OffsetKey, Committed]] = {}
@@ -38,8 +38,8 @@ class Offsets:
         return self._count
 
     def appended(self, log_offset: int, key: OffsetKey, value: Committed | None) -> None:
-        """Applies a record (None: tombstone) that was appended at `log_offset`; it is visible once `committed` passes
-        it."""
+        """Applies a record (None: tombstone) that was appended at `log_offset`. It becomes visible by a call of
+        `committed`."""
         by_key = self._shown.get(key.group)
         if by_key is None:
             by_key = self._shown[key.group] = {}
@@ -77,8 +77,8 @@ class Offsets:
         return len(self._appended)
 
     def replayed(self, key: OffsetKey, value: Committed | None, producer_id: int = -1) -> None:
-        """Applies a record that was read back. With a producer id it belongs to a transaction that is not decided
-        yet."""
+        """Applies a record that was read back. With a producer id ≥ 0 the record belongs to a transaction whose marker
+        hasn't been read yet."""
         if value is not None and producer_id >= 0:
             self._undecided.setdefault(producer_id, {})[key] = value
             return
@@ -87,7 +87,7 @@ class Offsets:
             pending.pop(key, None)  # the pending offset is older than this record
 
     def decided(self, producer_id: int, commit: bool) -> None:
-        """Applies a transaction's marker that was read back."""
+        """Applies a transaction's marker that was read back: its offsets are kept (`commit`) or dropped."""
         pending = self._undecided.pop(producer_id, {})
         if commit:
             for key, value in pending.items():
@@ -108,7 +108,7 @@ class Offsets:
         return any(key in pending for pending in self._undecided.values())
 
     def show_all(self, group: str) -> dict[str, Partitions]:
-        """All committed values of a group, by topic and partition."""
+        """All visible values of a group, by topic and partition."""
         found = {topic: dict(partitions) for topic, partitions in self._latest.get(group, {}).items()}
         for key, (value, _) in self._shown.get(group, {}).items():
             if value is not None:
@@ -134,14 +134,16 @@ class Offsets:
                     yield OffsetKey(group, topic, partition), value
 
     def has(self, group: str) -> bool:
-        """Whether a group has any offset."""
+        """Whether a group has any offset, that of an undecided transaction too."""
         return next(self.keys_of(group), None) is not None
 
     def expired(self, group: Group, retention_ms: int, now_ms: int) -> list[OffsetKey]:
         """The keys of the offsets of `group` that have expired at `now_ms` (wall clock): the retention time, which
-        begins as the group says, has passed, and no member subscribes to the topic.
+        begins at `group.retention_begins_ms`, is over, no member subscribes to the topic, and no undecided transaction
+        has an offset for the key.
 
-        An offset with an expiry time of its own expires then, but also only while offsets of its group can expire.
+        If an offset has an expiry time of its own, this time replaces the end of the retention time. While
+        `group.retention_begins_ms` is None, no offset expires.
         """
         begins_ms = group.retention_begins_ms
         if begins_ms is None:

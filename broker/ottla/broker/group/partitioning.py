@@ -1,7 +1,7 @@
 """Maps a group to its partition of `__consumer_offsets`. Pure.
 
-The partition is Java's String.hashCode over UTF-16 code units, of which the absolute value (0 for the smallest int) is
-taken modulo the partition count. Source: Kafka's GroupCoordinatorService.partitionFor, Utils.abs.
+The partition is the absolute value (0 for the smallest int) of the Java hash of the group's id, modulo the partition
+count. Source: Kafka's GroupCoordinatorService.partitionFor, Utils.abs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def partition_for(group_id: str, partition_count: int) -> int:
 
 @lru_cache(maxsize=16_384)
 def java_hash(text: str) -> int:
-    """Java's String.hashCode of `text`, an int32."""
+    """Java's String.hashCode of `text`, an int32 that is computed from UTF-16 code units."""
     code = 0
     if text.isascii():
         for unit in text.encode():

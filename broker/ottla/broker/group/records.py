@@ -1,9 +1,9 @@
 """The records of `__consumer_offsets`, in Kafka's format. Pure.
 
-A key starts with an int16 that states its kind: 0 and 1 a committed offset (group, topic, partition), 2 a classic
-group. Kinds 3 to 8 belong to KIP-848 groups, 9 and up to share and streams groups: they are skipped. A value starts
-with an int16 version; a null value is a tombstone. Ottla writes kind 1 with value version 4 (1 where the client asked
-for a retention time of its own), and kind 2 with value version 3; it reads versions 0 to 4.
+A key starts with an int16 that states the record's kind: 0 and 1 a committed offset (group, topic, partition), 2 a
+classic group. Records of other kinds are skipped: kinds 3 to 8 belong to KIP-848 groups, kinds from 9 on to share and
+streams groups. A value starts with an int16 version; a null value is a tombstone. Ottla reads versions 0 to 4. It
+writes kind 1 with value version 4 (1 where the client asked for a retention time), and kind 2 with value version 3.
 
 Source: Kafka's OffsetCommitKey/Value.json, GroupMetadataKey/Value.json, GroupCoordinatorRecordHelpers.
 """
@@ -43,7 +43,8 @@ class GroupKey(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A committed offset. `expire_ms` is set only where an old client asked for a retention time of its own."""
+    """A committed offset. Times are in ms since 1970. `expire_ms` is −1 unless an old client asked for a retention
+    time."""
 
     offset: int
     leader_epoch: int = -1
@@ -147,7 +148,7 @@ def _string(value: str | None) -> bytes:
 
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """A record's decoded key; None for kinds that are skipped. Raises ProtocolError at malformed bytes."""
+    """Decodes a record's key; None for kinds that are skipped. Raises ProtocolError at malformed bytes."""
     reader = _Reader(data)
     kind = reader.int16()
     if kind in (0, OFFSET_KEY):
@@ -158,7 +159,7 @@ def read_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def read_offset_value(data: bytes) -> Committed:
-    """A committed offset of any version. Raises ProtocolError at malformed bytes or a later version."""
+    """Decodes a committed offset. Raises ProtocolError at malformed bytes, or at a version other than 0 to 4."""
     reader = _Reader(data)
     version = reader.version()
     offset = reader.int64()
@@ -171,7 +172,7 @@ def read_offset_value(data: bytes) -> Committed:
 
 
 def read_group_value(data: bytes) -> GroupMetadata:
-    """A group's metadata of any version. Raises ProtocolError at malformed bytes or a later version."""
+    """Decodes a group's metadata. Raises ProtocolError at malformed bytes, or at a version other than 0 to 4."""
     reader = _Reader(data)
     version = reader.version()
     protocol_type, generation = reader.text(), reader.int32()
@@ -203,8 +204,8 @@ def read_group_value(data: bytes) -> GroupMetadata:
 
 
 class _Reader:
-    """Reads Kafka's primitive types from `data`, one after the other; compact types once a flexible version was
-    read."""
+    """Reads values of Kafka's primitive types from `data`, one after the other. After a flexible version, it reads
+    compact types."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

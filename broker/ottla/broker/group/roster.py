@@ -22,10 +22,10 @@ Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favo
 
 @dataclass(slots=True)
 class Member:
-    """One member. `join_ticket` and `sync_ticket` are the tickets of its parked requests, None without one. Only the
-    roster changes `join_ticket`, because it counts the parked JoinGroups.
+    """One member. `join_ticket` and `sync_ticket` are the tickets of its parked JoinGroup and SyncGroup, None where no
+    request is parked. Only the roster changes `join_ticket`, because the roster counts the parked JoinGroups.
 
-    `session_deadline_ms` is the time at which the member counts as dead unless it sends a request before; None where it
+    If the member sends no request before `session_deadline_ms` (of the steady clock), it counts as dead; None where it
     has no such deadline.
     """
 
@@ -48,8 +48,8 @@ class Member:
 
     @property
     def satisfied(self) -> bool:
-        """Whether the member needs no heartbeat now, because it waits for an answer. A new member has its deadline even
-        while it waits."""
+        """Whether the member needn't send heartbeats now, because it waits for an answer. The deadline of a new member
+        counts even while it waits."""
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
 
@@ -60,7 +60,7 @@ class Roster:
     protocol_type: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    pending: dict[str, int] = field(default_factory=dict)  # member ids handed out → when they lapse
+    pending: dict[str, int] = field(default_factory=dict)  # handed-out member id → its deadline
     joined_count: int = 0  # members with a JoinGroup parked
     _static: dict[str, str] = field(default_factory=dict)  # static id → member id
     _support: Counter[str] = field(default_factory=Counter)  # protocol → how many members know it
@@ -75,11 +75,12 @@ class Roster:
         return member_id in self.members
 
     def member_of(self, instance_id: str | None) -> str | None:
-        """The member id that a static id stands for."""
+        """The member id of the member with this static id; None where there is none."""
         return None if instance_id is None else self._static.get(instance_id)
 
     def validate(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE for a member's (member id, static id), else UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if replaced."""
+        """NONE if the ids are those of one member. FENCED_INSTANCE_ID if the static id belongs to another member id
+        now; otherwise UNKNOWN_MEMBER_ID."""
         if instance_id is not None:
             current = self._static.get(instance_id)
             if current is None:
@@ -89,8 +90,8 @@ class Roster:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a client with these protocols has one in common with all members. Without members, any client with a
-        protocol type and a protocol will do."""
+        """Whether a client with these protocols has one in common with all members. In a group without members: whether
+        the client has a protocol type and a protocol."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         return protocol_type == self.protocol_type and any(
@@ -112,8 +113,8 @@ class Roster:
         self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Removes a member or a pending id. If the member was the leader, the member that joined first of the others
-        becomes it."""
+        """Removes a member or a pending id. If the member was the leader, the first of the other members becomes the
+        leader."""
         self.pending.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
@@ -126,7 +127,8 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def replace(self, old_id: str, new_id: str) -> Member:
-        """Gives a static member that came back a new member id; it keeps its leadership and assignment."""
+        """Gives a new member id to a static member that came back. The member keeps its assignment, and the leadership
+        if it is the leader."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None
         member.member_id = new_id
@@ -146,8 +148,8 @@ class Roster:
         member.session_timeout_ms = session_timeout_ms
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader is a member that has joined again. Returns False where no member has, or there is
-        none."""
+        """If the leader's JoinGroup isn't parked, the first member whose JoinGroup is parked becomes the leader.
+        Returns False if no JoinGroup is parked."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_ticket is not None:
@@ -169,7 +171,7 @@ class Roster:
 
     @property
     def all_joined(self) -> bool:
-        """Whether every member has joined, and no handed-out id is unused."""
+        """Whether every member's JoinGroup is parked, and every handed-out member id has been used."""
         return not self.pending and self.joined_count == len(self.members)
 
     @property
@@ -178,8 +180,8 @@ class Roster:
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def select_protocol(self) -> str:
-        """The next generation's protocol. Each member votes for its first protocol among those that all members
-        support. Most votes win; a tie goes to the protocol that was voted for first.
+        """The next generation's protocol. Each member votes for the first of its protocols that all members support.
+        The most votes win; a tie goes to the protocol that was voted for first.
 
         Kafka breaks ties by the order of a hash map.
         """

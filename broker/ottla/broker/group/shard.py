@@ -1,9 +1,9 @@
 """The groups of one partition of `__consumer_offsets`, and their offsets. Pure.
 
-Requests are answered with data: a command to a group returns `Effects`; a request that changes offsets or deletes
-groups returns a `Plan`, the records to append as one batch, with the response that may leave once they are committed.
-The state changes in `appended` (for appended records) or `replayed` (for records read back). Both lead to the same
-state, so a restart is a replay.
+Methods for requests do no I/O. A method for a request to one group returns `Effects`. A method for a request that
+changes offsets or deletes groups returns a `Plan`: the records to append as one batch, and the response, which is sent
+when they are committed. Groups and offsets change in `appended` (for appended records) and `replayed` (for records read
+back). Both lead to the same state, so a replay restores it after a restart.
 
 Source: Kafka's GroupCoordinatorShard.
 """
@@ -52,7 +52,7 @@ class OffsetToCommit(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """Records to append as one batch, and the response that waits for them."""
+    """Records to append as one batch, and the response that waits until they are committed."""
 
     changes: list[Change] = field(default_factory=list)
     response: Any = None
@@ -74,8 +74,8 @@ def encode(change: Change) -> tuple[bytes, bytes | None]:
 class GroupShard:
     """Groups by id, and `offsets`.
 
-    Requests of the classic protocol are for classic groups. For a group of another type a JoinGroup is answered
-    INCONSISTENT_GROUP_PROTOCOL, and any other such request as if the group didn't exist.
+    Requests of the classic protocol are for classic groups. If the group is of another type, a JoinGroup is answered
+    INCONSISTENT_GROUP_PROTOCOL, and the other requests of the classic protocol as if the group didn't exist.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -86,7 +86,8 @@ class GroupShard:
     # --- membership ---
 
     def join(self, group_id: str, join: Join, now: Now) -> Effects:
-        """A JoinGroup. It creates a missing group, unless the request has a member id, which then is unknown."""
+        """A JoinGroup. If the group doesn't exist, a client without a member id creates it, and a client with a member
+        id is answered UNKNOWN_MEMBER_ID."""
         effects = Effects()
         limits = self.limits
         if not limits.group_min_session_timeout_ms <= join.session_timeout_ms <= limits.group_max_session_timeout_ms:
@@ -164,8 +165,8 @@ class GroupShard:
     ) -> Plan:
         """An OffsetCommit; the response is an error code for each of `offsets`.
 
-        `retention_ms` is −1 except for old clients that ask for an expiry of their own. Raises KafkaError where the
-        group refuses the commit; GROUP_ID_NOT_FOUND where a member names a group that doesn't exist.
+        `retention_ms` is −1 unless an old client asks for a retention time. Raises KafkaError if the group refuses the
+        commit, and GROUP_ID_NOT_FOUND if a client with a generation names a group that doesn't exist.
         """
         group = self.groups.get(group_id)
         if group is None and generation >= 0:
@@ -235,8 +236,8 @@ class GroupShard:
         return plan
 
     def topics_deleted(self, topics: Iterable[str], records_max: int) -> Iterator[Plan]:
-        """The tombstones of the offsets of deleted topics, `records_max` in a plan. The call determines these offsets,
-        so that an offset that is committed later for a topic of the same name stays."""
+        """The tombstones of the offsets of deleted topics, at most `records_max` in a plan. The call itself determines
+        these offsets, not the iteration. So an offset that is committed later, for a topic of the same name, stays."""
         gone = list(self.offsets.of_topics(topics))
         return (
             Plan([(key, None) for key, value in gone[start : start + records_max] if self.offsets.latest(key) is value])
@@ -261,10 +262,10 @@ class GroupShard:
     def replayed(
         self, key: bytes, value: bytes | None, producer_id: int = -1, uncommitted_at: int | None = None
     ) -> bool:
-        """Applies one record that was read back. Returns False where it is of a kind that is skipped.
+        """Applies one record that was read back. Returns False if the record's kind is skipped.
 
-        `uncommitted_at` is its log offset where that is above the high watermark. Raises ProtocolError at malformed
-        bytes.
+        With a `producer_id` ≥ 0 the record belongs to a transaction. `uncommitted_at` is the record's log offset if the
+        record isn't below the high watermark, else None. Raises ProtocolError at malformed bytes.
         """
         about = read_key(key)
         if about is None:
@@ -308,5 +309,5 @@ class GroupShard:
 
 
 def _java_length(text: str) -> int:
-    """The length as Java counts it: UTF-16 code units."""
+    """The length in UTF-16 code units, as Java counts it."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

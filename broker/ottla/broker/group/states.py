@@ -1,18 +1,20 @@
 """The states of a classic group, as tables. Pure.
 
 A group moves through a ring of states. In PreparingRebalance it collects the members' JoinGroup requests with their
-protocols. When all members have joined, or the rebalance time-out has removed the members that haven't, the next
-generation begins: one protocol is chosen, all JoinGroups are answered, and CompletingRebalance waits for the leader's
-SyncGroup, which brings the assignment. The assignment is written to `__consumer_offsets`; once it is committed, the
-group is Stable, and all SyncGroups are answered. Each change of the membership starts the next rebalance. Empty is the
-state outside the ring for a group without members, which keeps its offsets; Dead is a group that this broker no longer
-coordinates, or that was deleted.
+protocols. The next generation begins when all members have joined, or when the rebalance time-out is over; dynamic
+members that haven't joined by then are removed. One protocol is chosen, and all JoinGroups are answered. In
+CompletingRebalance the group waits for the leader's SyncGroup, which has the assignments of all members. The
+assignments are written to `__consumer_offsets`; once they are committed, the group is Stable, and all SyncGroups are
+answered. Each change of the membership begins the next rebalance.
+
+Two states are outside the ring. An Empty group has no members, and keeps its offsets. A Dead group was deleted, or this
+broker no longer coordinates it.
 
         join                 all joined              assignment stored
 Empty ────────→ Preparing ────────────→ Completing ─────────────────────→ Stable
   ↑              ↑  │ ↑                     │                                │
   └──────────────┘  │ └─────────────────────┴────────────────────────────────┘
-     nobody joined       join with something new, leave, time-out
+    no member joined join with something new, leave, time-out
 
 Source: Kafka's ClassicGroupState and GroupMetadataManager.
 """
@@ -36,7 +38,7 @@ class State(Enum):
 
 
 class Rejoin(Enum):
-    """The handling of a JoinGroup from a client that is a member already."""
+    """The ways to handle a JoinGroup of a client that is a member already."""
 
     REBALANCE = "take the new protocols, park the request, rebalance"
     CURRENT = "answer at once with the current generation"
@@ -113,5 +115,5 @@ APPEND_ERROR: Mapping[ErrorCode, ErrorCode] = {
 
 
 def for_clients(error: KafkaError) -> KafkaError:
-    """The error that a client of a group is answered for a failed write to `__consumer_offsets`."""
+    """The error that a group's client gets when a write to `__consumer_offsets` has failed with `error`."""
     return KafkaError(APPEND_ERROR.get(error.code, error.code), error.message)

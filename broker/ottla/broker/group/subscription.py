@@ -1,7 +1,7 @@
 """Decodes the topics that the members of a `consumer` group subscribe to from the members' metadata. Pure.
 
-The broker needs this only to know which committed offsets are still of use. Version 0 of the consumer protocol's
-subscription (int16 version, array of topics, user data) is a prefix of every later one.
+The broker needs the topics only to decide which committed offsets may be deleted or expire. Version 0 of the consumer
+protocol's subscription (int16 version, array of topics, user data) is a prefix of every later version.
 
 Source: Kafka's ConsumerProtocol, ClassicGroup.computeSubscribedTopics.
 """

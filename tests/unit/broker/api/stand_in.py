@@ -58,7 +58,7 @@ HANDLERS = {
 
 
 def request_of(api_key: int, api_version: int, client_id: str = "test") -> Request:
-    """A request over a connection to which nothing is sent."""
+    """A request over a connection that sends nothing."""
     connection: Any = SimpleNamespace(
         listener=SimpleNamespace(name="PLAINTEXT"),
         principal="User:ANONYMOUS",
@@ -90,7 +90,7 @@ async def _nobody_else() -> frozenset[int]:
 
 @asynccontextmanager
 async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool = True) -> AsyncIterator[BrokerStandIn]:
-    """A stand-in with these properties, on a fresh store. Without a controller no intent is carried out."""
+    """A stand-in with these properties, on an empty store. Without a controller no intent is carried out."""
     store = await EmbeddedStore.open(folder / "metadata.sqlite")
     config = BrokerConfig.from_sources(f"node.id=0\nlog.dirs=/x\nlisteners=PLAINTEXT://127.0.0.1:9092\n{settings}")
     follower = Follower(store)

@@ -30,7 +30,7 @@ class Stage:
     """
 
     def __init__(self, listener: str = BROKERS) -> None:
-        self.follower = Follower(None)  # type: ignore[arg-type]  # it is never started
+        self.follower = Follower(None)  # type: ignore[arg-type]  # the follower is never started
         self.broker: Any = SimpleNamespace(
             config=SimpleNamespace(listeners=SimpleNamespace(inter_broker=BROKERS)),
             follower=self.follower,

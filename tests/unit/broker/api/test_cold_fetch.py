@@ -130,7 +130,7 @@ BODY = 5 * PAGE
 
 
 def with_a_cold_body(stage: ColdStage, body_bytes: int = BODY) -> int:
-    """Appends a batch, of which only the header stays in memory. Returns its offset."""
+    """Appends a batch of which only the header stays in memory. Returns the batch's offset."""
     offset = stage.cold_log.log_end_offset
     append(stage.cold_log, batch_of([bytes(body_bytes)]))
     stage.partition.high_watermark = stage.cold_log.log_end_offset
@@ -188,8 +188,8 @@ def test_an_answer_ends_where_memory_does(play: Any) -> None:
         assert size == 700 * PAGE
         more = stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30, min_bytes=4_000_000)
         assert sizes_and_errors(more) == [(700 * PAGE, 0)], "enough bytes exist, though not all in memory"
-        # A page is missing in the piece that a thread reads at once, so there is nothing to send until the thread has
-        # read it.
+        # A thread reads a whole piece in one step, and a page of this piece isn't in memory. So nothing can be sent
+        # until the thread has read the piece.
         request |= {"fetch_offset": offset}
         waiting = stage.fetch_of(request, max_wait=20_000, max_bytes=1 << 30)
         assert isinstance(waiting, Pending)
@@ -269,8 +269,8 @@ def test_many_fetches_of_a_stuck_disk_take_few_threads_and_one_for_each_offset(p
 
 
 def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the fix, a client that asked for another offset each time, and hung up, left one more lookup under way
-    each time.
+    """Before the fix, each time that a client asked for another offset and disconnected, one more lookup stayed under
+    way.
     """
 
     async def body(stage: ColdStage) -> None:
@@ -283,7 +283,7 @@ def test_lookups_of_who_has_gone_are_bounded(play: Any, monkeypatch: pytest.Monk
         waiting = stage.fetch_of(asked(0, 190), max_wait=20_000)
         stage.disk.answers.set()
         await answered(waiting)
-        # The client may ask again when there may be room for a lookup. As soon as there is, it gets its records.
+        # This answer may have no records yet. The client then asks again, and gets the records once a lookup is free.
         async with asyncio.timeout(10):
             while sizes_and_errors(await answered(stage.fetch_of(asked(0, 190), max_wait=20_000)))[0][0] == 0:
                 pass
@@ -370,7 +370,7 @@ def test_a_truncation_during_the_lookup(play: Any) -> None:
         stage.disk.answers.clear()
         waiting = stage.fetch_of(asked(0, 150), max_wait=20_000)
         await asyncio.sleep(0.05)
-        stage.disk.answers.set()  # a truncation reads as well, so a replica that truncates waits for its disk
+        stage.disk.answers.set()  # a truncation reads the disk, too, so a replica that truncates waits for it
         stage.disk.held = 0
         stage.cold_log.truncate_to(100)
         stage.disk.held = 0
@@ -430,7 +430,7 @@ def test_a_disk_that_fails_during_the_lookup_is_told(play: Any) -> None:
 
 
 def test_a_disk_that_failed_long_ago_is_asked_again(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk fails when nobody waits for the lookup any more, because the client has gone. Before the fix, the next
+    """The client disconnects, and then the disk fails, so no request waits for the lookup. Before the fix, the next
     client that asked for the same offset got the old error, which took the log directory offline.
     """
 
@@ -574,7 +574,7 @@ def test_lookups_by_time_on_a_stuck_disk_leave_threads_to_the_others(play: Any) 
 
 
 def test_lookups_by_time_of_who_has_gone_wait_for_no_disk(play: Any) -> None:
-    """Before the fix, each client that hung up left a lookup for as long as the disk was stuck."""
+    """Before the fix, the lookup of each client that disconnected waited for as long as the disk was stuck."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()

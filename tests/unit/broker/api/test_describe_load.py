@@ -15,7 +15,7 @@ from ottla.settings import own
 
 
 def loaded(topics: int, partitions: int) -> Any:
-    """A broker that has this number of topics, each with this number of partitions and with counts of their bytes."""
+    """A broker with this number of topics, and of partitions in each topic. All partitions have counts of bytes."""
     held = [
         SimpleNamespace(topic=f"topic-{topic}", index=index, bytes_in=topic * 10 + index, bytes_out=1)
         for topic in range(topics)
@@ -49,7 +49,7 @@ def test_the_load_names_each_partition_with_traffic() -> None:
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 20_000), (20_000, 1), (200, 100)])
 def test_the_loop_turns_while_the_load_of_twenty_thousand_partitions_is_told(topics: int, partitions: int) -> None:
-    """Before the fix, the answer held the event loop for 18 ms."""
+    """Before the fix, the answer blocked the event loop for 18 ms."""
 
     async def turns() -> int:
         telling = asyncio.ensure_future(asked(loaded(topics, partitions)))

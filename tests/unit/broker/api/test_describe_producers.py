@@ -123,8 +123,8 @@ def test_few_producers_are_looked_up_in_a_turn(producers: list[int], monkeypatch
 
 
 def test_many_producers_are_answered_in_short_turns() -> None:
-    """Before the fix, 100,000 producers held the event loop for 190 ms, mostly for the encoding. The turns are measured
-    by the CPU time of the loop's thread."""
+    """Before the fix, 100,000 producers blocked the event loop for 190 ms, mostly for the encoding. The turns are
+    measured by the CPU time of the loop's thread."""
     partitions = Partitions(producers_of(20_000))
     turns: list[float] = []
     ended = time.thread_time()
@@ -141,7 +141,7 @@ def test_many_producers_are_answered_in_short_turns() -> None:
 
 
 def test_no_more_producers_are_looked_up_when_the_client_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request may name a partition many times, so it may take long."""
+    """A request may name a partition many times, so its answer may take long."""
     looked_up = 0
     items = FrozenProducers.items
 
@@ -169,7 +169,7 @@ def test_no_more_producers_are_looked_up_when_the_client_has_gone(monkeypatch: p
 
 
 def test_the_answer_is_of_one_moment() -> None:
-    """As in Kafka, which holds the log's lock: the answer leaves out all batches that are written meanwhile."""
+    """The answer leaves out all batches that are written meanwhile, as in Kafka, which holds the log's lock."""
     producers = producers_of(2_000)
     turn = 0
 

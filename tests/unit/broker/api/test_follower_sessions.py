@@ -109,8 +109,8 @@ def state(index: int, leader: int, epoch: int) -> Partition:
 
 
 def check(stage: Stage) -> None:
-    """Each partition of a session is either still to be read, or watched by the session. A partition has no watches of
-    other sessions."""
+    """Checks that each partition of the session is either still to be read, or watched by the session, and that no
+    other session watches it."""
     watches = []
     for session in stage.sessions._sessions.values():
         watches.append(session.watch)
@@ -184,7 +184,7 @@ async def play(stage: Stage, history: list[tuple[str, int]]) -> None:
         partitions[index].become_leader(state(index, 0, epochs[index]))
         append(partitions[index].log, batch_of([b"last"]), epochs[index])
         follower.follow(index, epochs[index])
-    for _ in range(3):  # fetches the records; tells the leader that they are there; hears of the new high watermark
+    for _ in range(3):  # gets the records, then confirms them, then gets the high watermark
         follower.hear(follower.fetch())
         check(stage)
     assert all(partition.high_watermark == partition.log.log_end_offset for partition in partitions)

@@ -52,7 +52,7 @@ HANDLERS: dict[int, Any] = {module.API.key: module.handle for module in MODULES}
 
 
 async def _at_once(wanted: object, pending: object) -> None:
-    """Doesn't wait, because no coordinator has died."""
+    """Takes the place of the wait for an election. Returns at once, because no coordinator has died."""
 
 
 async def _answers() -> dict[str, Any]:

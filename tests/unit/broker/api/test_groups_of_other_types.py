@@ -1,4 +1,4 @@
-"""The coordinator and the handlers of groups, where a group isn't a classic one."""
+"""The coordinator and the handlers of the group APIs, for groups that aren't classic groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.broker.test_group_service import PARTITIONS, Stage, virtually
 
 
 async def stage_with(group: ShareLikeGroup) -> tuple[Stage, Any]:
-    """A stage that coordinates `group`, and the stable classic group `classic`; and the broker for handlers."""
+    """Returns a stage that coordinates `group` and the stable classic group `classic`, and the handlers' broker."""
     stage = Stage()
     stage.lead()
     await stage.stable("classic")

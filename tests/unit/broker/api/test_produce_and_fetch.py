@@ -155,8 +155,8 @@ def values(stage: Stage, index: int) -> list[bytes]:
 
 
 def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
-    """A client that sends a batch plain if compression doesn't make it smaller (as librdkafka does) mixes codecs within
-    one partition."""
+    """If compression doesn't make a batch smaller, librdkafka sends the batch uncompressed. So one partition gets
+    batches of different codecs."""
 
     async def body(stage: Stage) -> None:
         stage.recompress_to(Codec.lz4)
@@ -283,7 +283,7 @@ def test_a_session_reads_only_what_moved(play: Any, monkeypatch: pytest.MonkeyPa
         stage.fetch(session_id=session, session_epoch=1)
         assert read == [0, 1], "no partition has new records"
         stage.produce({1: batch_of([b"1"])})
-        for epoch in (2, 3):  # the client hasn't taken the records: it doesn't ask for a later offset
+        for epoch in (2, 3):  # the client asks for the same offset again, so the records are sent again
             [topic] = answer_of(stage.fetch(session_id=session, session_epoch=epoch)).responses
             assert [partition.partition_index for partition in topic.partitions] == [1]
             assert topic.partitions[0].records
@@ -624,7 +624,7 @@ def test_records_of_a_topic_that_is_only_compacted_cant_be_deleted(play: Any, po
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
 def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> None:
-    """This holds for led partitions and for those of other leaders. Partitions that don't exist are unknown."""
+    """A partition is refused whichever broker leads it. A partition that doesn't exist is unknown."""
 
     async def body(stage: Stage) -> None:
         partition = stage.partitions.find("t", 0)

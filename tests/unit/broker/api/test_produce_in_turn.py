@@ -1,4 +1,4 @@
-"""A thread checks a batch, and meanwhile leadership changes, brokers stop, clients hang up, and other clients write."""
+"""While a thread checks a batch, leadership changes, brokers stop, clients disconnect, and other clients write."""
 
 from __future__ import annotations
 
@@ -423,7 +423,7 @@ def test_what_waits_for_a_thread_keeps_its_frame_or_is_copied_from_memory_that_a
                 stage.frame[:] = bytes(len(stage.frame))  # the next request's bytes overwrite the shared memory
             else:
                 with pytest.raises(BufferError):
-                    del stage.frame[:4]  # a connection does so with served bytes
+                    del stage.frame[:4]  # as a connection does with the bytes that are served
             await look_through(threads)
         await stage.settle()
         assert marks(stage, 0) == [b"a", b"b"]

@@ -1,4 +1,4 @@
-"""The rights that each API needs: every API names some, and they are those that Apache Kafka asks for."""
+"""Every API names the rights that Apache Kafka asks for, or the reason why it needs none, and is served in one way."""
 
 from typing import Any
 

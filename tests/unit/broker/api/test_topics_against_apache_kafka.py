@@ -1,8 +1,8 @@
 """The topic and cluster APIs answer as Apache Kafka 4.3.1 did to `tests.peers.topic_exchanges`, including the messages.
 
-Two answers aren't among the exchanges, because we differ on purpose: the first Metadata answer about an automatically
-created topic (Kafka: unknown, ask again), and one invalid name among many in DescribeTopicPartitions (Kafka fails the
-whole request).
+The exchanges leave out two answers in which Ottla differs from Kafka on purpose. To the first Metadata request about an
+automatically created topic, Kafka answers that the topic is unknown. At one invalid name among many in
+DescribeTopicPartitions, Kafka fails the whole request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.unit.broker.api.stand_in import broker_stand_in
 
 async def _answers(folder: Path) -> list[Any]:
     async def settle() -> None:
-        """Doesn't wait: our answer comes only when the image shows the change."""
+        """Takes the place of a wait. Returns at once, because Ottla answers only when the image shows the change."""
 
     async with broker_stand_in(folder) as broker:
         return await play(broker.ask, settle)

@@ -1,5 +1,5 @@
-"""The view of offsets that OffsetFetch reads follows the high watermark: no backlog of records grows, and no turn of
-the event loop catches up with a whole backlog.
+"""The view that OffsetFetch reads follows the high watermark. The backlog of records that aren't visible yet stays
+bounded, and no single turn of the event loop makes a long backlog visible.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_a_long_wait_for_replication_is_caught_up_with_in_slices() -> None:
         shard.offsets.let_out.clear()
         shard.partition.move_to(shard.end)
         read = shard.view.shown()
-        assert shard.offsets.let_out == []  # the reader itself catches up nothing
+        assert shard.offsets.let_out == []  # the read itself makes no records visible
         slices = 0
         while not read.done():
             await asyncio.sleep(0)

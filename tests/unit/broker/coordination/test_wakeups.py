@@ -1,4 +1,4 @@
-"""One timer for many things: each thing is woken once, and in time for the earliest moment that was asked for."""
+"""One timer for many things: each thing is woken once, at the earliest time that was asked for."""
 
 from __future__ import annotations
 

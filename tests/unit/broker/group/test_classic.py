@@ -1,4 +1,4 @@
-"""The classic group protocol as in Kafka: each test plays one of GroupMetadataManager's rules."""
+"""The classic group protocol as in Kafka: each test checks a rule of GroupMetadataManager."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BOTH = (("range", b"r"), ("roundrobin", b"rr"))
 
 
 class Scene:
-    """A shard with one group, a clock, and the answers so far. Writes to the log succeed unless `failing` is set to an
-    error.
+    """A shard with one group, a clock, and the answers so far. Writes to the log fail with the error `failing`, if it
+    is set.
     """
 
     def __init__(self, **limits: int) -> None:
@@ -496,7 +496,7 @@ def test_a_static_leader_comes_back(skips: bool) -> None:
     back = scene.answers[scene.join(new_id="a2", instance_id="i", skips_assignment=skips)]
     assert back["skip_assignment"] is skips
     assert len(back["members"]) == (2 if skips else 0)
-    assert back["leader"] == ("a2" if skips else "a")  # an old client must not take itself for the leader
+    assert back["leader"] == ("a2" if skips else "a")  # an old client must not take itself to be the leader
     assert scene.membership.roster.leader == "a2"
 
 
@@ -709,7 +709,7 @@ def test_a_group_whose_creation_is_not_stored_never_was() -> None:
         ("a", 0, ErrorCode.illegal_generation),
         ("a", -1, ErrorCode.illegal_generation),
         ("ghost", 1, ErrorCode.unknown_member_id),
-        ("", -1, ErrorCode.unknown_member_id),  # allowed to administrators only while the group is empty
+        ("", -1, ErrorCode.unknown_member_id),  # an administrator may commit only while the group is empty
     ],
 )
 def test_who_may_commit_in_a_stable_group(member: str, generation: int, expected: ErrorCode) -> None:

@@ -3,8 +3,8 @@
 The model only notes each answer. These rules are checked after every step:
 
 1. Each generation has one leader, one protocol and one set of members in all answers; generations never go back.
-2. An assignment of a generation is the one that this generation's leader sent for the member.
-3. No request waits forever: every parked request has a deadline, and long after the last step all are answered.
+2. A member's assignment is the one that the leader of the same generation sent for this member.
+3. No request waits forever: every parked request has a deadline, and all are answered long after the last step.
 4. A replay of the last stored record gives the group that was stored.
 """
 
@@ -50,7 +50,7 @@ SESSION_MS, REBALANCE_MS = 10_000, 30_000
 
 
 class Client:
-    """What one client knows from its answers."""
+    """A client. Its ids, its generation and the members are those of the last answer that it got."""
 
     def __init__(self, instance_id: str | None) -> None:
         self.instance_id = instance_id
@@ -267,7 +267,7 @@ class GroupMachine(RuleBasedStateMachine):
             raise AssertionError("the group wakes again and again")
         self.now_ms = end
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @invariant()
     def the_group_is_sound(self) -> None:

@@ -1,4 +1,4 @@
-"""Committed offsets: two views of one table, expiry, and changes that give the same state by append and by replay."""
+"""Committed offsets: two views of one table, expiry, and the same state after an append and after its replay."""
 
 from __future__ import annotations
 

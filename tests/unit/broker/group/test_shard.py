@@ -21,7 +21,7 @@ NOW = Now(1_000, 1_000_000)
 
 @dataclass(eq=False)
 class ShareLikeGroup:
-    """A stand-in for a share group, with no more than a shard needs of a group; its members never change."""
+    """A stand-in for a share group, with only the methods that a shard calls; its members never change."""
 
     group_id: str
     members: list[str] = field(default_factory=list)
@@ -110,7 +110,7 @@ def test_other_classic_requests_find_no_such_member() -> None:
     assert effects == Effects()
 
 
-# --- what every group is asked ---
+# --- the interface of groups of all types ---
 
 
 def test_the_group_says_who_may_commit() -> None:
