@@ -170,4 +170,4 @@ ROUTES: Mapping[int, Route] = {
         Route(await_revision.API, serve=await_revision.serve),
     )
 }
-"""By the APIs' keys."""
+"""The routes of all APIs, by the APIs' keys."""

@@ -54,7 +54,7 @@ NEXT: Mapping[State, frozenset[State]] = {
     _STABLE: frozenset({_PREPARING, _DEAD}),
     _DEAD: frozenset({_DEAD}),
 }
-"""Where a group may go from each state."""
+"""The states that may follow each state of a group."""
 
 HEARTBEAT: Mapping[State, ErrorCode] = {
     _EMPTY: ErrorCode.unknown_member_id,
@@ -75,7 +75,7 @@ COMMIT: Mapping[State, ErrorCode] = {
 """The answer to an offset commit of a member with the right generation."""
 
 COMMIT_RENEWS_SESSION = frozenset({_PREPARING, _STABLE})
-"""Where an offset commit counts as a sign of life."""
+"""The states in which an offset commit renews the session of the member that sent it, as a heartbeat does."""
 
 DELETE: Mapping[State, ErrorCode] = {
     _EMPTY: ErrorCode.none,
@@ -97,7 +97,8 @@ REJOIN: Mapping[State, Mapping[tuple[bool, bool], Rejoin]] = {
     _EMPTY: dict.fromkeys(_ALWAYS, Rejoin.UNKNOWN),
     _DEAD: dict.fromkeys(_ALWAYS, Rejoin.UNKNOWN),
 }
-"""For a member's JoinGroup: by state, then by (is the leader, came with the same protocols)."""
+"""The answer to a JoinGroup of a known member, by the group's state, and then by two facts: whether the member is the
+group's leader, and whether its JoinGroup has the same protocols as the last one."""
 
 APPEND_ERROR: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -111,7 +112,8 @@ APPEND_ERROR: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
     ErrorCode.invalid_fetch_size: ErrorCode.unknown_server_error,
 }
-"""What clients of a group hear when a write to `__consumer_offsets` fails; other codes pass as they are."""
+"""The error that a group's client gets, by the error with which a write to `__consumer_offsets` failed. Errors that
+aren't listed reach the client unchanged."""
 
 
 def for_clients(error: KafkaError) -> KafkaError:
