@@ -77,4 +77,4 @@ def _offsets_topic(settings: BrokerConfig) -> NewTopic:
 
 
 _RECIPES = {OFFSETS_TOPIC: _offsets_topic}
-"""Functions that return the partitions, the replication factor and the settings of each internal topic, by its name."""
+"""The function that describes each internal topic for its creation, by the topic's name."""
