@@ -1,8 +1,8 @@
 """One connection to another broker, for a broker's own requests: one at a time, each with a deadline.
 
 The connection is opened by an injected `Connect`. Each answer is received into the same buffer, so it is valid until
-the next request. After any failure (a deadline, a reset, half a frame, a cancelled request) the connection is closed,
-because bytes of the old answer may still be on the way. The next request opens a new connection.
+the next request. After any failure (a missed deadline, a reset, half a frame, a cancelled request) the connection is
+closed, because bytes of the old answer may still be on the way. The next request opens a new connection.
 """
 
 from __future__ import annotations
