@@ -8,8 +8,8 @@ any records: the benchmark measures the work that the number of partitions makes
 3. *Restart* of a broker that isn't the controller: from SIGTERM to its end, and from its start until all replicas are
    in sync. Meanwhile a producer (acks=all) sends to a sample of the partitions that the broker led. Its slowest
    acknowledgement shows whether the other brokers served all the time.
-4. *SIGSTOP* of a broker that isn't the controller: from the end of its session (DescribeCluster doesn't name it any
-   more) until a record has been acknowledged in each partition that it led.
+4. *SIGSTOP* of a broker that isn't the controller: from the end of its session (DescribeCluster doesn't list the
+   broker any more) until a record has been acknowledged in each partition that it led.
 5. *kill -9* of the broker that is the controller: from the signal until a record has been acknowledged in each
    partition that it led.
 6. *Stop* of the whole cluster.

@@ -69,7 +69,7 @@ class _Plan:
         self.of_topic = Counter((name[0], broker) for name in self.names for broker in assignments[name])
 
     def evacuate(self) -> None:
-        """Moves replicas away from the brokers that are to have none, where another broker is free to take them."""
+        """Moves replicas away from the brokers that are to have none, where another broker can take them."""
         for name in self.names:
             for broker in self.replicas[name]:
                 if broker not in self.rack_of and (goal := self._best_goal(name, broker)) is not None:

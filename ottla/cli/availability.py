@@ -27,7 +27,7 @@ _COORDINATOR_NOT_AVAILABLE = 15
 
 
 class Leaderless(NamedTuple):
-    """A partition without a leader. `away` lists the brokers that have a replica of the partition and don't run."""
+    """A partition without a leader. `away` are the brokers that have a replica of the partition and don't run."""
 
     topic: str
     partition: int

@@ -59,7 +59,7 @@ def raise_all(failures: list[CommandError]) -> None:
 
 
 class PipeClosed(Exception):
-    """The reader of the command's output is gone. The command ends without a message."""
+    """The reader of the command's output has closed the pipe. The command ends without a message."""
 
 
 def sentences(*parts: str) -> str:

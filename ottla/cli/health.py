@@ -115,8 +115,8 @@ def described(cluster: Cluster, brokers: Iterable[int], topics: list[str] | None
 def told(cluster: Cluster, brokers: Iterable[int], name: str, subject: str) -> Iterator[tuple[int, str]]:
     """(broker, value) of a read-only setting of Ottla's own in DescribeConfigs, for each of these brokers that answers.
 
-    Brokers that don't know the name (Apache Kafka's) are left out. `subject` says in an error what the broker was asked
-    for, such as "the load".
+    Brokers that don't know the name (Apache Kafka's) are left out. `subject` names the wanted value in
+    errors, such as "the load".
     """
     from kafka.admin import ConfigResource, ConfigResourceType
 

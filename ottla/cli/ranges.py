@@ -78,7 +78,7 @@ def parse_range(text: str, now_ms: int) -> Range:
 
 
 def parse_end(text: str, now_ms: int) -> End:
-    """The end of a range: the value of `--until`, or what follows the colon in START:END."""
+    """The end of a range: the value of `--until`, or END in START:END."""
     if text == "end":
         return LATEST
     if text.isascii() and text.isdigit():

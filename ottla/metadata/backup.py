@@ -53,7 +53,7 @@ FILE_FORMAT = 1
 _MAGIC = "ottla-metadata-backup"
 _PRODUCER_IDS_PER_SECOND = 1 << 30
 _PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, at 3,000 a second
-_CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first at once
+_CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first immediately
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # the beginning of 2020; an id has 63 bits, which last until 2292
 _RESTORE_ID_BYTES = 6  # of randomness; its text is URL-safe base64, which has no @ as ids of earlier versions have
 

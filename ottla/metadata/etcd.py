@@ -272,7 +272,7 @@ class EtcdStore:
                 raise TimeoutError from error
 
     async def _check(self, response: Any, member: Member, position: int) -> None:
-        """Raises Compacted or StoreUnavailable if the watch can't go on."""
+        """Raises Compacted or StoreUnavailable if the watch can't continue."""
         if response.compact_revision:
             raise Compacted(f"etcd has forgotten what came before revision {response.compact_revision}")
         if response.canceled:

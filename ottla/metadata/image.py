@@ -48,7 +48,7 @@ SHOWN_BY_TOPICS = ("intents", "ready")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A visible topic. `partitions` holds exactly 0 … len−1."""
+    """A visible topic. The keys of `partitions` are 0 … len−1."""
 
     name: str
     id: UUID

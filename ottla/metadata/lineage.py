@@ -14,8 +14,9 @@ revisions, not values, and two diverged stores may have changed a row last at th
 
 1. A word is random and is never written twice, so all stores that have the word share the history up to it. If a store
    has the last word that a process knows, it has everything that was written before that word.
-2. No word between others is dropped, because each word may be the last one that some stopped broker knows. A later word
-   can't stand in for it: the later word is missing in a copy of the store that was made between the two.
+2. No word between others is dropped, because each word may be the last one that some stopped broker knows. An earlier
+   word can't replace it: a copy of the store that was made between the two words, and has diverged since, has the
+   earlier word, too.
 3. The last known word proves nothing about the writes after it (those of some seconds). So a running process compares a
    whole new snapshot with its image: revisions, key by key, and the partitions' epochs, which never decrease in one
    history (`check_successor`). A process that starts compares the epochs in its logs (`check_logs`).

@@ -26,22 +26,22 @@ _SAID_AGAIN_S = 10.0
 
 
 class GivenUp(Exception):
-    """The process was told to stop before its store had answered."""
+    """The process got a request to stop before its store had answered."""
 
 
 class Patience:
     """Repeats each of a starting process's requests to the store until it is answered. `stopping` ends the waiting."""
 
     def __init__(self, patience_s: float, stopping: asyncio.Event) -> None:
-        """Each request is repeated for `patience_s`, and made at least once."""
+        """Each request is repeated for up to `patience_s`, and made at least once."""
         self._patience_s = patience_s
         self._stopping = stopping
 
     async def answer(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Calls `ask` until the store answers, and returns its result. Logs what it waits for.
 
-        After `patience_s` it raises the last StoreUnavailable or UnknownOutcome. When the process is told to stop, it
-        raises GivenUp. AccessRefused and ForeignStore are raised immediately, because waiting corrects neither a wrong
+        After `patience_s` it raises the last StoreUnavailable or UnknownOutcome. When `stopping` is set, it raises
+        GivenUp. AccessRefused and ForeignStore are raised immediately, because waiting corrects neither a wrong
         password nor a wrong store.
         """
         loop = asyncio.get_running_loop()

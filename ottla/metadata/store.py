@@ -15,7 +15,7 @@ Each failure has its own type, because each requires another reaction:
 - `StoreUnavailable`: nothing was written; the store can't be reached. Wait.
 - `AccessRefused`: the store answers, but refuses this process's credentials. Tell a person.
 - `UnknownOutcome`: the writes may or may not have been applied. Read before doing anything that depends on them.
-- `Compacted`: the watch can't go on from its last revision. Take a new snapshot and compare.
+- `Compacted`: the watch can't continue from its last revision. Take a new snapshot and compare.
 - `ForeignStore`: this isn't the store that the process has known. Do nothing more with it (`own_store.py`).
 """
 

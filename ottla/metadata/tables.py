@@ -2,12 +2,12 @@
 
 Calls block, and only one thread at a time may make them.
 
-| table | holds |
+| table | content |
 |---|---|
 | `counter` | `revision` (the last), `compacted` (the history up to that revision is gone), `lease` (the last id) |
 | `entry` | the present value of each key |
 | `change` | the change that each revision made to each key; the oldest changes are dropped |
-| `lease` | when each lease ends, and which process holds it |
+| `lease` | when each lease ends, and which process owns it |
 
 Time is the system's monotonic clock, which all processes of a machine share, and which stops while the machine sleeps.
 A lease also ends when its owner dies. Each process locks a file of its own (flock, which the kernel releases when the

@@ -177,7 +177,7 @@ class Connection:
         if size > len(self._buffer):
             self._buffer = bytearray(
                 size
-            )  # kept for the answers after this one: clearing new memory costs as much as a copy
+            )  # kept for later answers, because new memory has to be cleared, which costs as much as a copy
         view = memoryview(self._buffer)[:size]
         filled = 0
         while filled < size:

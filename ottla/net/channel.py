@@ -18,7 +18,7 @@ from ottla.protocol.received import Buffer
 
 
 class Channel(Protocol):
-    """Moves the bytes of one connection. Every call returns at once."""
+    """Moves the bytes of one connection. Every call returns without waiting."""
 
     def receive_into(self, buffer: Buffer) -> int:
         """Receives into `buffer`, and returns the number of bytes; 0 if the peer has ended its side of the connection.

@@ -81,7 +81,7 @@ class _Volume:
         try:
             threading.Thread(target=self._work, name="disk", daemon=True).start()
         except RuntimeError as error:
-            if not self._threads:  # if the volume has a thread, that one will do the work later
+            if not self._threads:  # a thread that the volume has already will do the work later
                 self._waiting.clear()
                 raise OSError(errno.ENOMEM, "the process may have no more threads") from error
         else:

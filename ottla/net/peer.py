@@ -60,8 +60,8 @@ class Peer:
     async def until_cut(self) -> None:
         """Waits, without a request under way, until the other side closes the open connection.
 
-        If the other side sends bytes without a request, the wait ends as well, and the connection is closed. A
-        cancelled wait leaves the connection as it was.
+        If the other side sends bytes without a request, the wait ends, too, and the connection is closed. If the wait
+        is cancelled, the connection stays open.
         """
         assert self._stream is not None
         with suppress(OSError):

@@ -103,7 +103,7 @@ class Server:
         self.connection_count = 0
         self.connections_refused = 0
         self.connections_closed_for_others = 0
-        self.turns_away = False  # whether each new connection is closed at once
+        self.turns_away = False  # whether each new connection is closed immediately
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, name: str, host: str, port: int) -> Listener:

@@ -152,7 +152,7 @@ def _count(frame: bytearray, position: int, end: int) -> tuple[int, int]:
 
 
 def by_topic(keys: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]]:
-    """(topic id, partition index) pairs, grouped by topic as in the request, in the order in which they came."""
+    """(topic id, partition index) pairs, grouped by topic as in a request. Both keep their order."""
     topics: dict[bytes, list[int]] = {}
     for topic, index in keys:
         topics.setdefault(topic, []).append(index)

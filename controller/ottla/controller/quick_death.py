@@ -138,8 +138,8 @@ class QuickDeath:
                 await asyncio.sleep(_REFUSED_S)  # a broker with too many connections closes each new one
 
     async def _declare_dead(self, watched: _Watched) -> bool:
-        """Deletes the watched registration, unless it has been replaced meanwhile. Returns True if nothing is left to
-        do, False if the watch has to go on."""
+        """Deletes the watched registration, unless it has been replaced meanwhile. Returns False if the watch has to
+        continue."""
         image = self._follower.image
         broker, holder = image.brokers.get(watched.id), image.controller
         if watched.id < NO_BROKER:

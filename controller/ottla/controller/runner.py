@@ -258,7 +258,7 @@ class Controller:
             raise
         except (StoreUnavailable, UnknownOutcome) as reason:
             logger.info("controller %s: no lineage word was written: %s", self._name, reason)
-        except Exception:  # the term goes on: without the word, each new connection of a broker costs a snapshot
+        except Exception:  # the term continues: without the word, each new connection of a broker costs a snapshot
             logger.exception("controller %s: no lineage word was written", self._name)
 
     def _check_term(self) -> None:

@@ -21,7 +21,7 @@ from ottla.metadata.store import Delete, Guard, Put
 
 from .proposal import Proposal
 
-ATOMIC_CREATION_MAX = 100  # up to so many partitions are created in one transaction, states and ready mark together
+ATOMIC_CREATION_MAX = 100  # the most partitions that one transaction creates, with their states and the ready mark
 
 
 def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:

@@ -74,7 +74,7 @@ class PartitionIntents:
         wanted = (before.topic_id, index)
         key, state_key = keys.reassignment(*wanted), keys.partition(*wanted)
         wish = Reassignment(None if target is None else tuple(target))
-        doubtful = False  # whether the wish may have been written
+        doubtful = False  # whether the request's key may have been written
         while True:
             image = self._settling.image
             state = self._reassignable(topic, index)
@@ -103,7 +103,7 @@ class PartitionIntents:
             if other is not None and not (doubtful and other.value == wish.encode()):
                 raise _being_moved(topic, index)
             newest = max((entry.mod_revision for entry in result.failed.values() if entry), default=image.revision + 1)
-            await self._settling.until_revision(newest)  # the partition's state changed, or the topic's intent did
+            await self._settling.until_revision(newest)  # the partition's state or the topic's intent has changed
         await self._settling.until(lambda image: None if wanted in image.reassignments else True)
 
     def _reassignable(self, topic: str, index: int) -> Partition:

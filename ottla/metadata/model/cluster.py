@@ -33,7 +33,7 @@ class Cluster(Value):
     doesn't know, but writes a new generation. So an id counts only beside the generation that it names. An id that
     names another generation is the id of an earlier restore.
 
-    While a restore is under way (`restoring`) the store holds only a part of the metadata. `awaited` are the brokers
+    While a restore is under way (`restoring`) the store has only a part of the metadata. `awaited` are the brokers
     that have to report the ends of their logs before a restored partition gets a leader.
     """
 

@@ -200,7 +200,7 @@ def test_no_sequence_of_deaths_and_births_breaks_an_invariant(events: Any, seed:
 
 
 def join_isr(world: World, broker_id: int, index: int) -> None:
-    """Does what a leader does when a follower has caught up."""
+    """Adds a replica to an ISR, as the leader does when the follower has caught up."""
     partition = world.partition(index)
     brokers = world.image.brokers
     leader = brokers.get(partition.leader)
