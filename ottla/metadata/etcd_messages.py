@@ -1,4 +1,4 @@
-"""Translates the store port's values to etcd's messages and back. Pure.
+"""Translates the store port's values to etcd's messages and back, without a connection.
 
 etcd promises that a watch delivers whole revisions, in order. But a large answer comes in fragments, which may end in
 the middle of a revision. `Assembly` joins the fragments, and drops revisions that were delivered before.

@@ -40,8 +40,8 @@ class FetchLimits(NamedTuple):
 class FetchedPartition(NamedTuple):
     """The leader's answer for one partition. `records` is the position of the record set, as (start, end).
 
-    If the follower's last epoch ended at another offset in the leader's log, `diverging` is (epoch, end offset) there
-    (KIP-595).
+    If the follower's last epoch ended at another offset in the leader's log, `diverging` is the (epoch, end offset) of
+    the leader's log (KIP-595).
     """
 
     topic: bytes

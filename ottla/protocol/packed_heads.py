@@ -63,8 +63,8 @@ class Unreadable(Exception):
 def claimed_bytes(codec: int, data: Buffer, enough: int) -> int:
     """An upper bound, in bytes, for the unpacked size of the first frame of `data`.
 
-    It is the size that gzip's end or Zstandard's head states. Otherwise it is the sum of what the frame's blocks may
-    hold, in which a block of Snappy or Zstandard counts for at least `BLOCK_BYTES_MIN`.
+    It is the size stated at gzip's end or in Zstandard's head. Otherwise it is the sum of the largest unpacked sizes of
+    the frame's blocks, in which a block of Snappy or Zstandard counts for at least `BLOCK_BYTES_MIN`.
 
     Counting ends once the sum exceeds `enough`, or when `data` can't be read any further. Going from block to block
     takes time, too. So the result also exceeds `enough` if there are more blocks than `enough` bytes usually have.
