@@ -295,8 +295,8 @@ class _Planner:
         return exchanged
 
     def _give_one(self, goal: Goal, name: PartitionName, giver: int, takers: Sequence[int]) -> bool:
-        """Moves a replica to the emptiest broker that may have it, and whose rack may have it. Returns whether the
-        replica moved."""
+        """Moves a replica to the emptiest broker that can take it, on a rack to which the replica may move. Returns
+        whether the replica moved."""
         closed = self._closed_racks(name, giver)
         tried = 0
         for taker in takers:

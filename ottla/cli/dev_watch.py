@@ -1,8 +1,8 @@
 """A thread of `ottla dev` that talks to the cluster as a client does.
 
-The thread gives topics more replicas after the cluster has grown (`dev_growth`). It also prints on the terminal, as the
-brokers' own messages may go to files: log directories that are full, have failed, or work again; logs that can't be
-read; and the bytes that recovery cut off. No error in this thread stops the cluster.
+The thread gives topics more replicas after the cluster has grown (`dev_growth`). It also prints troubles on the
+terminal, because the brokers' own messages may go to files: log directories that are full, have failed, or work again;
+logs that can't be read; and the bytes that recovery cut off. No error in this thread stops the cluster.
 """
 
 from __future__ import annotations

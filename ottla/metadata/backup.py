@@ -182,7 +182,7 @@ def _kept(key: str) -> Kept:
 
 
 def _handed_out(entries: Iterable[Entry]) -> int:
-    """A producer id that no id handed out so far exceeds.
+    """The first producer id after the restore, which is above all ids that were handed out before.
 
     It follows from the clock or, if the clock was ahead at an earlier restore, from the highest known id. Raises
     RestoreRefused if the clock shows a time before 2020.

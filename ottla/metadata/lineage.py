@@ -17,8 +17,8 @@ revisions, not values, and two diverged stores may have changed a row last at th
 2. No word between others is dropped, because each word may be the last one that some stopped broker knows. An earlier
    word can't replace it: a copy of the store that was made between the two words, and has diverged since, has the
    earlier word, too.
-3. The last known word proves nothing about the writes after it (those of some seconds). So a running process compares a
-   whole new snapshot with its image: revisions, key by key, and the partitions' epochs, which never decrease in one
+3. The last known word proves nothing about later writes (of some seconds). So a running process compares a whole new
+   snapshot with its image: revisions, key by key, and the partitions' epochs, which never decrease in one
    history (`check_successor`). A process that starts compares the epochs in its logs (`check_logs`).
 4. A word whose number is below the oldest kept row can't be checked: the broker that knows it was stopped for longer
    than a day of changes. Then only the epochs are compared. If the row of a known word doesn't exist yet, the store is

@@ -2,9 +2,9 @@
 
 A write of unknown outcome is sent again with the same guards, or the key is read and the missing change is sent again.
 Of two transactions with the same guards at most one is carried out. Suppose that the second is rejected, and the key
-has the value that the first was to write, or is gone as the first was to delete it. Then the first was carried out.
-Another process may have undone the first in between: either the guards cover that case (`create_topic`), or the key is
-read.
+has the value that the first was to write (or doesn't exist, if the first was to delete it). Then the first was carried
+out. Another process may have undone the first in between: either the guards cover that case (`create_topic`), or the
+key is read.
 
 A request takes no longer than its time-out, whether it waits for the store, for the controller or for this broker's
 image. If the store certainly refused a write, the refusal is reported without a wait.

@@ -137,7 +137,7 @@ class Tables:
             self._db.execute("COMMIT")
 
     def changes_after(self, revision: int, limit: int = 100_000) -> list[Revision]:
-        """Whole revisions after `revision`, as few as have at least `limit` changes. Raises Compacted."""
+        """Whole revisions after `revision`, up to the one with which they have `limit` changes. Raises Compacted."""
         self._db.execute("BEGIN")
         try:
             if revision < self._counter("compacted"):

@@ -136,9 +136,10 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
 def _settled(image: Image, partition_id: PartitionId, epochs: Mapping[int, int]) -> bool:
     """Whether a cheap check shows that a partition needs no decision. False if the check can't tell.
 
-    A partition needs none when no election and no reassignment of it is requested or under way, its leader is a member
-    of the ISR and isn't drained, and each member still has the registration with which it joined the ISR. `epochs` has
-    the registration epochs of the brokers that may lead, by broker id.
+    A partition needs no decision if no election and no reassignment of it is requested or under way, its leader is a
+    member of the ISR and isn't drained, it has no eligible leader replicas outside the ISR, and each member of the ISR
+    may lead and still has the registration with which it joined. `epochs` has the registration epochs of the brokers
+    that may lead, by broker id.
 
     The check has to be cheap, because it runs for every partition whose state changes. A decision about thousands of
     partitions changes all their states, so each of them is checked again afterwards. Later, each change of an ISR leads

@@ -50,7 +50,7 @@ class Ready(Value):
 
 @dataclass(frozen=True, slots=True)
 class Tombstone(Value):
-    """A mark, by topic id, that a topic was deleted and that brokers may remove its directories.
+    """The mark of a deleted topic, by topic id. Brokers may remove the topic's directories.
 
     `pending` are the brokers that haven't yet confirmed that they have removed all of them.
     """
