@@ -1,8 +1,8 @@
 """`ottla balance`: level the brokers' measured loads by moves of replicas that copy as few bytes as possible.
 
 `ottla reassign plan` gives brokers the same number of replicas; `ottla balance` considers each replica's load. A plan
-is a file in the format of `kafka-reassign-partitions`, so Kafka's tool can execute it, too. Only the plan is kept between
-two runs. The cluster itself shows which moves are done, so the same command can continue an interrupted run.
+is a file in the format of `kafka-reassign-partitions`, so Kafka's tool can execute it, too. Only the plan is kept
+between two runs. The cluster itself shows which moves are done, so the same command can continue an interrupted run.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class RangeReader:
         self._max_wait_ms = max_wait_ms
         self._poll_timeout_ms = poll_timeout_ms
         self._bytes_read = 0
-        self._asked: tuple[Connection, int] | None = None  # a connection with a request under way, its offset
+        self._asked: tuple[Connection, int] | None = None  # (connection with a request under way, its offset)
 
     def __iter__(self) -> Iterator[FetchedRecords]:
         offset = self._start

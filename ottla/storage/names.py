@@ -1,6 +1,6 @@
-"""The names of files and directories in a log directory. They are Kafka's: each can use the other's directories. Pure.
+"""The names of files and directories in a log directory. Pure.
 
-Source: Kafka's LogFileUtils, UnifiedLog and LocalLog.
+The names are Kafka's, so that Kafka and Ottla can use each other's log directories. Source: Kafka's LogFileUtils, UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
