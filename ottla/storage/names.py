@@ -1,6 +1,7 @@
 """The names of files and directories in a log directory. Pure.
 
-The names are Kafka's, so that Kafka and Ottla can use each other's log directories. Source: Kafka's LogFileUtils, UnifiedLog and LocalLog.
+The names are Kafka's, so that Kafka and Ottla can use each other's log directories. Source: Kafka's LogFileUtils,
+UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
