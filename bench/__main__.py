@@ -1,5 +1,6 @@
 """Runs the benchmarks: `python -m bench`, or `python -m bench produce latency` for some of the questions. The
-environment variable FAST=1 asks for a tenth of the work, and ONLY=produce,latency for some of the questions, too."""
+environment variable FAST=1 makes the runs about ten times shorter. ONLY=produce,latency selects questions if no
+argument does."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ def main() -> int:
     """Prints the table and writes `results/latest.json` and `.png`. Returns 0 if every question has an answer and all
     goals are met, else 1.
 
-    Returns 2 if the native walk of records isn't built: figures of its Python twin would say nothing about brokers in
-    use. Raises SystemExit with 2 for an unknown question."""
+    If the native record walk isn't built, measures nothing and returns 2: its slower Python twin would falsify the
+    figures. Raises SystemExit with 2 for an unknown question."""
     if not record_walk.NATIVE:
         print(f"bench: {record_walk.WITHOUT_NATIVE}", file=sys.stderr)
         return 2
@@ -63,7 +64,7 @@ def main() -> int:
         began = time.monotonic()
         try:
             answers[name] = importlib.import_module(f"bench.{name}").run(plan)
-        except Exception:  # one failed question must not lose the hours of the others
+        except Exception:  # a question that fails must not lose the others' results, which take hours
             print(f"\n{name} has no answer:\n{traceback.format_exc()}", flush=True)
             continue
         print(f"\n{name} ({time.monotonic() - began:.0f} s)\n{markdown(answers[name])}", flush=True)

@@ -1,7 +1,8 @@
 """How many records does a broker deliver, per second and per CPU second?
 
-librdkafka reads a topic of 6 partitions from its beginning, out of the page cache. Envelope: `sendfile` costs about
-0.25 CPU seconds a GB, and a Fetch of 1 MiB some 30 µs on top: 100 B records at 30 million a CPU second at best.
+librdkafka reads a topic of 6 partitions from its beginning, out of the page cache. Estimate: `sendfile` costs about
+0.25 CPU seconds a GB, and each Fetch of 1 MiB costs about 30 µs more. So the broker can deliver at most 30 million
+records of 100 B per CPU second.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from bench.table import Row, at_least
 PARTITIONS = 6
 PER_CPU_SECOND = {100: at_least(1.5), 1024: at_least(1.2), 10240: at_least(1.2)}
 BYTES = 400_000_000
-BYTES_MIN = 200_000_000  # with FAST=1; fewer bytes cost the broker hardly more than a tick of its CPU accounting
+BYTES_MIN = 200_000_000  # with FAST=1: fewer bytes would cost the broker too little CPU time to be measured well
 
 
 def run(plan: Plan) -> list[Row]:
-    """Both rows for every size and codec."""
+    """For each record size and codec: records per CPU second of the broker, and records per second."""
     cases = list(product(PER_CPU_SECOND, ("none", "lz4")))
     if plan.fast:
         cases = [case for case in cases if case[1] == "none"]

@@ -4,7 +4,7 @@ A cluster of one broker, and one of three brokers, run on the embedded store. Th
 with sixteen busy loops and three saturating lz4 producers (acks=all; retention deletes their records after some
 megabytes). This keeps the machine's load at 20 and above. Meanwhile 200 topics of three partitions are created one
 after the other. Each request has at most a minute. Before every twentieth topic there is a pause of six seconds: after
-the first change that follows such a pause, the controller also adds a word to the store's lineage.
+the first change that follows such a pause, the controller also adds a word to the store's lineage (`lineage.py`).
 
 The goals: no request fails, and the slowest takes at most half a minute. The other durations, and the load in `note`,
 show how starved the machine was. Apache Kafka keeps its metadata in another way, and isn't measured.
@@ -68,7 +68,8 @@ def _rows(size: int, seconds: list[float], failures: list[str], note: str) -> li
 
 
 def _create(bootstrap: str, topics: int, replicas: int) -> tuple[list[float], list[str], float]:
-    """(the duration of each creation in seconds, the errors of the failed creations, the machine's greatest load)."""
+    """Creates topics one after the other. Returns (the duration of each request in seconds, the errors of the failed
+    creations, the machine's greatest load)."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 90_000})
     seconds: list[float] = []
     failures: list[str] = []
@@ -96,12 +97,12 @@ def _log(root: Path, number: int) -> str:
     return "\n".join(path.read_text(errors="replace") for path in (root / f"broker-{number}").glob("*.log"))
 
 
-# ---- the load, each part a process
+# ---- the parts of the load, each in a process
 
 
 @contextmanager
 def _load(bootstrap: str) -> Iterator[None]:
-    """Starts the load's processes. Each ends with this process, or by itself after `_SECONDS_MAX`."""
+    """Runs the load's processes beside the block, for `_SECONDS_MAX` at most."""
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = [context.Process(target=_spin, daemon=True) for _ in range(BUSY_LOOPS)]
     processes += [context.Process(target=_produce, args=(bootstrap,), daemon=True) for _ in range(PRODUCERS)]

@@ -4,13 +4,14 @@ Three brokers, one partition with a replica on each, acks=all with min.insync.re
 everything else: a session of 9 s; three combined nodes for Kafka; for Ottla an etcd with three members beside its
 brokers, or the embedded store. An idempotent librdkafka producer with its defaults sends a record every 5 ms. The
 measured time is from the signal to the first acknowledgement of a record that was sent after the signal. Each round has
-a topic of its own, whose leader is the victim. SIGKILL goes to a broker that isn't the controller, or to one that is.
-SIGSTOP goes to a broker that isn't the controller; no closed socket tells the others of it. Before the next round the
-victim is back, and all replicas are in sync.
+a topic of its own, and the signal goes to the topic's leader. For SIGKILL the leader is, in one case, a broker that
+isn't the controller, and in another the controller. For SIGSTOP it isn't the controller; the suspended broker's sockets
+stay open, so the others notice nothing before its session ends. Before the next round the broker is back, and all
+replicas are in sync.
 
-librdkafka waits 30 s or longer for the answer of a silent broker. For SIGSTOP the figure would be this time-out, and
-not the failover. So there single requests ask the other brokers for the leader and send it a record, until the record
-is acknowledged.
+librdkafka waits 30 s or longer for the answer of a suspended broker. With SIGSTOP the figure would be this time-out
+instead of the failover. So in that case single requests ask the other brokers for the leader and send the leader a
+record, until it acknowledges one.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _PATIENCE_S = 60.0
 
 
 class _Case(NamedTuple):
-    """A case: whether the victim is the controller (`controls`), and gets SIGSTOP (`silent`) or SIGKILL."""
+    """A case: whether the leader is the controller, too (`controls`), and gets SIGSTOP (`silent`) or SIGKILL."""
 
     name: str
     controls: bool
@@ -61,7 +62,7 @@ CASES = (
 
 @dataclass(slots=True)
 class _Three:
-    """A cluster: its brokers by their ids, and a function that returns the id of the active controller."""
+    """A cluster: its brokers in the order of their ids, and a function that returns the active controller's id."""
 
     brokers: Sequence[Peer]
     controller: Callable[[], int]
@@ -132,7 +133,8 @@ def _once(bootstrap: str, topic: str, brokers: Sequence[Peer], number: int, case
 
 
 def _asked_until_acknowledged(topic: str, brokers: Sequence[Peer]) -> float:
-    """Asks these brokers until their leader has acknowledged a record with acks=all. Returns the time of the answer."""
+    """Sends records with acks=all to the leader that these brokers name, until one is acknowledged. Returns the time of
+    the acknowledgement."""
     request = produce_request(topic, b"x" * 100, acks=-1)
     leaders = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     deadline = time.monotonic() + _PATIENCE_S
@@ -163,14 +165,14 @@ def _await_in_sync(admin: AdminClient, topic: str) -> None:
     while time.monotonic() < deadline:
         state = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
         if state is not None and state.leader >= 0 and len(state.isrs) == 3:
-            time.sleep(1)  # a broker that has just started completes its start
+            time.sleep(1)  # so that a broker that has just started completes its start
             return
         time.sleep(0.1)
     raise TimeoutError(f"{topic} hasn't three replicas in sync after {_PATIENCE_S:g} s")
 
 
 def _quorum_leader(nodes: Sequence[Peer]) -> int:
-    """Kafka's active controller, from DescribeQuorum: Metadata names any broker as the controller (KIP-590)."""
+    """The id of Kafka's active controller, by DescribeQuorum: Metadata names an arbitrary broker (KIP-590)."""
     asked = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
     with Wire(nodes[0].bootstrap) as wire:
         return int(wire.call(DESCRIBE_QUORUM, 0, asked).topics[0].partitions[0].leader_id)

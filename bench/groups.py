@@ -1,8 +1,8 @@
-"""What do idle groups cost, and a group that rebalances?
+"""What do idle groups cost, and what does a rebalance cost?
 
-*Idle*: 1,000 librdkafka consumers with their defaults in 100 groups, ten to a group, one empty partition each. They
-send Fetch requests that wait, and heartbeats, and have no offsets to commit. They run in processes of their own,
-against one broker at a time.
+*Idle*: 1,000 librdkafka consumers with their defaults in 100 groups, ten to a group; each consumer has one empty
+partition. The consumers send heartbeats, and Fetch requests that wait for records; they have no offsets to commit. They
+run in processes of their own, against one broker at a time.
 
 *Rebalancing*: one group of 200 members. This process sends the members' requests itself, because no client reports when
 its last JoinGroup was sent. The group's leader joins again, and then all other members. The measured figures are the
@@ -40,7 +40,7 @@ _PROCESSES = 4
 _WINDOW_S = 10.0
 _POLL_S = 5.0
 _PATIENCE_S = 180.0
-# A valid subscription: Kafka parses it, and never answers if it can't.
+# A valid subscription: Kafka parses it, and never answers a JoinGroup whose subscription it can't parse.
 _SUBSCRIPTION = ConsumerProtocolSubscription(topics=["idle"], user_data=b"x" * 64).encode(version=0)
 _ASSIGNMENT = b"y" * 60
 # A JoinGroup answer's error code and generation, which follow the correlation id and the throttle time.
@@ -49,7 +49,7 @@ _GENERATION = struct.Struct(">i")
 
 
 def run(plan: Plan) -> list[Row]:
-    """CPU of idle groups; CPU and time of a rebalance."""
+    """Rows for the CPU of idle groups, and for the CPU and the time of a rebalance."""
     with pair() as brokers:
         rows = [_idle(list(brokers.brokers.items()), plan)]
         cpu = Row(f"a group of {MEMBERS_REBALANCING} rebalances", "ms broker CPU", at_most(1))
@@ -147,7 +147,7 @@ class _Group:
         for wire, join in zip(self._wires, self._joins, strict=True):
             wire.ask(JOIN_GROUP, JOIN_GROUP_VERSION, join)
         joined = [wire.receive() for wire in self._wires]
-        self._leader = str(read_response(JOIN_GROUP, JOIN_GROUP_VERSION, joined[0], 4).leader)  # it stays the leader
+        self._leader = str(read_response(JOIN_GROUP, JOIN_GROUP_VERSION, joined[0], 4).leader)  # in every generation
         self._syncs = [self._sync_request(name) for name in self._names]
         self._sync(joined)
 
@@ -161,12 +161,12 @@ class _Group:
     def rebalance(self) -> float:
         """Lets all members join again. Returns the seconds from the last JoinGroup to the end of the rebalance.
 
-        The leader's JoinGroup begins the rebalance. A member that joined before it would get the present generation
-        again.
+        The leader's JoinGroup is sent first, because it begins the rebalance: until then, another member's JoinGroup is
+        answered with the present generation.
         """
         leader = self._names.index(self._leader)
         others = [member for member in range(MEMBERS_REBALANCING) if member != leader]
-        self._order.shuffle(others)  # real members join again at their next heartbeat, in no order
+        self._order.shuffle(others)  # real members join again at their next heartbeat, in no fixed order
         self._order.shuffle(self._read_order)
         self._wires[leader].ask(JOIN_GROUP, JOIN_GROUP_VERSION, self._joins[leader])
         while not self._rebalances(others[0]):
@@ -184,8 +184,9 @@ class _Group:
     def _answers(self) -> list[bytes]:
         """The next answer to each member, read in a random order.
 
-        If this process read in the order of the members, each answer of a broker that sends in that order would wake
-        it, and only that broker would pay for it. Kafka sends in the order of a hash map.
+        A fixed order would favour one broker. If a broker sends the answers in the order in which this process reads
+        them, each answer wakes this process, and the figures include these wake-ups. Kafka sends in the order of a hash
+        map.
         """
         frames = {member: self._wires[member].receive() for member in self._read_order}
         return [frames[member] for member in range(MEMBERS_REBALANCING)]
@@ -193,8 +194,9 @@ class _Group:
     def _sync(self, joined: list[bytes]) -> float:
         """Sends each member's SyncGroup and reads all answers. Returns the time of the last answer.
 
-        The client's expensive work is done before and after the measured time. Within it the client only reads each
-        JoinGroup answer's error code and generation, and writes the generation into the SyncGroup.
+        During the measured time the client only reads each JoinGroup answer's error code and generation, and writes the
+        generation into the SyncGroup. It builds the requests before that time, and parses the SyncGroup answers after
+        it.
         """
         _, self._generation = _JOINED.unpack_from(joined[0], _JOINED_AT)
         for wire, sync, frame in zip(self._wires, self._syncs, joined, strict=True):
@@ -212,7 +214,7 @@ class _Group:
         return ended
 
     def _sync_request(self, name: str) -> tuple[bytes, bytes]:
-        """The bytes before and after the generation in a member's SyncGroup."""
+        """A member's SyncGroup request as two parts: the bytes before its generation, and the bytes after it."""
         everybody = [{"member_id": member, "assignment": _ASSIGNMENT} for member in self._names]
         body = {
             "group_id": "one",
@@ -226,8 +228,8 @@ class _Group:
 
 
 def _name_given(wire: Wire) -> str:
-    """The member id that the coordinator gives. The first FindCoordinator creates the offsets topic, so the group's
-    coordinator may need a while."""
+    """A new member id from the group's coordinator. Asks until the coordinator is ready: the first FindCoordinator
+    creates the offsets topic. Raises RuntimeError if that takes too long."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         wire.call(FIND_COORDINATOR, 2, {"key": "one", "key_type": 0})

@@ -107,7 +107,7 @@ def _consume(bootstrap: str, topic: str, count: int, told: Connection) -> None:
     told.send("ready")
     latencies = array.array("d")
     while len(latencies) < count:
-        message = consumer.poll(1.0)  # consume() would wait for as many records as it was asked for
+        message = consumer.poll(1.0)  # consume(n) would wait for n records
         if message is not None:
             latencies.append(time.monotonic() - _stamp.unpack_from(message.value() or b"")[0])
     told.send_bytes(latencies.tobytes())

@@ -1,4 +1,4 @@
-"""Loads made with librdkafka (confluent-kafka): produce so many records, read so many."""
+"""Loads made with librdkafka (confluent-kafka): they produce or consume a given number of records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORDS = "order customer amount currency created shipped warehouse article price 
 
 
 def payloads(size_bytes: int) -> list[bytes]:
-    """Different values of one size, which compress about as application data does."""
+    """Different values of this size, which compress about as well as application data."""
     source = random.Random(size_bytes)
     made = []
     for _ in range(PAYLOADS):
@@ -86,7 +86,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     got = 0
     deadline = time.monotonic() + PATIENCE_S
     while got < count:
-        got += len(consumer.consume(min(10_000, count - got), 1.0))  # it waits until it has as many as asked for
+        got += len(consumer.consume(min(10_000, count - got), 1.0))  # waits until it has this number, or a second
         if time.monotonic() > deadline:
             raise RuntimeError(f"{got} of {count} records after {PATIENCE_S} s")
     consumer.close()

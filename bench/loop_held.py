@@ -1,11 +1,11 @@
 """For how long does a step on Ottla's event loop delay all clients, while a broker does all kinds of work at once?
 
-One loop does all of a broker's work: a step that blocks it delays every answer. The broker's own histogram
-(`ottla_event_loop_lag_seconds`) has the delays of a timer that fires ten times a second; waiting for a core counts,
-too. Meanwhile, for two minutes, there are: 10,000 records of 1 KiB a second to six partitions, read by a consumer;
-single records over 20 connections; records with recurring keys to a topic that is compacted every second; a topic that
-loses a segment every second to its retention; and, every second, a topic of 20 partitions that is created and deleted,
-and a description of all 1,000 partitions.
+One loop does all of a broker's work: a step that blocks the loop delays every answer. The broker's own histogram
+(`ottla_event_loop_lag_seconds`) has the delays of a timer that fires ten times a second. These delays include the time
+in which the process waits for a core. The load lasts two minutes: 10,000 records of 1 KiB a second to six partitions,
+read by a consumer; single records over 20 connections; records with recurring keys to a topic that is compacted every
+second; a topic whose retention deletes a segment every second; and, every second, a topic of 20 partitions that is
+created and deleted, and a Metadata request for all 1,000 partitions.
 
 The goal is absolute: Apache Kafka doesn't run on a single loop.
 """
@@ -157,7 +157,7 @@ def _scrape(http: str) -> str:
 
 
 def _buckets(http: str) -> Mapping[float, int]:
-    """The cumulative buckets of the histogram: seconds, and the number of samples that were at most so late."""
+    """The histogram's cumulative buckets: an upper bound in seconds → the number of delays up to this bound."""
     return {float(bound): int(samples) for bound, samples in _BUCKET.findall(_scrape(http))}
 
 
@@ -166,8 +166,8 @@ def _metric(http: str, name: str) -> float:
 
 
 def _percentile(before: Mapping[float, int], after: Mapping[float, int], part: float) -> float:
-    """The lag in seconds that this part of the samples doesn't exceed. Within a bucket it is interpolated, as by
-    Prometheus's histogram_quantile."""
+    """The lag in seconds that `part` (0 to 1) of the samples don't exceed, interpolated within its bucket, as
+    Prometheus's histogram_quantile does it."""
     bounds = sorted(after)
     counts = [after[bound] - before.get(bound, 0) for bound in bounds]
     rank = part * counts[-1]

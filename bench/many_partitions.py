@@ -8,10 +8,10 @@ any records: the benchmark measures the work that the number of partitions makes
 3. *Restart* of a broker that isn't the controller: from SIGTERM to its end, and from its start until all replicas are
    in sync. Meanwhile a producer (acks=all) sends to a sample of the partitions that the broker led. Its slowest
    acknowledgement shows whether the other brokers served all the time.
-4. *SIGSTOP* of a broker that isn't the controller: from the end of its session (DescribeCluster doesn't name it any
-   more) until each partition that it led has acknowledged a record.
-5. *kill -9* of the broker that is the controller, too: from the signal until each partition that it led has
-   acknowledged a record.
+4. *SIGSTOP* of a broker that isn't the controller: from the end of its session (DescribeCluster doesn't list the
+   broker any more) until a record has been acknowledged in each partition that it led.
+5. *kill -9* of the broker that is the controller: from the signal until a record has been acknowledged in each
+   partition that it led.
 6. *Stop* of the whole cluster.
 
 The goals are absolute: Apache Kafka isn't measured. FAST=1 makes a tenth of the partitions.
@@ -161,7 +161,8 @@ class _Measurement:
     # ---- the state of the cluster
 
     def _taken_over(self, number: int, led: Sequence[Partition]) -> tuple[float, float]:
-        """(when Metadata had named other leaders of all these partitions, when each had acknowledged a record)."""
+        """Waits until all these partitions have other leaders, then sends a record to each. Returns (the time at which
+        Metadata had named all new leaders, the time at which all records had been acknowledged)."""
         survivors = [broker.bootstrap for broker in self._cluster.brokers if broker.running]
         admin = _admin(",".join(survivors))
         for topic in dict.fromkeys(topic for topic, _ in led):
@@ -182,8 +183,8 @@ class _Measurement:
 
     @staticmethod
     def _until(admin: AdminClient, topic: str, settled: Callable[[Any], bool]) -> None:
-        """Waits until all partitions of one topic are settled. It asks for one topic, to keep the brokers' answers
-        small."""
+        """Waits until `settled` is true for all partitions of a topic. Each request asks for one topic, to keep the
+        brokers' answers small."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             states = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
@@ -193,7 +194,7 @@ class _Measurement:
             time.sleep(_POLL_S)
 
     def _registered(self, number: int) -> bool:
-        """Whether another broker still names this broker, so that its session hasn't ended."""
+        """Whether this broker's session hasn't ended yet: a running broker's DescribeCluster still names it."""
         for broker in self._cluster.brokers:
             if broker.running:
                 try:
@@ -205,8 +206,8 @@ class _Measurement:
         raise AssertionError("no broker answers")
 
     def _not_the_controller(self) -> tuple[int, list[Partition]]:
-        """The broker with the most leaders, apart from the controller, and the partitions that it leads. A broker that
-        has just come back leads none."""
+        """Of the brokers that aren't the controller, the one that leads the most partitions, and these partitions. (A
+        broker that has just restarted leads none.)"""
         others = set(range(len(self._cluster.brokers))) - {self._cluster.controller()}
         led = {number: self._led_by(number) for number in others}
         return max(led.items(), key=lambda item: len(item[1]))
@@ -255,7 +256,8 @@ class _Sender:
 
 @contextmanager
 def _sending(bootstrap: str, partitions: Sequence[Partition]) -> Iterator[_Sender]:
-    """A thread that sends to these partitions in turn."""
+    """Sends to these partitions in turn, in a thread beside the block. Raises RuntimeError at the end if a record
+    failed."""
     sender = _Sender(bootstrap)
     stopping = threading.Event()
 

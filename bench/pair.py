@@ -1,4 +1,4 @@
-"""The two brokers of a comparison, each in a folder on the same disk, and the alternation A B A B between them."""
+"""The two brokers of a comparison, each in a folder on the same disk, and rounds of work that go to each in turn."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def pair(**settings: str) -> Iterator[Pair]:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder of its own under OTTLA_BENCH_DIR (the temporary folder by default), removed at the end."""
+    """A new folder under OTTLA_BENCH_DIR (by default the system's temporary folder), removed at the end."""
     path = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=os.environ.get("OTTLA_BENCH_DIR")))
     try:
         yield path
@@ -96,7 +96,8 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def measured(*brokers: Peer) -> Iterator[Spent]:
-    """Measures the cost of the block, for these brokers together. The client is this process with its children."""
+    """Measures the cost of the block, for these brokers together. The client is this process with its children that
+    ended meanwhile."""
     spent = Spent()
     pids = [broker.process.pid for broker in brokers]
     broker_cpu, client_cpu, began = sum(map(cpu_seconds, pids)), sum(os.times()[:4]), time.perf_counter()

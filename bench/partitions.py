@@ -80,7 +80,7 @@ def _wait_until_served(broker: Peer, partitions: list[TopicPartition]) -> None:
     left = partitions
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        # A new client for each attempt: a client that was told of an unknown topic remembers it as unknown.
+        # A new client for each attempt: a client that got "unknown topic" keeps the topic as unknown.
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         end = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's types are incomplete
         asked = admin.list_offsets(dict.fromkeys(left, end), request_timeout=60)

@@ -26,7 +26,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """The part of `resident_bytes` that isn't a mapped file's."""
+    """The part of `resident_bytes` without mapped files."""
     return sum(_status_bytes(member, "RssAnon") for member in _family(pid))
 
 

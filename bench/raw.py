@@ -79,7 +79,7 @@ class Exchanged:
 def exchange(bootstrap: str, request: bytes, connections: int, count: int) -> Exchanged:
     """Sends `request` over each connection again and again, one in flight, until exactly `count` are answered in all.
 
-    Raises RuntimeError if a connection is closed. Answers are counted, not parsed: the questions check the outcome.
+    Raises RuntimeError if a connection is closed. Answers are counted, not parsed: the caller checks the outcome.
     """
     host, _, port = bootstrap.rpartition(":")
     sockets = {}

@@ -1,9 +1,9 @@
-"""What does a record cost that three brokers have before it is acknowledged?
+"""What does a record cost if three brokers have it before it is acknowledged?
 
 Three brokers of each system, replication factor 3, min.insync.replicas 2, acks=all; librdkafka, records of 1 KiB
-without compression, topics of 1 and of 6 partitions. Envelope: the bytes are received once and sent twice by leaders,
-received twice by followers, and written three times. At 1 GB/s for each of these steps on one core, 1 GB costs about 8
-CPU seconds in all. Two cores, which the client shares, pass at most some 200 MB/s.
+without compression, topics of 1 and of 6 partitions. Estimate: each byte is received once and sent twice by the leader,
+received twice by the followers, and written three times. At 1 GB/s for each of these steps on one core, 1 GB costs
+about 8 CPU seconds in all. Two cores, which the client shares, pass at most some 200 MB/s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ REPLICATED = SETTINGS | {"offsets_topic_replication_factor": "3", "min_insync_re
 
 
 def run(plan: Plan) -> list[Row]:
-    """Both rows for each number of partitions. All six brokers run all the time."""
+    """For each number of partitions: records per second, and CPU seconds of all brokers per GB. All six brokers run all
+    the time."""
     with (
         folder() as root,
         apache_kafka_cluster(root / "kafka", 3, options=AS_SHIPPED, **REPLICATED) as nodes,

@@ -1,7 +1,7 @@
-"""What does a request with one record of 100 B cost, if the next request is sent after its answer?
+"""What does a request with one record of 100 B cost, if each connection has one request in flight?
 
-Envelope: receive, CRC, write and send take 1 to 3 µs each. For 25 µs in all, everything else in Python has to fit into
-15 µs. Apache Kafka takes 87 µs with one connection and 30 µs with 50.
+Estimate: receive, CRC, write and send take 1 to 3 µs each. To reach 25 µs in all, everything else, which is Python, has
+to take at most 15 µs. Apache Kafka takes 87 µs with one connection and 30 µs with 50.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REQUESTS = 100_000
 
 
 def run(plan: Plan) -> list[Row]:
-    """Produce with 1 and 50 connections, Fetch of the only record of a topic with one."""
+    """Rows for Produce over 1 and over 50 connections, and for Fetch of a topic's only record over 1 connection."""
     with pair() as brokers:
         value = payloads(100)[0]
         for broker in brokers.brokers.values():
@@ -57,7 +57,7 @@ def _case(
         with measured(broker) as spent:
             done = exchange(broker.bootstrap, request, connections, plan.scaled(REQUESTS))
         if which not in warm:
-            # Java's virtual machine compiles hot code: as many requests again give it the time for that.
+            # Java's virtual machine compiles hot code: a second series of requests gives it the time for that.
             exchange(broker.bootstrap, request, connections, plan.scaled(REQUESTS))
             warm.add(which)
             return

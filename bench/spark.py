@@ -25,7 +25,8 @@ _ROWS = 12_000
 
 @contextmanager
 def session_and_broker() -> Iterator[tuple[SparkSession, str]]:
-    """(a session on two cores that has Spark's own connector, too; the address of an Ottla broker)."""
+    """Runs a broker and a Spark session beside the block. Yields (the session, on two cores, with Ottla's source and
+    with Spark's own Kafka connector; the broker's address)."""
     connector = ",".join(map(str, sorted(Path(jars("spark").removesuffix("/*")).glob("*.jar"))))
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:
         _as_installed(Path(folder, "absent"))
@@ -40,9 +41,9 @@ def session_and_broker() -> Iterator[tuple[SparkSession, str]]:
 
 
 def _as_installed(absent: Path) -> None:
-    """Hides hypothesis from the processes that are started from here: kio imports it if it is installed.
+    """Hides hypothesis, which kio imports if it is installed, from the processes that this process starts.
 
-    Only a developer's environment has it, and it would add 0.2 s of CPU to each start.
+    Only a developer's environment has hypothesis, and its import would add 0.2 s of CPU to each start.
     """
     absent.mkdir()
     (absent / "hypothesis.py").write_text("raise ImportError('not part of an installation')\n")
@@ -59,7 +60,7 @@ def create(bootstrap: str, topic: str) -> None:
 
 
 def fill(bootstrap: str, topic: str, count: int, size: int) -> int:
-    """Writes about `count` values of `size` bytes, evenly over the partitions. Returns the number of values."""
+    """Writes about `count` values of `size` bytes, evenly over the partitions. Returns the number written."""
     rows = pa.RecordBatch.from_pydict(
         {
             "value": pa.array([b"x" * size] * _ROWS, pa.binary()),

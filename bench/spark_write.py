@@ -1,6 +1,7 @@
-"""How many rows a second does Spark write by `ottla`, beside its own connector, to topics of the same broker?
+"""How many rows a second does Spark write with the sink `ottla`, and how many with Spark's own Kafka connector?
 
-Values of 1 KiB without keys from a cached DataFrame, both sinks with their defaults, acks=all, two cores.
+Both write to topics of the same broker: values of 1 KiB without keys from a cached DataFrame, with the sinks' defaults,
+acks=all, two cores.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Row:
     client_bound: list[bool] = field(default_factory=list)  # one entry for each of Ottla's rounds
 
     def add(self, broker: str, value: float, *, client_bound: bool = False) -> None:
-        """One round's value; `broker` is ottla or kafka."""
+        """Adds one round's value; `broker` is ottla or kafka."""
         if broker == "ottla":
             self.ottla.append(value)
             self.client_bound.append(client_bound)
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def judged_by(self) -> Goal | None:
-        """The goal that counts."""
+        """The goal by which the verdict is found."""
         return self.goal_client_bound or self.goal if self.bound_by_client else self.goal
 
     @property
@@ -79,7 +79,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Ottla's median divided by Kafka's; NaN without a figure of Kafka's."""
+        """Ottla's median divided by Kafka's; NaN if Kafka's is missing or 0."""
         return median(self.ottla) / median(self.kafka) if self.kafka and median(self.kafka) else float("nan")
 
     @property

@@ -1,6 +1,6 @@
 """UUIDs as Kafka writes them: 22 characters of URL-safe base64, without padding. Pure.
 
-Topic ids, cluster ids and directory ids are written so in files, in tools and in the metadata store. Source: Kafka's
+Topic ids, cluster ids and directory ids have this form in files, in tools and in the metadata store. Source: Kafka's
 Uuid (toString, fromString).
 """
 

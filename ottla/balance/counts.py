@@ -1,10 +1,10 @@
 """The smallest set of moves that balances the numbers of replicas and leaders over brokers. Pure.
 
 A replica moves only in three cases: its broker is to have no replicas; two replicas of its partition share a rack
-although another rack is free; or its broker has at least two replicas more than the broker to which it moves. Each move
-goes from the fullest broker to the emptiest one between which a replica can move. So no replica moves twice, and,
-unless racks forbid it, no plan with fewer moves balances as well. Then leaders are balanced by the order of replicas
-alone, which copies nothing.
+although another rack is free; or its broker has at least two replicas more than the broker to which it moves. Of all
+pairs of brokers between which a replica can move, each move is from the fullest broker to the emptiest one. So no
+replica moves twice, and no plan with fewer moves balances as well, except where racks forbid moves. Afterwards leaders
+are balanced by changes of the order of replicas, which copy nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def balanced(
 ) -> dict[PartitionName, Replicas]:
     """The new replicas, preferred leader first, of the partitions that are to change.
 
-    Brokers outside `targets` lose their replicas, as far as there are free targets. `movable` are the topics whose
-    replicas may move (None: all); other topics only count as load.
+    Brokers outside `targets` lose their replicas, as far as other brokers can take them. `movable` are the topics whose
+    replicas may move (None: all); replicas of other topics only count.
     """
     plan = _Plan(assignments, targets, movable)
     plan.evacuate()
@@ -53,7 +53,7 @@ class _Plan:
         self.names = sorted(name for name in assignments if movable is None or name[0] in movable)
         self.load = Counter(dict.fromkeys(self.rack_of, 0))
         self.leads = Counter(dict.fromkeys(self.rack_of, 0))
-        # Dictionaries take the place of sets, so that the same input gives the same plan in each process.
+        # Dictionaries are used instead of sets, so that the same input gives the same plan in each process.
         self.held: dict[int, dict[PartitionName, None]] = {broker: {} for broker in self.rack_of}
         self.led: dict[int, dict[PartitionName, None]] = {broker: {} for broker in self.rack_of}
         for replicas in assignments.values():
@@ -63,13 +63,13 @@ class _Plan:
             for broker in assignments[name]:
                 self.held.setdefault(broker, {})[name] = None
             self.led.setdefault(assignments[name][0], {})[name] = None
-        self.changes = Counter[int]()  # how often the replicas of each broker have changed
+        self.changes = Counter[int]()  # the number of changes of each broker's replicas
         # Pairs of brokers between which no replica could move, with both brokers' `changes` at that time.
         self.futile: dict[tuple[int, int], tuple[int, int]] = {}
         self.of_topic = Counter((name[0], broker) for name in self.names for broker in assignments[name])
 
     def evacuate(self) -> None:
-        """Moves replicas away from the brokers that are to have none, where another broker is free to take them."""
+        """Moves replicas away from the brokers that are to have none, where another broker can take them."""
         for name in self.names:
             for broker in self.replicas[name]:
                 if broker not in self.rack_of and (goal := self._best_goal(name, broker)) is not None:
@@ -89,10 +89,10 @@ class _Plan:
             pass
 
     def level_leaders(self) -> None:
-        """Changes the order of replicas until no broker leads two partitions more than another that could lead in its
-        place.
+        """Changes the order of replicas until no broker leads two partitions more than another broker that could lead
+        in its place.
 
-        A change for one broker may make a change possible for another one, so all brokers are looked at again.
+        A change for one broker may make a change possible for another one, so all brokers are tried again.
         """
         changed = True
         while changed:
@@ -110,7 +110,7 @@ class _Plan:
             self.replicas[name] = (broker, *replicas[1:place], replicas[0], *replicas[place + 1 :])
 
     def _level_one(self) -> bool:
-        """Moves some replicas between the fullest and the emptiest broker between which any can move.
+        """Moves some replicas from the fullest to the emptiest broker, of all pairs between which a replica can move.
 
         Returns False if no replica can move.
         """
@@ -136,8 +136,8 @@ class _Plan:
     def _move_some(self, giver: int, taker: int, wanted: int) -> int:
         """Moves up to `wanted` replicas, and returns how many moved.
 
-        The replicas of a topic move the earlier, the more replicas of the topic `giver` has than `taker`. Within a
-        topic, followers move before leaders.
+        Topics of which `giver` has many replicas more than `taker` come first. Within a topic, followers move before
+        leaders.
         """
         queue = [self._rank(name, giver, taker) for name in self.held[giver] if taker not in self.replicas[name]]
         heapify(queue)

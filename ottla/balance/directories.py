@@ -1,7 +1,8 @@
-"""Moves between the log directories of one broker, after which its volumes are about equally full. Pure.
+"""Moves replicas between the log directories of one broker, so that its volumes are about equally full. Pure.
 
-Each directory has a fair part of all bytes, and a band around it. As for brokers (`loads.py`), a directory above its
-band is brought to the band's edge, by the largest replicas that fit, so that few bytes are copied in few moves.
+Each directory has a fair part of all bytes, and a band of sizes around this part. As with brokers (`loads.py`), a
+directory above its band is brought to the band's edge, by the largest replicas that fit, so that few bytes are copied
+in few moves.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def levelled_directories(
     """The new directories of the replicas that are to move, by partition.
 
     `replicas` are all replicas of the broker, `movable` the ones that may move (None: all). `capacities` are the bytes
-    that the volume of each directory has for logs; if one of them isn't known (None), all directories have the same
-    fair part. No directory is filled beyond `FULLEST` of its capacity. Half of a band's width is `tolerance` of the
-    directory's fair part, and at least `slack_bytes`.
+    that the volume of each directory has for logs. If one of them isn't known (None), all directories have the same
+    fair part. No directory is filled beyond `FULLEST` (a fraction) of its capacity. Half of a band's width is the
+    fraction `tolerance` of the directory's fair part, and at least `slack_bytes`.
     """
     load = dict.fromkeys(capacities, 0.0)
     held: dict[str, list[PartitionName]] = {path: [] for path in capacities}

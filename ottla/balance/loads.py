@@ -1,14 +1,14 @@
 """Moves that balance the measured loads over brokers: bytes on disk, work, replicas and leaders. Pure.
 
-Each goal is a band around the average load (for bytes on disk: around the broker's share by capacity). A broker outside
-the band is brought to the band's edge, not to its middle, so that few bytes are copied. Goals have an order. A move for
-one goal never takes a broker out of the band of an earlier goal. No move puts a partition on fewer racks, or fills a
-broker beyond `FULLEST` of its capacity. If another leader is enough, the order of replicas is changed, which copies
-nothing, before any replica moves.
+The goals are tried in a fixed order. Each goal is a band around the average load (for bytes on disk: around the
+broker's share by capacity). A broker outside the band is brought to the band's edge, not to its middle, so that few
+bytes are copied. A move for one goal never takes a broker out of the band of an earlier goal. No move puts a partition
+on fewer racks, or fills a broker beyond the fraction `FULLEST` of its capacity. Changes of leaders are tried before
+moves of replicas, because a new order of replicas copies nothing.
 
 The goals are like Cruise Control's (`ResourceDistributionGoal`, `LeaderReplicaDistributionGoal`), with one difference:
-the bytes a second that brokers handle stand for CPU and network together. A broker spends its CPU time on these bytes,
-so a partition's share of the bytes is the best available measure of the CPU time that the partition costs.
+the bytes a second that brokers handle measure both CPU and network. A broker spends its CPU time on these bytes, so a
+partition's share of the bytes is the best available measure of the CPU time that the partition costs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from ottla.placement import PartitionName, Replicas
 
-FULLEST = 0.9  # the part of a broker's capacity beyond which no move fills it
-TOLERANCE = 0.1  # half of a band's width, as a part of the average
-_TAKERS_TRIED = 12  # for each replica, so many of the emptiest brokers are tried
-_EXCHANGES_TRIED = 200  # for so many replicas of a broker, an exchange with another broker's smaller ones is tried
+FULLEST = 0.9  # of a broker's capacity: no move fills a broker beyond this fraction
+TOLERANCE = 0.1  # half of a band's width, as a fraction of the average
+_TAKERS_TRIED = 12  # the number of emptiest brokers that are tried for each replica
+_EXCHANGES_TRIED = 200  # the number of a broker's replicas for which an exchange with smaller ones is tried
 _ROUNDS = 4
 
 
@@ -43,7 +43,7 @@ _BY_LEADING = (Goal.cpu, Goal.leaders)
 
 
 class BrokerLoad(NamedTuple):
-    """A broker that may have replicas. `capacity_bytes` is that of all its volumes together, None if it is unknown."""
+    """A broker that may have replicas. `capacity_bytes` is the capacity of all its volumes together (None: unknown)."""
 
     id: int
     rack: str | None = None
@@ -96,10 +96,10 @@ def levelled(
     """The moves that bring all brokers into the bands of `goals`, as far as there are such moves.
 
     Brokers that aren't among `brokers` lose their replicas. `movable` are the topics whose replicas may move (None:
-    all); other topics only count as load. Half of a band's width is `tolerance` of the average, and at least the goal's
-    `slack`. A broker is left alone until its distance from the average exceeds `patience` times that half; then it is
-    brought to the band's edge. The returned bands are the wider ones, with `patience` applied. Raises ValueError if
-    there is no broker.
+    all); other topics only count as load. Half of a band's width is the fraction `tolerance` of the average, and at
+    least the goal's `slack`. A broker's load isn't changed until its distance from the average exceeds `patience` times
+    this half; then it is brought to the band's edge. The returned bands are the wider ones, with `patience` applied.
+    Raises ValueError if there is no broker.
     """
     wanted = [goal for goal in Goal if goal in goals]
     planner = _Planner(partitions, brokers, wanted, movable, _Width(tolerance, slack, patience))
@@ -140,7 +140,7 @@ class _Planner:
         self.replicas = {name: partition.replicas for name, partition in partitions.items()}
         self.names = sorted(name for name in partitions if movable is None or name[0] in movable)
         self.load = {goal: dict.fromkeys(self.brokers, 0.0) for goal in _LEVELLED}
-        # Dictionaries take the place of sets, so that the same input gives the same plan in each process.
+        # Dictionaries are used instead of sets, so that the same input gives the same plan in each process.
         self.held: dict[int, dict[PartitionName, None]] = {broker: {} for broker in self.brokers}
         for partition in partitions.values():
             for broker in partition.replicas:
@@ -153,10 +153,10 @@ class _Planner:
         self.too_low, self.too_high = self._limits(width, width.patience)  # beyond these, a broker's load is changed
 
     def run(self) -> None:
-        """Plans the moves for all goals in their order, round after round: moves for later goals may make moves for
-        earlier goals possible.
+        """Plans the moves for all goals in their order, in up to `_ROUNDS` rounds.
 
-        It ends when nothing moves any more, or after `_ROUNDS` rounds.
+        Another round may find more, because moves for later goals may make moves for earlier goals possible. The rounds
+        end when a round moves nothing.
         """
         self._evacuate()
         if self.racked:
@@ -258,7 +258,7 @@ class _Planner:
     def _give(self, goal: Goal, giver: int) -> int:
         """Takes load from a broker until it is in the band: leaders first, because a change of leader copies nothing.
 
-        Returns how many replicas and leaders moved.
+        Returns the number of replicas and leaders that moved.
         """
         moved = 0
         if goal in _BY_LEADING:
@@ -282,8 +282,8 @@ class _Planner:
     def _exchange(self, goal: Goal, giver: int, taker: int) -> int:
         """Exchanges replicas of `giver` with much load for replicas of `taker` with little load.
 
-        Both brokers have as many replicas as before. It ends once `giver` isn't above its band and `taker` isn't below
-        its own. Returns how many replicas moved.
+        Both brokers have as many replicas as before. The exchange ends once `giver` isn't above its band and `taker`
+        isn't below its own. Returns the number of replicas that moved.
         """
         exchanged = 0
         load, high, low = self.load[goal], self.high[goal], self.low[goal]
@@ -295,10 +295,8 @@ class _Planner:
         return exchanged
 
     def _give_one(self, goal: Goal, name: PartitionName, giver: int, takers: Sequence[int]) -> bool:
-        """Moves a replica to the emptiest broker that may take it. Returns whether it moved.
-
-        Only racks to which the replica may move are tried.
-        """
+        """Moves a replica to the emptiest broker that can take it, on a rack to which the replica may move. Returns
+        whether the replica moved."""
         closed = self._closed_racks(name, giver)
         tried = 0
         for taker in takers:
@@ -319,7 +317,7 @@ class _Planner:
     def _take(self, goal: Goal, taker: int) -> int:
         """Gives load to a broker until it is in the band, from the brokers with the greatest load.
 
-        Returns how many replicas and leaders moved.
+        Returns the number of replicas and leaders that moved.
         """
         moved = 0
         load, low = self.load[goal], self.low[goal]
@@ -355,10 +353,10 @@ class _Planner:
     ) -> list[PartitionName]:
         """Partitions in the order in which their replicas on `giver` should move; without a giver, their leaders.
 
-        For disk the largest come first (the same bytes in fewer moves), for CPU those with the most work for each
-        copied byte, for numbers of replicas and leaders the smallest. A partition is left out if it has no load of the
-        goal, or, for disk and CPU, more than `most`. With `smallest` the least load comes first, and no partition is
-        left out.
+        For disk the largest partitions come first (the same bytes in fewer moves), for CPU those with the most work for
+        each copied byte, for numbers of replicas and leaders the smallest partitions. A partition is left out if it has
+        no load of the goal, or, for disk and CPU, more than `most`. With `smallest` the least load comes first, and no
+        partition is left out.
         """
         partitions = self.partitions
         if smallest:
@@ -375,9 +373,9 @@ class _Planner:
         return sorted(fitting, key=lambda name: (partitions[name].size_bytes, name))
 
     def _effect(self, goal: Goal, name: PartitionName, broker: int | None) -> float:
-        """By how much a goal's load on `broker` falls when the replica there moves away.
+        """The load of a goal that `broker` loses when the replica there moves away.
 
-        With `broker` None, it is the effect on the leader's broker of a change of the leader alone.
+        With `broker` None, it is the load that the leader's broker loses when only the leader changes.
         """
         partition = self.partitions[name]
         if broker is None:
@@ -390,7 +388,7 @@ class _Planner:
         return 1.0 if goal is Goal.replicas else float(leads)
 
     def _takers(self, goal: Goal) -> list[int]:
-        """The brokers, the one with the lowest load in proportion to its upper bound first."""
+        """The brokers, ordered by load in proportion to their upper bound, the lowest first."""
         load, high = self.load[goal], self.high[goal]
         return sorted(self.brokers, key=lambda broker: (load[broker] / high[broker] if high[broker] else 0.0, broker))
 
@@ -428,9 +426,9 @@ class _Planner:
         return True
 
     def _allowed(self, goal: Goal, effect: Mapping[Goal, float], giver: int, taker: int) -> bool:
-        """Whether a change takes no broker out of its band, or further out of it, for `goal` and the goals before it.
+        """Whether a change takes no broker out of its band, or further out of it, for `goal` and all earlier goals.
 
-        `effect` is the load that `giver` loses and `taker` gets, for each goal.
+        `effect` has, for each goal, the load that `giver` loses and `taker` gets.
         """
         for each in self.goals:
             amount = effect[each]

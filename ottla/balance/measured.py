@@ -1,8 +1,8 @@
 """Derives the loads of brokers and partitions at one moment from brokers' answers. Pure.
 
 A broker reports its work since its start (`ottla.load` in DescribeConfigs), as numbers that only grow. Their growth
-between two answers, divided by the time, is its load. DescribeLogDirs reports sizes and free room. Apache Kafka's
-brokers report no work. A broker that doesn't answer counts as one without work.
+between two answers, divided by the time, is the broker's load. DescribeLogDirs reports sizes of replicas and free bytes
+of volumes. Apache Kafka's brokers don't report work. A broker that doesn't answer counts as one without work.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Measured:
 
     @property
     def slack(self) -> dict[Goal, float]:
-        """The least difference from a broker's fair load that is balanced, by goal: smaller ones are left alone."""
+        """By goal, the least difference from a broker's fair load that is balanced. Smaller ones are ignored."""
         work = sum(each.leading + (len(each.replicas) - 1) * each.following for each in self.partitions.values())
         cores = sum(self.cores.values())
         return {Goal.disk: DISK_SLACK_BYTES, Goal.cpu: CPU_SLACK * work / cores if cores else work}
 
 
 def read_worked(at: float, value: str) -> Worked:
-    """Parses `value`, a broker's answer about its work, which came at the moment `at`."""
+    """Parses `value`, a broker's answer about its work, which came at the moment `at` (in seconds)."""
     told = json.loads(value)
     traffic = {
         (topic, int(index)): (bytes_in, bytes_out)
@@ -77,7 +77,7 @@ def read_worked(at: float, value: str) -> Worked:
 
 
 def rates(before: Worked, after: Worked) -> Rates:
-    """The load between two answers of a broker. A counter that has fallen was reset in between, and counts from 0."""
+    """The load between two answers of a broker. A counter that has decreased was reset meanwhile, and counts from 0."""
     seconds = max(after.at - before.at, 1e-3)
 
     def grown(earlier: float, later: float) -> float:
@@ -98,14 +98,14 @@ def loads(
 ) -> Measured:
     """The loads of a cluster, joined from its brokers' answers.
 
-    A leader handles the bytes that come in, the bytes that consumers read, and a copy of the former for each follower.
-    A follower handles the bytes that come in. A partition's size is that of its largest replica, because the other
-    replicas will grow to that size.
+    A leader handles the bytes that are produced, the bytes that consumers read, and a copy of the produced bytes for
+    each follower. A follower handles the produced bytes. A partition's size is that of its largest replica, because the
+    other replicas will grow to that size.
     """
     capacities: dict[int, dict[str, float | None]] = {}
     placed: dict[int, dict[PartitionName, Placed]] = {}
     for directory in directories:
-        # Bytes on the volume that aren't this broker's logs don't count as its capacity.
+        # Other files on the volume reduce the broker's capacity.
         usable = directory.usable_bytes
         capacity = usable + float(sum(directory.sizes.values())) if usable >= 0 else None
         capacities.setdefault(directory.broker, {})[directory.path] = capacity

@@ -3,9 +3,9 @@
 No record is copied or touched. If the log directories lack a fact, `adopt` chooses a value that can't lose a record:
 - Kafka keeps topic settings in its metadata log, which `adopt` doesn't read. So retention is off for the adopted topics
   until a user sets it.
-- Each partition's state starts with the last leader epoch of its log, because leader epochs must never fall.
-- New producer ids begin far above the ids that Kafka gave out, because a reused producer id would make new records look
-  like duplicates.
+- Each partition's state starts with the last leader epoch of its log, because leader epochs must never decrease.
+- New producer ids begin far above the ids that Kafka handed out, because a reused producer id would make new records
+  look like duplicates.
 
 Until Ottla has transactions, every consumer sees every record. So `adopt` refuses logs that have open transactions or
 aborted records, unless the user passes --expose-uncommitted.
@@ -123,8 +123,8 @@ def _surveyed(directory: Path) -> Adoptable:
 
 
 def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:
-    """The errors for partitions with open transactions or aborted records. Aborted records of internal topics are
-    accepted: offsets that a transaction commits are applied only when the transaction is committed."""
+    """The errors for partitions with open transactions or aborted records. Aborted records of internal topics are no
+    error: brokers apply the offsets of a transaction only when the transaction is committed."""
     parts = [(topic, part) for topic in topics for _, part in sorted(topic.partitions.items())]
     still_open = [
         f"{topic.name}-{part.index} (from offset {part.uncommitted.open_from})"
@@ -186,7 +186,7 @@ async def _adopt(
                 await _create(store, topic, node_id, settings)
         finally:
             await store.close()
-        # This step is the last one, so that an interrupted adoption is simply done again.
+        # This step is the last one, so that an interrupted adoption can be repeated.
         for one in found:
             claim(RealDisk(), one.path, cluster.id, node_id)
     except (StoreUnavailable, UnknownOutcome) as error:
@@ -203,8 +203,8 @@ async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic])
     from ottla.metadata.model.cluster import ProducerIds
     from ottla.metadata.store import Committed, Guard, Put
 
-    # A producer snapshot no longer holds expired producers, although the log may still hold their records. No
-    # cluster has given out as many producer ids as are skipped.
+    # A producer snapshot doesn't contain expired producers, although the log may still contain their records. So more
+    # producer ids are skipped than any cluster has handed out.
     begin = _greatest_producer_id(topics) + _PRODUCER_IDS_SKIPPED
     while True:
         entry = next((entry for entry in (await store.read(keys.producer_ids.key)).entries), None)

@@ -1,7 +1,7 @@
-"""Why an answer doesn't come: partitions without a leader, groups without a coordinator, and the brokers that are away.
+"""Explains missing answers: partitions without a leader, groups without a coordinator, and brokers that don't run.
 
 A partition also has no leader for a moment during an election. So a partition is reported only after it has had no
-leader for `_SETTLED_S`, or immediately if all its replicas are on brokers that are away.
+leader for `_SETTLED_S`, or immediately if all its replicas are on brokers that don't run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COORDINATOR_NOT_AVAILABLE = 15
 
 
 class Leaderless(NamedTuple):
-    """A partition without a leader. `away` lists the brokers that have a replica of the partition and don't run."""
+    """A partition without a leader. `away` are the brokers that have a replica of the partition and don't run."""
 
     topic: str
     partition: int
@@ -36,7 +36,7 @@ class Leaderless(NamedTuple):
 
     @property
     def certain(self) -> bool:
-        """Whether all replicas are on brokers that are away, so that no leader can be elected until one comes back."""
+        """Whether no leader can be elected until a broker starts again, because no broker of the partition runs."""
         return set(self.replicas) <= set(self.away)
 
     @property
@@ -46,7 +46,7 @@ class Leaderless(NamedTuple):
 
 
 def brokers_text(brokers: Collection[int]) -> str:
-    """The brokers as the beginning of a sentence: `broker 0 is`, `brokers 0 and 2 are`."""
+    """The brokers, for the beginning of a sentence: `broker 0 is`, `brokers 0 and 2 are`."""
     ids = [str(broker) for broker in sorted(brokers)]
     if len(ids) == 1:
         return f"broker {ids[0]} is"
@@ -191,7 +191,8 @@ def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
 def _settled(cluster: Cluster, look: Callable[[], list[Leaderless]]) -> list[Leaderless]:
     """Repeats `look` for up to `_SETTLED_S`, and returns the partitions without a leader that it found last.
 
-    It ends earlier if no partition lacks a leader, or if none of the partitions can get one while its brokers are away.
+    Returns earlier if no partition lacks a leader, or if none of the partitions can get one before a broker starts
+    again.
     """
     deadline = time.monotonic() + min(cluster.timeout_s, _SETTLED_S)
     while (found := look()) and not all(one.certain for one in found) and time.monotonic() < deadline:

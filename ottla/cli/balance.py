@@ -1,9 +1,8 @@
 """`ottla balance`: level the brokers' measured loads by moves of replicas that copy as few bytes as possible.
 
-`ottla reassign plan` gives brokers the same number of replicas; `ottla balance` looks at each replica's load.
-A plan is a file in the format of `kafka-reassign-partitions`, so that tool can execute it, too. Between two runs
-nothing but the plan is kept. The cluster itself shows which moves are done, so that the same command goes on with a run
-that was interrupted.
+`ottla reassign plan` gives brokers the same number of replicas; `ottla balance` considers each replica's load. A plan
+is a file in the format of `kafka-reassign-partitions`, so Kafka's tool can execute it, too. Only the plan is kept
+between two runs. The cluster itself shows which moves are done, so the same command can continue an interrupted run.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 app = App(no_args_is_help=True, help="Balance the brokers' loads: disk, CPU, replicas, leaders.")
 
 _LOOK_S = 0.5
-_GIVEN_UP_S = 5.0  # after so long without a copy, the move to the planned directory has failed
+_GIVEN_UP_S = 5.0  # if no copy is under way for this time, the move to the planned directory has failed
 
 GoalOption = Annotated[
     list[str] | None,
@@ -363,7 +362,7 @@ def _check_time(deadline: float | None, left: int) -> None:
 
 
 def _let_the_first_lead(cluster: Cluster, wanted: moves.Moves) -> None:
-    """Elects the first replica of each partition: a new order of a partition's replicas doesn't change its leader."""
+    """Elects the first replica of each partition, because a new order of replicas alone doesn't change the leader."""
     partitions: dict[str, list[int]] = {}
     for topic, index in sorted(wanted):
         partitions.setdefault(topic, []).append(index)

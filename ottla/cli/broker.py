@@ -1,7 +1,8 @@
 """`ottla broker`: start one broker from a server.properties file, stop it, and ask whether it runs.
 
-The broker is another program (`server.py`). In the foreground, this process replaces itself by the broker (exec), so
-that the command line's libraries don't stay in the broker's memory. A daemon is a child process in its own session.
+The broker is another program (`server.py`). In the foreground, the broker's program replaces this one in the same
+process (exec), so that the command line's libraries don't stay in memory. A daemon is a child process in its own
+session.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, begin: int) -
 
 
 def parse_ready(line: str) -> dict[str, str] | None:
-    """`id`, `bootstrap` and `pid` of the line by which a broker says that it serves; None for any other line."""
+    """`id`, `bootstrap` and `pid` from the line that a broker prints once it serves; None for any other line."""
     words = line.split()
     if words[:2] != ["ottla", "broker"] or words[3:4] != ["ready"]:
         return None

@@ -1,4 +1,4 @@
-"""`ottla cluster`, `ottla brokers list` and `ottla log-dirs`: the parts of the cluster, and their health."""
+"""`ottla cluster`, `ottla brokers list` and `ottla log-dirs`: the cluster, its brokers and disks, and their health."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def drained_brokers(cluster: Cluster) -> list[int]:
 
 
 def check_brokers(cluster: Cluster, brokers: Iterable[int]) -> None:
-    """Raises NotFound for the lowest id that no broker of the cluster has."""
+    """Raises NotFound for the lowest of these ids that no broker of the cluster has."""
     _, known = describe_brokers(cluster)
     missing = set(brokers) - {row["id"] for row in known}
     if missing:

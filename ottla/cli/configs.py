@@ -51,9 +51,9 @@ def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
     from kafka.errors import NodeNotReadyError, UnknownBrokerIdError
 
     def ask() -> dict[str, dict[str, Any]]:
-        # kafka-python asks each broker itself for the broker's settings. Until a dead broker's session ends, the
-        # cluster's description lists it among the live brokers. Afterwards the client may forget the broker before this
-        # command does. And a broker that has just started may know of no brokers.
+        # kafka-python asks each broker itself for the broker's settings. The choice may be a dead broker, because the
+        # cluster's description lists it until its session ends. After that, the client may drop the broker before this
+        # command does. And a broker that has just started may list no brokers.
         brokers = cluster.admin.describe_cluster()["brokers"]
         try:
             return _asked(cluster, "broker", str(random.choice(brokers)["broker_id"]))
@@ -88,8 +88,8 @@ def alter_resource(
     subtract: dict[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Sets `settings`, resets the settings in `reset` to their defaults, extends or shortens lists: all changes or
-    none."""
+    """Sets `settings`, resets the settings in `reset` to their defaults, extends or shortens lists. Makes all changes
+    or none."""
     from kafka.admin import AlterConfigOp
 
     changes: dict[str, tuple[Any, str | None]] = {key: (AlterConfigOp.SET, value) for key, value in settings.items()}
@@ -105,7 +105,7 @@ def alter_resource(
 
 
 def _failure(cluster: Cluster, kind: str, name: str, changed: list[str], result: str) -> CommandError:
-    # The client keeps of the broker's answer only the text "[Error 40] InvalidConfigurationError: …".
+    # The client returns only the text "[Error 40] InvalidConfigurationError: …" of the broker's answer.
     parsed = _ALTER_FAILURE.fullmatch(result)
     if parsed is None:
         return CommandError(f"{kind} '{name}': {result}")
@@ -217,7 +217,7 @@ def alter(
 
 
 def _require(cluster: Cluster, kind: str, name: str) -> None:
-    """Raises an error if the resource doesn't exist: for an unknown one the Kafka client just returns no settings."""
+    """Raises an error if the resource doesn't exist: the Kafka client returns no settings for an unknown resource."""
     if kind == "topic":
         lookup.describe_topics(cluster, [name])
     elif kind == "broker":

@@ -1,10 +1,10 @@
 """Chooses the cluster of a command, and opens the clients of that cluster.
 
 The address comes from `--bootstrap` (or OTTLA_BOOTSTRAP), else from the named context, else from the current context,
-else it is the default. If the route leads to one cluster only (`kubectl ottla`), the route gives the address.
+else it is the default. If the route leads to one cluster only (`kubectl ottla`), the address comes from the route.
 
-Before a client is opened, the address is tried with a plain socket: the operating system says why a connection fails
-("connection refused"), whereas a Kafka client says only that it failed.
+Before a client is opened, a plain socket connects to the address: the operating system's error says why a connection
+fails ("connection refused"), but a Kafka client's error doesn't.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:
 
 
 def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> str:
-    """The bootstrap address that the route gives; if it gives none, `resolve_bootstrap` decides. Raises UsageError for
-    an explicit address or context beside the route's address."""
+    """The route's bootstrap address; if the route has none, the result of `resolve_bootstrap`. Raises UsageError if an
+    address or a context is given although the route has an address."""
     found = route.bootstrap()
     if found is None:
         return resolve_bootstrap(bootstrap, context)
@@ -107,7 +107,7 @@ class Cluster:
 
     @property
     def timeout_ms(self) -> int:
-        """How long a single answer may take."""
+        """The longest wait for one answer, in ms."""
         return int(self.timeout_s * 1000)
 
     @property
@@ -146,15 +146,14 @@ class Cluster:
     def patiently(
         self, call: Callable[[], T], *, repeatable: bool = True, check: Callable[[], None] | None = None
     ) -> T:
-        """Calls `call` again while the coordinator or the leader is missing. Raises the last error after `timeout_s`.
+        """Repeats `call` while the coordinator or the leader is missing. Raises the last error after `timeout_s`.
 
-        `check` is called once, when the error has lasted for a moment. It raises an error if the state won't pass by
-        itself.
+        `check` is called once, when the error has lasted for a moment. It raises an error if waiting won't help.
 
         Until a dead broker's session ends, the metadata of the other brokers still lists it, and the client may choose
-        it. So the call is also repeated after a lost connection, as Kafka's own admin client does, as long as a
-        bootstrap address accepts connections. With `repeatable` False, a lost connection ends the attempts: if only the
-        answer was lost, a second call would fail although the first one succeeded.
+        this broker. So the call is also repeated after a lost connection, as Kafka's own admin client does, as long as
+        a bootstrap address accepts connections. With `repeatable` False, a lost connection ends the attempts: if only
+        the answer was lost, a second call would fail although the first one succeeded.
         """
         from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
 
@@ -164,7 +163,7 @@ class Cluster:
                 return call()
             except Exception as error:
                 lost = repeatable and isinstance(error, KafkaConnectionError | NodeNotReadyError)
-                # If a partition has no leader, the client looks for broker -1, and finds none.
+                # If a partition has no leader, the client fails because there is no broker -1.
                 passing = isinstance(error, UnknownBrokerIdError) or getattr(error, "errno", None) in _PASSING_CODES
                 waited = time.monotonic() - begun
                 if check is not None and passing and waited > min(_PASSING_S, self.timeout_s / 2):

@@ -1,8 +1,8 @@
 """`ottla consume`: records of topics as lines or JSON, from a position or as a member of a group.
 
-It is meant for pipes: each fetched batch is written and flushed immediately; the run ends when the reader of the output
-is gone, even while no record comes; and Ctrl-C and SIGTERM are quiet. A group's offsets are committed only after their
-records have been written out, so that a record may be printed twice after a crash but never skipped.
+The command is meant for pipes: each fetched batch is written and flushed immediately; the run ends when the reader of
+the output is gone, even while no record comes; and Ctrl-C and SIGTERM print no error. A group's offsets are committed
+only after their records have been written out. So after a crash a record may be printed twice, but none is skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ISOLATION = ("read_uncommitted", "read_committed")
 
 
 class _Limits(NamedTuple):
-    """The limits at which a run ends by itself; None: no such limit."""
+    """The limits at which a run ends by itself. None means no limit."""
 
     records: int | None
     idle_s: float | None

@@ -1,4 +1,4 @@
-"""`ottla controller`: a controller in a process of its own, for clusters whose brokers shouldn't be controllers, too.
+"""`ottla controller`: a controller in its own process, for clusters whose brokers aren't to be controllers.
 
 By default every broker's process is also a candidate for controller (`process.roles`).
 """

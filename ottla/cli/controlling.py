@@ -1,9 +1,9 @@
 """A controller without a broker: the process that runs if `process.roles` is `controller` alone.
 
 It stores no records and has no listener for clients. It serves metrics and health as a broker does. Any number of
-controllers may run: one is active, the others stand by. A controller has no disk, so it can't tell a new cluster from
-a cluster that has lost its metadata store. Therefore it creates no cluster: on an empty store it waits until a broker
-has created one.
+controllers may run: one is active, the others stand by. A controller has no disk. So if it finds an empty store, it
+can't know whether the cluster is new or has lost its metadata store. Therefore it creates no cluster, and waits until a
+broker has created one.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class ControllerProcess:
         self.failed = asyncio.Event()
         self.elections = ElectionCounts(lambda: self.controls)
         self._config = config
-        self._waits = False  # whether it waits until a broker creates the cluster
-        store = self.store = OwnStore(store, None)  # None: it knows no lineage from before its start
+        self._waits = False  # whether this process waits until a broker creates the cluster
+        store = self.store = OwnStore(store, None)  # None: no lineage is known from before the start
         self._follower = Follower(store)
         identity = _NO_BROKERS_BELOW - config.node_id
         session_seconds = config.get_int("broker.session.timeout.ms") / 1000
@@ -144,10 +144,10 @@ class ControllerProcess:
 
 
 def reachable_address(config: BrokerConfig) -> tuple[str, int]:
-    """The (host, port) at which standby controllers reach this process's pages; ("", 0) if they can't reach them.
+    """The (host, port) at which standby controllers reach this process's HTTP listener; ("", 0) if they can't.
 
-    If the listener is on all interfaces, the host is the local address of the route to etcd, or 127.0.0.1 with an
-    embedded store, which only processes of this machine share.
+    If the listener is on all interfaces, the host is the local address of the route to etcd. With an embedded store,
+    which only processes of this machine share, it is 127.0.0.1.
     """
     host, _, port = config.get_str("ottla.http.listener").rpartition(":")
     if not port or port == "0":

@@ -1,8 +1,8 @@
 """Finds the partition and the offset of a batch that `ottla consume` can't read.
 
 The Kafka client raises its decoder's error, which names the batch's partition and offset only in its text, or not at
-all. But the client's position in the partition stays before that batch. So each partition is read alone from the
-client's position, and the partition whose read raises again has the unreadable batch.
+all. But the client's position in the partition stays before that batch. So this module reads each partition alone, from
+the client's position; the partition whose read raises again has the unreadable batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def located(cluster: Cluster, consumer: KafkaConsumer, error: Exception) -> Comm
 
 
 def _raises(cluster: Cluster, partition: TopicPartition, offset: int) -> bool:
-    """Whether the batch at this offset can't be decoded. A new client reads it: one that has raised never reads on."""
+    """Whether the batch at this offset can't be decoded. A new client reads it, because a client that has raised can't
+    read any more."""
     consumer = cluster.consumer(group_id=None, enable_auto_commit=False)
     try:
         consumer.assign([partition])

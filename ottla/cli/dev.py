@@ -1,7 +1,8 @@
 """`ottla dev`: a cluster on this machine, one process per broker, on the embedded metadata store.
 
-Owns the brokers' processes: it starts them, waits until they serve, creates the wished topics, watches the processes,
-and stops them in order. Without a terminal (in a container) the brokers' logs go to its own stderr instead of files.
+Owns the brokers' processes: starts them, waits until they serve, creates the topics of --topics, watches the processes,
+and stops them in order. Without a terminal (in a container) the brokers' logs go to this process's stderr instead of
+files.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def dev(
         planned(number, chosen, directory, listen, told, count, settings or [])
         for number, chosen in enumerate(free_ports(listen, port, count))
     ]
-    # Every broker's address, so that a client finds the other brokers if the first one is gone.
+    # Every broker's address, so that a client reaches the cluster even if the first broker is dead.
     bootstrap = ",".join(f"{bracketed(told)}:{one.port}" for one in cluster)
     reached = ",".join(f"{local(listen)}:{one.port}" for one in cluster)
     kept = [name for name, _, factor in wished if factor != -1]
@@ -195,8 +196,8 @@ def _announce(output: Output, cluster: list[DevBroker], bootstrap: str, director
 
 
 def _watch(cluster: list[DevBroker], waker: Waker, line: int, restart: bool, output: Output) -> None:
-    """Watches the brokers until a stop is asked for. With `restart` a broker that dies is started again. Without it the
-    other brokers go on, and CommandError is raised once the last one has died."""
+    """Watches the brokers until a signal requests the stop. With `restart` a broker that dies is started again. Without
+    it the other brokers continue, and CommandError is raised once the last one has died."""
     missed: set[int] = set()
     while not waker.stopping:
         now = time.monotonic()

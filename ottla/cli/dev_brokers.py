@@ -1,8 +1,8 @@
-"""The brokers of an `ottla dev`: planned, started as processes, waited for and stopped in order.
+"""The brokers of an `ottla dev`: plans them, starts them as processes, waits until they serve, and stops them in order.
 
 When the `ottla dev` process ends, for whatever reason, its brokers stop. Each broker's standard input is a pipe whose
 other end only the `ottla dev` process has open, and a broker stops as on SIGTERM when its standard input ends
-(`ottla.cli.server`). The kernel closes the pipe, so no moment after the fork is left uncovered.
+(`ottla.cli.server`). The kernel closes the pipe whenever that process ends, even in the moment after the fork.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class DevBroker:
                 stdin=lifeline,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                # A group other than the terminal's: Ctrl-C reaches only `ottla dev`, which stops the brokers in order.
+                # Not the terminal's process group: Ctrl-C reaches only `ottla dev`, which stops the brokers in order.
                 process_group=0,
                 pass_fds=[own],
             )
@@ -109,8 +109,8 @@ def lifeline() -> Iterator[int]:
 
 
 def wait_for_those_left_behind(directory: Path, output: Output) -> None:
-    """Waits for the brokers of an `ottla dev` that was killed: they close their logs by themselves. Raises CommandError
-    if they don't."""
+    """Waits until the brokers of an `ottla dev` that was killed have stopped by themselves. Raises CommandError if they
+    don't stop."""
     deadline = time.monotonic() + _LEFT_BEHIND_TIMEOUT_S
     told = False
     while left := _running(directory):
@@ -137,7 +137,7 @@ def _running(directory: Path) -> dict[int, int]:
 
 
 def free_ports(listen: str, port: int, count: int) -> list[int]:
-    """The brokers' ports, each of them free at this moment."""
+    """The brokers' ports, all of which are free at the time of the call. Raises UsageError, CommandError."""
     if port + count > 65536:
         raise UsageError(f"there are no {count} ports from {port} on")
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
@@ -147,7 +147,7 @@ def free_ports(listen: str, port: int, count: int) -> list[int]:
             wanted = port + number if port else 0
             probe = socket.socket(family, socket.SOCK_STREAM)
             held.append(probe)
-            # The broker sets it, too. Without it a port would seem taken for a minute after each stop.
+            # The broker sets this option, too. Without it, a port would seem to be in use for a minute after each stop.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((listen, wanted))
@@ -174,7 +174,7 @@ def planned(
 ) -> DevBroker:
     """A broker that isn't started yet. Its defaults are written to its properties file."""
     own = directory / f"broker-{number}"
-    # The defaults for a laptop stand in a file, so that the environment and --set take precedence over them.
+    # The defaults for a laptop are in a file, so that the environment and --set take precedence over them.
     replication = default_factor(brokers)
     defaults = {
         "default.replication.factor": replication,
@@ -208,7 +208,7 @@ def local(listen: str) -> str:
 
 
 def wait_until_ready(cluster: list[DevBroker], waker: Waker) -> bool:
-    """Waits until all brokers serve, then returns true; false if a stop is asked for earlier. Raises CommandError."""
+    """Waits until all brokers serve. Returns False if a signal requests the stop earlier. Raises CommandError."""
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not all(one.ready.is_set() for one in cluster):
         if waker.stopping:

@@ -1,9 +1,9 @@
 """Gives existing topics more replicas when `ottla dev` starts with more brokers than before.
 
 By default a topic, also the topic of groups' offsets, has as many replicas as there are brokers, up to three. A topic
-that has at least the former default gets the new default. A topic with fewer replicas keeps them: a user chose their
-number. A file of the data directory has the topics' present default. It is written when the moves are begun: from then
-on the controller carries them out, even if this process ends.
+that has at least the former default gets the new default. A topic with fewer replicas keeps them, because a user chose
+their number. A file of the data directory has the topics' present default. It is written when the moves are begun: from
+then on the controller carries out the moves, even if this process ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMED_MAX = 5
 
 
 def default_factor(brokers: int) -> int:
-    """How many replicas a topic gets by default."""
+    """The number of replicas that a topic gets by default."""
     return min(REPLICATION_MAX, brokers)
 
 
@@ -54,7 +54,7 @@ class Growth:
     def carry_out(self, cluster: Cluster, output: Output, pause: Callable[[], bool]) -> None:
         """Begins the moves that add replicas, and waits until they are done. Raises CommandError.
 
-        `pause` is called between two looks at the moves. If it returns true, the wait ends, and the controller
+        `pause` is called before each new check of the moves. If it returns true, the wait ends, and the controller
         completes the moves alone.
         """
         from ottla.cli import moves, reassign

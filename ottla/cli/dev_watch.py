@@ -1,8 +1,8 @@
 """A thread of `ottla dev` that talks to the cluster as a client does.
 
-It gives topics more replicas after the cluster has grown (`dev_growth`). It also reports on the terminal what would
-otherwise stand only in the brokers' log files: log directories that are full, have failed, or are in order again; logs
-that can't be read; and the bytes that recovery cut off. No error in it stops the cluster.
+The thread gives topics more replicas after the cluster has grown (`dev_growth`). It also prints troubles on the
+terminal, because the brokers' own messages may go to files: log directories that are full, have failed, or work again;
+logs that can't be read; and the bytes that recovery cut off. No error in this thread stops the cluster.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PAUSE_S = 0.5
 
 
 class DevWatch:
-    """The thread that adds replicas after the cluster has grown, and prints troubles of log directories. It runs from
-    `start` to `stop`."""
+    """The thread that adds replicas after the cluster has grown, and prints the troubles of log directories and logs.
+    It runs from `start` to `stop`."""
 
     def __init__(self, bootstrap: str, growth: dev_growth.Growth, output: Output, *, logs_hidden: bool) -> None:
         """`logs_hidden`: the brokers' logs go to files, not to this terminal."""

@@ -106,5 +106,5 @@ def _led_by(cluster: Cluster, brokers: list[int]) -> int:
 
 
 def _alone(cluster: Cluster, brokers: list[int]) -> bool:
-    """Whether no partition that these brokers lead has an in-sync replica elsewhere that could take over the lead."""
+    """Whether no partition that these brokers lead has an in-sync replica on another broker that could lead it."""
     return all(set(partition["isr_nodes"]) <= set(brokers) for partition in _led(cluster, brokers))

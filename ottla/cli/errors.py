@@ -1,7 +1,7 @@
-"""Failures, each as one line: what was wrong, and what to do about it.
+"""Failures, each as one line that says what was wrong, and what to do about it.
 
-Owns the exit codes that scripts rely on and the table from Kafka's error codes to sentences. Pure; nothing here imports
-the Kafka client, because error codes are plain numbers (Kafka's `Errors` enum).
+Owns the exit codes that scripts rely on and the table from Kafka's error codes to sentences. Pure. Error codes are
+plain numbers (Kafka's `Errors` enum), so this module doesn't import the Kafka client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
 
 
 class CommandError(Exception):
-    """The command can't go on. `message` says why. `remedy` says what to do about it, and may be empty."""
+    """The command can't continue. `message` says why. `remedy` says what to do about it, and may be empty."""
 
     def __init__(
         self, message: str, remedy: str = "", exit_code: ExitCode = ExitCode.failed, kafka_code: int = 0
@@ -59,7 +59,7 @@ def raise_all(failures: list[CommandError]) -> None:
 
 
 class PipeClosed(Exception):
-    """The reader of the command's output is gone. The command ends without a message."""
+    """The reader of the command's output has closed the pipe. The command ends without a message."""
 
 
 def sentences(*parts: str) -> str:

@@ -3,7 +3,7 @@
 Brokers advertise their names in the DNS of Kubernetes (`flights-broker-0.flights-brokers.demo.svc:9092`). Such a name
 contains the target of the forward: a pod, or a Service, of which kubectl takes the first ready pod. A forward is
 started when a client first connects to its address. It is started anew if kubectl has ended or reported a failed
-connection, so that clients reach a restarted pod again. Other addresses are connected to directly.
+connection, so that clients reach a restarted pod again. Clients connect to all other addresses directly.
 
 Two rules. No kubectl outlives this process, even if this process is killed with -9: a shell has one end of a pipe, and
 ends kubectl when the other end is closed. And Ctrl-C doesn't reach kubectl, because an interrupted consumer still
@@ -63,7 +63,7 @@ class Forward:
     def __init__(self, kubectl: Sequence[str], target: Target) -> None:
         """`kubectl` is the command with the options that lead to the cluster."""
         self.begun = time.monotonic()
-        self._port: int | None = None  # set once kubectl listens
+        self._port: int | None = None  # of this machine; None until kubectl listens
         self._broken = False
         self._ended = False
         self._said = ""

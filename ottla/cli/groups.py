@@ -1,4 +1,4 @@
-"""`ottla groups`: consumer groups, how far behind they are, and moving their offsets."""
+"""`ottla groups`: shows consumer groups and their lag, moves their offsets, and deletes them."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 recovery cut off at a broker's start.
 
 A broker with a full directory serves reads and refuses writes. A producer then retries until its time-out, and its
-error doesn't say why. So commands ask the brokers over Kafka's protocol. DescribeLogDirs has a directory's error and
-its usable bytes (0 if the broker appends no more). DescribeConfigs has the unreadable logs and the cuts, under names of
-Ottla's own.
+error doesn't say why. So commands ask the brokers for the cause over Kafka's protocol. DescribeLogDirs has a
+directory's error and its usable bytes (0 if the broker appends no more). DescribeConfigs has the unreadable logs and
+the bytes that recovery cut off, as settings of Ottla's own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Damaged(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What log recovery cut off at a broker's start: the number of logs, the bytes, and the first logs' cuts."""
+    """The bytes that log recovery cut off at a broker's start, the number of these logs, and the first logs' cuts."""
 
     broker: int
     logs: int
@@ -115,8 +115,8 @@ def described(cluster: Cluster, brokers: Iterable[int], topics: list[str] | None
 def told(cluster: Cluster, brokers: Iterable[int], name: str, subject: str) -> Iterator[tuple[int, str]]:
     """(broker, value) of a read-only setting of Ottla's own in DescribeConfigs, for each of these brokers that answers.
 
-    Brokers that don't know the name (Apache Kafka's) are left out. `subject` says in an error what the broker was asked
-    for, such as "the load".
+    Brokers that don't know the name (Apache Kafka's) are left out. `subject` names the wanted value in
+    errors, such as "the load".
     """
     from kafka.admin import ConfigResource, ConfigResourceType
 
@@ -141,7 +141,7 @@ def _answer(subject: str, ask: Callable[[], Any]) -> Any:
 
 
 def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
-    """What recovery cut off at the brokers' starts. Brokers that cut off nothing or don't answer are left out."""
+    """The bytes that recovery cut off at the brokers' starts. Brokers without a cut or an answer are left out."""
     answers = {broker: json.loads(value) for broker, value in told(cluster, brokers, RECOVERED, "the settings")}
     return [
         Recovered(broker, answer["logs"], answer["bytes_dropped"], answer["cuts"])
@@ -163,8 +163,8 @@ def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
 
 
 def with_cause(cluster: Cluster, error: CommandError) -> CommandError:
-    """The error itself; but if a broker's request timed out, and a log directory is full or has failed, the error with
-    that directory as its cause: the metadata store may be on the directory's volume."""
+    """The error. If a broker's request timed out, and a log directory is full or has failed, the result names this
+    directory as the cause, because the metadata store may be on the same volume."""
     if error.kafka_code != _REQUEST_TIMED_OUT or not (found := directories(cluster, cluster.living())):
         return error
     cause = found[0].error()

@@ -1,7 +1,7 @@
 """The text of `--help`: plain, in sections, and readable on narrow terminals.
 
-Owns its layout. Names of options and commands are never cut: a name that is too wide has a line of its own. Other text
-folds between words. Help has no tables and no colours, whose libraries would take time to import.
+Owns the layout of the help. Names of options and commands are never cut: a name that is too wide has a line of its own.
+Other text folds between words. There are no tables and no colours, because their libraries would take time to import.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _NAMES_WIDTH_MAX_NARROW = 16
 
 
 class _Piped:
-    """If the reader of the help is gone, the command ends as for any other output. The parser would end it with exit
-    code 1."""
+    """Makes the command end, if the reader of the help is gone, as it does for any other output. The parser alone would
+    end it with exit code 1."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         """Parses the command line, and prints the help if `--help` is given."""

@@ -1,8 +1,8 @@
 """`kubectl ottla`: the `ottla` command for a cluster on Kubernetes, from wherever kubectl works.
 
-kubectl runs the program `kubectl-ottla` that it finds in PATH. The options before the command name the cluster: some of
-kubectl's own options, which kubectl doesn't pass on itself, and --cluster. The command and everything after it is
-`ottla`'s. kubectl isn't run before a command connects to its cluster: help works without a cluster.
+kubectl runs the program `kubectl-ottla` that it finds in PATH. The options before the command name the cluster: they
+are --cluster, and some of kubectl's own options, which kubectl itself doesn't pass on. The command and everything after
+it is `ottla`'s. This program runs kubectl only when a command connects to its cluster, so help works without a cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Kafka cluster of a Cluster resource, reached from outside of Kubernetes with nothing but kubectl.
+"""The route to the brokers of a Cluster resource from outside of Kubernetes, by kubectl alone.
 
 kubectl lists the Clusters. A Cluster's status has the bootstrap address for clients inside of Kubernetes. Forwards lead
 to that address and to the names that the brokers advertise. The user needs the rights `list` on clusters.ottla.dev,
@@ -48,7 +48,7 @@ class KubernetesRoute:
 
     def _clusters(self) -> list[dict[str, Any]]:
         command = [*self._kubectl, "get", _RESOURCE, "--output=json", f"--request-timeout={_API_TIMEOUT}"]
-        # On a terminal kubectl may ask the user to log in. A pipe isn't kubectl's to read: it has `produce`'s records.
+        # On a terminal kubectl may ask the user to log in. It must not read a pipe, which may have `produce`'s records.
         stdin = None if sys.stdin is not None and sys.stdin.isatty() else subprocess.DEVNULL
         try:
             done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, errors="replace", check=False)

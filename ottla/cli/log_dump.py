@@ -31,8 +31,8 @@ _BATCH_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch and its position in the log file. `records` is None unless the records were asked for and the batch is
-    valid. It is also None where the records unpack to more than is held in memory; then `is_too_large` is set."""
+    """A batch and its position in the log file. `records` is None unless the caller wants records and the batch is
+    valid. It is also None if the unpacked records would take too much memory; then `is_too_large` is set."""
 
     position: int
     base_offset: int
@@ -84,7 +84,7 @@ Dumped = (
 
 
 class UnknownFile(ValueError):
-    """The name of a file is neither that of a segment's file nor that of a checkpoint."""
+    """A file's name is neither that of a segment's file nor that of a checkpoint."""
 
 
 def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
@@ -145,7 +145,7 @@ def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
 
 
 def _records(batch: bytes) -> list[Record] | None:
-    """A batch's records; None where they unpack to more than is held in memory."""
+    """A batch's records; None if they would take too much memory when unpacked."""
     try:
         return list(records(batch))
     except KafkaError as error:

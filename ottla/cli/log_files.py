@@ -88,7 +88,7 @@ def verify(
 
 
 def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines for each run of unreadable batches: the offset behind it, and the commands that move consumers there."""
+    """Lines for each series of unreadable batches: the offset behind it, and the commands that move consumers there."""
     stretches: list[dict[str, Any]] = []
     for fault in faults:
         if fault["next_offset"] < 0:

@@ -1,9 +1,9 @@
-"""Finds the faults in the files of a log, and the offsets behind them where consumers can go on. Reads only.
+"""Finds the faults in the files of a log, and the offsets behind them where consumers can continue. Reads only.
 
-Files are mapped, compressed records are unpacked piece by piece, and an index is read in step with its log file, so
-that memory doesn't grow with the files' sizes. A faulty batch doesn't end the search: the batch's length says where the
-next one begins. A batch is faulty if some client's consumer can't read it. Brokers check the batches that producers
-send by the same rule.
+Files are mapped, compressed records are unpacked piece by piece, and an index is read along with its log file, so that
+memory doesn't grow with the files' sizes. A faulty batch doesn't end the search: the batch's length says where the next
+batch begins. A batch is faulty if some client's consumer can't read it. Brokers check the batches that producers send
+by the same rule.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class _OffsetIndex(_Index):
 class _TimeIndex(_Index):
     def __init__(self, path: str) -> None:
         super().__init__(path, TIME_ENTRY.size)
-        self._greatest = -1  # timestamp of the batches so far
+        self._greatest = -1  # greatest timestamp of the batches so far
         self._last = -1
 
     def passed(self, position: int, header: BatchHeader) -> Iterator[tuple[int, str]]:

@@ -139,7 +139,7 @@ def end_offsets(
 
 
 def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], moment: Any) -> dict[TopicPartition, int]:
-    """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 if no record is that late."""
+    """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 if all records are older than it."""
     asked = dict.fromkeys(partitions, moment)
     if not asked:
         return {}

@@ -121,17 +121,17 @@ def version(output: Output) -> None:
 
 
 def main() -> None:
-    """Run `ottla` and leave with one of the documented exit codes."""
+    """Runs `ottla` and ends the process with one of the documented exit codes."""
     leave(run_ottla, "ottla")
 
 
 def run_ottla(arguments: list[str], program: str = "ottla", route: Route | None = None) -> object:
-    """Run a command of `ottla` with these arguments. Brokers are reached by `route` (None: directly)."""
+    """Runs a command of `ottla` with these arguments. It reaches brokers by `route` (None: directly)."""
     return app(arguments, prog_name=program, standalone_mode=False, obj=route or Straight())
 
 
 def leave(run: Callable[[list[str]], object], program: str) -> NoReturn:
-    """Call `run` with this process's arguments, and end the process with one of the documented exit codes."""
+    """Calls `run` with this process's arguments, and ends the process with one of the documented exit codes."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments or os.environ.get("OTTLA_DEBUG", "") not in ("", "0")
     if debug:

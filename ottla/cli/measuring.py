@@ -1,4 +1,4 @@
-"""Measures brokers' loads over Kafka's protocol: asks twice, and takes the difference (`ottla/balance/measured.py`)."""
+"""Measures brokers' loads over Kafka's protocol, by the difference of two answers (`ottla/balance/measured.py`)."""
 
 from __future__ import annotations
 

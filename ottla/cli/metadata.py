@@ -1,7 +1,7 @@
 """`ottla metadata`: look into the metadata store, key by key, as zkCli did for ZooKeeper.
 
-The commands here only read; backup and restore are in `metadata_backup.py`. `--store` names the store, else a broker's
-settings do, else it is the store of `ottla dev`. The store can be read while brokers run on it and after they have
+The commands here only read; backup and restore are in `metadata_backup.py`. `--store` or a broker's settings name the
+store; by default it is the store of `ottla dev`. The store can be read while brokers run on it and after they have
 stopped. For etcd, a broker's settings have the prefix and the credentials.
 """
 

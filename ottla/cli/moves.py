@@ -62,8 +62,8 @@ def plan(
     brokers: Collection[int] | None = None,
     without: Collection[int] = (),
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
-    """(present replicas, new replicas of the partitions to move) that spread replicas and leaders evenly over
-    `brokers`, or over all brokers if it is None."""
+    """(present replicas of all partitions, new replicas of the partitions to move). The new replicas spread replicas
+    and leaders evenly over `brokers` (None: over all brokers), except those in `without`."""
     from ottla.balance.counts import Target, balanced
 
     racks = cluster.racks()
@@ -94,8 +94,8 @@ def plan(
 def resizing(
     cluster: Cluster, topics: Collection[str], replication_factor: int
 ) -> tuple[dict[PartitionName, Replicas], dict[PartitionName, Replicas]]:
-    """(present replicas, new replicas of the partitions to change) that give each partition of these topics
-    `replication_factor` replicas."""
+    """(present replicas of all partitions, new replicas of the partitions to change). With the new replicas, each
+    partition of these topics has `replication_factor` replicas."""
     from ottla.placement import Candidate, resized
     from ottla.protocol.errors import KafkaError
 
@@ -243,7 +243,7 @@ def throttle(cluster: Cluster, present: Moves, moves: Moves, bytes_per_second: i
         leaders += [f"{name[1]}:{broker}" for broker in sources]
         followers += [f"{name[1]}:{broker}" for broker in added]
         brokers.update(sources, added)
-    # The brokers' rates come first: where they are set, an operator leaves the topics' throttled replicas alone.
+    # The brokers' rates come first: while they are set, an operator doesn't reset the topics' throttled replicas.
     for broker in sorted(brokers.intersection(cluster.racks())):
         rates = {_rate_setting(side): str(bytes_per_second) for side in _SIDES}
         alter_resource(cluster, "broker", str(broker), rates)

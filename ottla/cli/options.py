@@ -1,8 +1,8 @@
 """The options that many commands share, and the decorators that add them.
 
-`@output_command` gives a command `--json` and `--debug` and hands it an `Output`; `@cluster_command` also gives it
-`--bootstrap`, `--context` and `--timeout` and hands it a `Cluster` before the `Output`. The shared options stand after
-the command's own in its help and work at the end of a line, where people put them.
+`@output_command` adds `--json` and `--debug` to a command and passes it an `Output`. `@cluster_command` also adds
+`--bootstrap`, `--context` and `--timeout`, and passes a `Cluster` before the `Output`. The shared options come after
+the command's own in its help, and can be given at the end of the command line.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _CLUSTER_OPTIONS: dict[str, tuple[Any, Any]] = {
 
 
 def output_command(function: Callable[Concatenate[Output, P], None]) -> Callable[..., None]:
-    """Make a command out of a function whose first argument is the `Output`."""
+    """Makes a command of a function whose first argument is the `Output`."""
 
     def run(*, as_json: bool, debug: bool, **arguments: Any) -> None:
         with _pipe_watched():
@@ -84,7 +84,7 @@ def output_command(function: Callable[Concatenate[Output, P], None]) -> Callable
 
 
 def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -> Callable[..., None]:
-    """Make a command out of a function whose first arguments are the `Cluster` and the `Output`."""
+    """Makes a command of a function whose first arguments are the `Cluster` and the `Output`."""
     parameters = _parameters(function, leading=2)
     # The parser fills in only one parameter of this type: the function's own, if it has one.
     own = next((parameter.name for parameter in parameters if parameter.annotation is typer.Context), None)
@@ -118,7 +118,7 @@ def _dressed(
     own: list[inspect.Parameter],
     options: Mapping[str, tuple[Any, Any]],
 ) -> Callable[..., None]:
-    """Give `run` the signature that typer reads: the function's own parameters, then the shared options."""
+    """Gives `run` the signature that typer reads: the function's own parameters, then the shared options."""
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()

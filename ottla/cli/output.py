@@ -1,4 +1,4 @@
-"""What a command prints: tables for people, JSON for programs.
+"""Prints a command's results: tables for people, JSON for programs.
 
 A command passes plain dictionaries; only this module knows whether they become a table or a JSON document. The keys of
 the dictionaries are the stable interface for programs; the columns may change. Results go to stdout, everything else
@@ -26,7 +26,7 @@ class Output:
         self.as_json = as_json
 
     def rows(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str = "") -> None:
-        """Print one line per row. `columns` maps a row's keys to headings, in order; the other keys show in JSON only.
+        """Prints one line per row. `columns` maps a row's keys to headings, in order; JSON also has the other keys.
 
         `empty` is printed for people if there are no rows.
         """
@@ -38,7 +38,7 @@ class Output:
             self.note(empty)
 
     def record(self, record: Mapping[str, Any], labels: Mapping[str, str]) -> None:
-        """Print one thing with its properties below each other."""
+        """Prints one thing with its properties below each other."""
         if self.as_json:
             self.document(record)
             return
@@ -47,14 +47,14 @@ class Output:
             print(f"{label + ':':<{width + 1}} {cell(record.get(key))}")
 
     def done(self, sentence: str, data: Mapping[str, Any]) -> None:
-        """Say that something was done: a sentence for people, `data` for programs."""
+        """Prints that something was done: a sentence for people, `data` for programs."""
         if self.as_json:
             self.document(data)
         else:
             print(sentence)
 
     def title(self, text: str) -> None:
-        """A heading between tables; programs don't see it."""
+        """Prints a heading between tables, for people only."""
         if not self.as_json:
             print(text)
 
@@ -71,18 +71,18 @@ class Output:
             print(f"warning: {sentences(message, remedy)}", file=sys.stderr)
 
     def document(self, value: Any) -> None:
-        """Print one JSON document."""
+        """Prints one JSON document."""
         print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
     def line(self, value: Mapping[str, Any]) -> None:
-        """Print one JSON document on one line and flush it at once, for streams of documents."""
+        """Prints one JSON document on one line and flushes it immediately, for streams of documents."""
         print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
         numeric = {
             key: all(row.get(key) is None or isinstance(row.get(key), int | float) for row in rows) for key in columns
         }
-        # A pipe has no width: a program that reads it would take a folded name for two names.
+        # Nothing is folded in a pipe: a program that reads it would take a folded name for two names.
         terminal = sys.stdout.isatty()
         for line in table.lines(
             [table.Column(heading, numeric[key]) for key, heading in columns.items()],

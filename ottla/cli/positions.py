@@ -1,4 +1,4 @@
-"""Turns a range of `ranges` into each partition's start and end offsets, by asking the cluster.
+"""Finds, for a range of `ranges`, each partition's start and end offsets in the cluster.
 
 An end beyond a partition's present end becomes the partition's end: the command doesn't wait for records that may never
 come.

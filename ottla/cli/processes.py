@@ -1,8 +1,8 @@
-"""Broker processes: how one is started, and the locked pid file by which others find it.
+"""Broker processes: the command line that starts one, and the locked pid file by which other processes find it.
 
 The process that starts a broker locks the pid file (flock), and the broker inherits the lock with the open file. The
-kernel releases the lock when the last process that has it ends, for whatever reason. So a file that is left behind
-never counts as a running broker.
+kernel releases the lock when the last process that has it ends, for whatever reason. So a dead broker's file never
+counts as a running broker.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class PidFile:
         self._file: int | None = None
 
     def acquire(self, owner: str) -> int:
-        """Locks the file for this process and for processes that inherit the returned descriptor. Raises CommandError,
-        with `owner` (such as "a broker") as the other process, if the file is locked already."""
+        """Locks the file for this process and for processes that inherit the returned descriptor. If the file is locked
+        already, raises a CommandError that says that `owner` (such as "a broker") uses the directory."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -65,7 +65,7 @@ class PidFile:
         return descriptor
 
     def write(self, pid: int) -> None:
-        """Put a process id into the file, which must be acquired."""
+        """Writes a process id to the file, which must be acquired."""
         assert self._file is not None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{pid}\n".encode(), 0)

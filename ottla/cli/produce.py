@@ -1,6 +1,6 @@
 """`ottla produce`: records from lines, from JSON, or from the command line.
 
-Owns the flow of one run: read, send, wait for the acknowledgements in order. At most `_UNACKNOWLEDGED_MAX` records wait
+A run reads and sends records, and waits for their acknowledgements in order. At most `_UNACKNOWLEDGED_MAX` records wait
 for their acknowledgements at a time, so that a file of any size needs little memory. The first failure ends the run;
 its error says how many records are known to be written.
 """
@@ -200,7 +200,7 @@ class _Run:
             compression_type=None if codec == "none" else codec,
             linger_ms=0 if prompt_delivery else 5,
             batch_size=128 * 1024,
-            # The client lets large records pass: the broker refuses them, by the topic's max.message.bytes.
+            # The client doesn't limit records: the broker refuses too large ones, by the topic's max.message.bytes.
             max_request_size=512 * 1024 * 1024,
             max_block_ms=cluster.timeout_ms,
             # Values are sent in a tuple, because the client refuses a record whose key and value are both None.
@@ -282,7 +282,7 @@ class _Run:
         span[1] = metadata.offset
 
     def _warn_of_a_long_wait(self) -> None:
-        """Warns, once a run and while the client still retries, why a record isn't acknowledged."""
+        """Warns once in a run, while the client still retries, and says why a record isn't acknowledged."""
         from kafka.errors import KafkaTimeoutError
 
         if self._warned:
@@ -297,8 +297,8 @@ class _Run:
                 self._output.warn(reason.message, reason.remedy)
 
     def _explained(self, error: BaseException) -> CommandError:
-        """The error for a record that wasn't written. After its retries the client reports only a time-out, so the
-        cluster is asked for the cause."""
+        """The error for a record that wasn't written. After its retries the client reports only a time-out, so
+        this method asks the cluster for the cause."""
         from kafka.errors import KafkaTimeoutError
 
         if isinstance(error, KafkaTimeoutError):

@@ -1,8 +1,8 @@
 """Parses the start and the end of a read: `100`, `-5`, `10:20`, `@2h:`, `@2026-01-01:@2026-02-01`. Pure.
 
 Owns the syntax of `consume --offset` and `--until`. The forms are rpk's, the moments those of `times`. An end is
-exclusive. A form that rpk and the other commands here would understand differently is refused, and the error names both
-meanings (`@DATE:1h`: an hour from the date, or an hour ago?).
+exclusive. If a form has one meaning in rpk and another one in the other commands of `ottla`, it is refused, and the
+error names both meanings (`@DATE:1h`: an hour from the date, or an hour ago?).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ End = Offset | FromEnd | Moment
 
 
 class Range(NamedTuple):
-    """The range to read of each partition; without an end, reading goes on for ever."""
+    """The range to read of each partition; without an end, reading doesn't end."""
 
     start: Start
     end: End | None
@@ -78,7 +78,7 @@ def parse_range(text: str, now_ms: int) -> Range:
 
 
 def parse_end(text: str, now_ms: int) -> End:
-    """The end of a range: the value of `--until`, or what follows the colon in START:END."""
+    """The end of a range: the value of `--until`, or END in START:END."""
     if text == "end":
         return LATEST
     if text.isascii() and text.isdigit():
@@ -141,7 +141,7 @@ def _moment(text: str, now_ms: int) -> Moment:
 
 
 def _is_moment(text: str) -> bool:
-    """Whether the text is certainly a moment. A few digits aren't: they may be the hours of a time of day."""
+    """Whether the text is certainly a moment. A text of a few digits isn't: it may be the hours of a time of day."""
     if text.isdigit() and len(text) < _MOMENT_DIGITS_MIN:
         return False
     try:

@@ -159,7 +159,7 @@ def cancel(
 
 
 def wait_for(cluster: Cluster, planned: moves.Moves, seconds: float) -> None:
-    """Waits until none of the moves is under way. Raises CommandError when the time is over."""
+    """Waits until none of the moves is under way. Raises CommandError if that takes longer than the given time."""
     deadline = time.monotonic() + seconds
     with progress(len(planned)) as show:
         while left := set(moves.under_way(cluster)).intersection(planned):

@@ -1,6 +1,6 @@
 """Reads the records to write from a file or standard input: one record a line, or by a template.
 
-Owns the reading, and the place (file and line) in every error about the input. Only one record at a time is in memory,
+Reads the input, and puts the place (file and line) into every error about it. Only one record at a time is in memory,
 with the rest of its last line.
 """
 

@@ -1,7 +1,7 @@
 """Records as text: the lines and JSON objects that `produce` reads and `consume` prints. Pure.
 
 The JSON form is the same in both directions, so that `ottla consume a --json | ottla produce b --format json` copies
-keys, values, headers and timestamps. Bytes that aren't UTF-8 stand under `key_base64` and `value_base64` instead of
+keys, values, headers and timestamps. Bytes that aren't UTF-8 have the names `key_base64` and `value_base64` instead of
 `key` and `value`.
 """
 
@@ -24,7 +24,7 @@ SHOWN = ("topic", "partition", "offset", "timestamp", "headers", "key")
 
 
 class NewRecord(NamedTuple):
-    """A record to write. If `partition` is None, the partitioner chooses it; if `timestamp_ms` is None, it is now."""
+    """A record to write. If `partition` is None, the partitioner chooses one; None as `timestamp_ms` means now."""
 
     key: bytes | None
     value: bytes | None
@@ -91,7 +91,7 @@ class LineFormat:
         self._null_marker = null_marker
 
     def parse(self, line: bytes) -> NewRecord:
-        """Split one line, without its line end."""
+        """Splits one line, without its line end."""
         headers: Headers = []
         if self._header_separator is not None:
             text, found, line = line.partition(self._header_separator)
@@ -215,7 +215,7 @@ def _as_json(name: str, value: bytes | None) -> dict[str, Any]:
 
 
 def _unescaped(text: str | None) -> bytes | None:
-    r"""A separator as typed: `\t`, `\n` and `\0` stand for the characters that a shell makes hard to type."""
+    r"""A separator as bytes. `\t`, `\n` and `\0` stand for characters that are hard to type in a shell."""
     if text is None:
         return None
     return text.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0").encode()

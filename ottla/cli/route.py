@@ -1,7 +1,7 @@
-"""How a command connects to a broker's address: directly, or by a detour such as `kubectl port-forward`. Pure.
+"""How a command connects to a broker's address: directly, or through another one (`kubectl port-forward`). Pure.
 
-A Route turns a broker's address into the address of the socket that is opened. `Cluster` has one Route, and all
-connections of a command take it, also those to advertised addresses.
+A Route maps a broker's address to the address to which the socket connects. `Cluster` has one Route, and all
+connections of a command use it, also those to advertised addresses.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 
 class NoWay(ConnectionError):
-    """The route doesn't lead to the address now. The text says why."""
+    """The route can't reach the address now. The text says why."""
 
 
 class Route(Protocol):
-    """The way to the brokers of one cluster."""
+    """A route to the brokers of one cluster."""
 
     remedy: str  # what a user can do if the cluster can't be reached by this route
 
@@ -26,11 +26,11 @@ class Route(Protocol):
         """The address to connect to instead of this address of a broker. Raises NoWay."""
 
     def client_settings(self) -> dict[str, Any]:
-        """The settings by which kafka-python's clients take this route, too."""
+        """The settings with which kafka-python's clients use this route, too."""
 
 
 class Straight:
-    """The route without a detour: each broker's address is connected to as it is."""
+    """The direct route: a command connects to each broker's own address."""
 
     remedy = "Start one with `ottla dev`, or name another address with --bootstrap."
 

@@ -1,10 +1,10 @@
 """The process of a broker, a controller or both: `python -m ottla.cli.server [--config FILE] [--set NAME=VALUE]…`.
 
 `process.roles` says which of them. The packages of brokers and controllers don't import each other, so this module
-joins them. It imports neither the command line's libraries nor anything else that a broker doesn't need, to save memory
-in the broker. With `--until-stdin-ends` the process stops, as on SIGTERM, when its standard input ends. Standard input
-is then a pipe whose other end is open only in the process that started this one, so that a broker never outlives its
-`ottla dev`.
+joins them. To save memory in the broker, it imports neither the command line's libraries nor anything else that a
+broker doesn't need. With `--until-stdin-ends` the process stops, as on SIGTERM, when its standard input ends. Standard
+input is then a pipe whose other end is open only in the process that started this one, so that a broker never outlives
+its `ottla dev`.
 
 Exit codes: 0 stopped by a signal, 1 it couldn't start or failed, 2 the settings are wrong.
 """
@@ -44,8 +44,8 @@ from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 logger = logging.getLogger(__name__)
 
-# The number of new objects after which the garbage collector runs. By its default of 700 it went several times through
-# all objects of ten thousand partitions in each election of them. Hardly any object here is part of a cycle.
+# The number of new objects after which the garbage collector runs. With the default of 700, each election of ten
+# thousand partitions made it scan all their objects several times. Hardly any object here is part of a cycle.
 _COLLECTED_AT = 10_000
 
 
@@ -138,7 +138,7 @@ async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event, pa
         if "controller" in config.roles:
             stand_for_controller(broker, config)
         await broker.serve()
-        # Objects that exist by now live as long as the process: the collector needn't look at them again.
+        # The objects that exist now live as long as the process, so the collector needn't scan them again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECTED_AT, 10, 10)

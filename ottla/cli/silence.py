@@ -1,7 +1,7 @@
-"""The warnings of `ottla consume` while no record comes: the partition may have no leader rather than no new records.
+"""The warnings of `ottla consume` while no record comes: the reason may be a missing leader or coordinator.
 
-A missing leader or coordinator is warned of once. If it is missing for longer than `--timeout`, a run that ends by
-itself fails; a run that reads for ever goes on.
+A run warns once of a missing leader or coordinator. If it is missing for longer than `--timeout`, a run that ends by
+itself fails; a run without an end continues.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEXT_LOOK_S = 10.0
 
 
 class Silence:
-    """Looks for a missing leader or coordinator once no record has come for a while."""
+    """Checks, once no record has come for a while, whether a leader or coordinator is missing."""
 
     def __init__(
         self, cluster: Cluster, output: Output, consumer: KafkaConsumer, group: str | None, *, ends: bool
@@ -37,14 +37,14 @@ class Silence:
         self.broken()
 
     def broken(self) -> None:
-        """Ends the silence: the caller calls this when records have come."""
+        """To be called when records have come: the silence ends."""
         self.since = time.monotonic()
         self._next_look = self.since + min(_FIRST_LOOK_S, self._cluster.timeout_s)
 
     def goes_on(self) -> None:
-        """Goes on with the silence: the caller calls this when a poll brought no record. From time to time it looks for
-        a missing leader or coordinator, and warns of it. Raises CommandError if a run that ends by itself has waited
-        for one longer than the time-out."""
+        """To be called when a poll brought no record. From time to time it checks whether a leader or coordinator is
+        missing, and warns of it. Raises CommandError if a run that ends by itself has waited for one longer than the
+        time-out."""
         now = time.monotonic()
         if now < self._next_look:
             return

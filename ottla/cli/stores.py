@@ -16,12 +16,12 @@ ETCD = "etcd:"
 
 
 def on_etcd(config: BrokerConfig) -> bool:
-    """Whether the store is etcd, not a file."""
+    """Whether the store is etcd, and not the embedded store's file."""
     return config.get_str("ottla.metadata.store").startswith(ETCD)
 
 
 def metadata_path(config: BrokerConfig) -> Path:
-    """The path of the embedded store's file: from `ottla.metadata.store`, else in the first log directory."""
+    """The path of the embedded store's file: from `ottla.metadata.store`, or by default in the first log directory."""
     path = config.get_str("ottla.metadata.store").partition(":")[2]
     return Path(path) if path else Path(config.log_dirs[0]) / METADATA_FILE
 

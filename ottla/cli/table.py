@@ -1,8 +1,8 @@
 """Rows of text as a table that fits a terminal. Pure.
 
-The rules of folding: short texts are never folded, on any terminal. A column of numbers, states or hosts never
-folds. Long texts fold, at a separator if possible. If even folded columns don't fit, each row becomes a block of lines,
-each with a heading and a value.
+The rules of folding: short texts, and columns of numbers, states or hosts, are never folded. Long texts are folded, at
+a separator if possible. If even folded columns don't fit the terminal, each row becomes a block of lines, each with a
+heading and a value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Column(NamedTuple):
 
 
 def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None, *, bold: bool) -> list[str]:
-    """The lines of a table. Each row has one cell per column. Without a width nothing folds."""
+    """The lines of a table. Each row has one cell per column. Without a width nothing is folded."""
     natural = [
         max(_cells(column.heading), *(_cells(row[index]) for row in rows)) if rows else _cells(column.heading)
         for index, column in enumerate(columns)
@@ -95,7 +95,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _cells(text: str) -> int:
-    """How many cells of a terminal the text takes."""
+    """The number of a terminal's cells that the text takes."""
     if text.isascii():
         return len(text)
     return sum(

@@ -1,9 +1,9 @@
 r"""Format templates, such as `%k %s\n`: parses them, and prints records by them. Pure.
 
-The fields mean what they mean to kcat (its `format.c`); `%v`, `%V` and `%d` are rpk's. Where the two differ, kcat
-decides: `%T` is the timestamp, and text in braces behind a field is text, except behind `%d`, which kcat doesn't have.
-Unlike kcat, a template refuses an unknown escape, and `\0` doesn't end it. Keys and values are written byte by byte,
-without decoding. `template_reader` reads records by a template.
+The fields have kcat's meanings (its `format.c`); `%v`, `%V` and `%d` are rpk's. Where the two differ, kcat's meaning
+counts: `%T` is the timestamp, and text in braces behind a field is text, except behind `%d`, which kcat doesn't have.
+Unlike kcat, the parser refuses an unknown escape, and `\0` doesn't end a template. Keys and values are written byte by
+byte, without decoding. `template_reader` reads records by a template.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reads records from bytes by a format template, for `produce --format`. Pure.
 
 The template is matched repeatedly, and no byte of the input is skipped. A field ends at the first occurrence of the
-text that follows it in the template, and never contains a line end. So a line without a separator is an error in that
-line, and doesn't swallow the next line. A key or value whose length comes before it (`%K`, `%S`, `%R`) may contain any
-bytes. A template in which the end of a field is ambiguous is refused.
+text that follows it in the template, and never contains a line end. So if a line lacks a separator, the error is in
+that line, and no field continues in the next line. A key or value whose length comes before it (`%K`, `%S`, `%R`) may
+contain any bytes. A template in which the end of a field is ambiguous is refused.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Reader:
         return Matched(record, at)
 
     def _expect(self, data: bytes, at: int, text: bytes, previous: str) -> int:
-        """How many bytes of `text`, which must be at `at`, lie beyond the end of the data. Raises Mismatch."""
+        """The number of bytes of `text` that are beyond the end of the data, if it begins at `at`. Raises Mismatch."""
         there = data[at : at + len(text)]
         if there == text:
             return 0
@@ -124,7 +124,7 @@ class Reader:
     def _field(
         self, data: bytes, at: int, letter: str, following: list[Field | bytes], found: dict[str, Any]
     ) -> tuple[int, int]:
-        """Reads one field into `found`. Returns the position after the field, and how many bytes the field lacks."""
+        """Reads one field into `found`. Returns (the position after the field, the number of bytes that it lacks)."""
         if letter in self._measured:
             length = found[f"length of {letter}"]
             found[letter] = None if length < 0 else data[at : at + length]
@@ -149,7 +149,7 @@ class Reader:
         text = following[0]
         assert isinstance(text, bytes)
         line_end = data.find(b"\n", at)
-        # The text must begin in this line; if it begins with a line end, that may be this line's.
+        # The text must begin in this line; its first byte may be this line's end.
         bound = line_end + len(text) - (not text.startswith(b"\n"))
         end = data.find(text, at, len(data) if line_end < 0 else bound)
         if end < 0:

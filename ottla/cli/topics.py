@@ -298,7 +298,7 @@ def _grow(cluster: Cluster, name: str, partitions: int, *, validate_only: bool) 
 
 
 class _Resized(NamedTuple):
-    """How many partitions get other replicas, and the end of the sentence that reports the change to the user."""
+    """The number of partitions that get other replicas, and the end of the sentence that reports it to the user."""
 
     moves: int
     sentence: str

@@ -1,22 +1,22 @@
 """A backup of the metadata store as a file, and the restore of a store from such a file.
 
-The file consists of lines of JSON: a head, one line for each key, and a tail with a checksum, so that half a file is
-never taken for a whole one. Keys that are attached to leases aren't in the file: only a running process itself may
-write that it is alive.
+The file consists of lines of JSON: a head, one line for each key, and a tail with a checksum, so that a truncated file
+is never taken for a whole one. Keys that are attached to leases aren't in the file, because such a key says that a
+process is alive, and only this process itself may write it.
 
-A backup is outdated when it is restored: leaders, ISRs and epochs have changed since, and records have been
-acknowledged that the backup can't know of. So a restore begins a new *generation*, under a random id (`lineage.py` says
-why). Nothing is taken from the backup that may have become false:
+A backup is outdated when it is restored: leaders, ISRs and epochs have changed since, and the brokers have acknowledged
+records since. So a restore begins a new *generation*, under a random id (`lineage.py` says why). Values that may have
+become false aren't restored:
 
 1. No restored partition has a leader. A leader is elected only by the ends of the replicas' logs, once all awaited
    brokers have reported them (`ottla.controller.recovery`). Epochs of registrations are removed, because they are
    revisions of another store.
-2. Producer ids go on far above all ids that can have been handed out since the backup. The first one follows from the
-   clock, at 2^30 ids a second. If the backup or the store has an id more than a minute's worth above that, an earlier
-   restore's clock was ahead; then the next ids begin 2^40 above the highest known one.
-3. Elections and reassignments that were asked for are dropped. So are the words of the lineage: a new lineage begins.
+2. Producer ids continue far above all ids that can have been handed out since the backup. The first id follows from the
+   clock, at 2^30 ids a second. If the backup or the store has an id that is higher by more than a minute's worth, the
+   clock was ahead at an earlier restore; then the next ids begin 2^40 above the highest known id.
+3. Requested elections and reassignments are dropped. So are the words of the lineage: a new lineage begins.
 4. Topics are written after the states of their partitions, and the cluster is `restoring` until everything is written.
-   Until then brokers don't start on half a store, and no controller changes it by the half that it sees.
+   Until then, brokers don't start, and no controller decides by the part of the metadata that is already written.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FILE_FORMAT = 1
 _MAGIC = "ottla-metadata-backup"
 _PRODUCER_IDS_PER_SECOND = 1 << 30
 _PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, at 3,000 a second
-_CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first at once
+_CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first immediately
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # the beginning of 2020; an id has 63 bits, which last until 2292
 _RESTORE_ID_BYTES = 6  # of randomness; its text is URL-safe base64, which has no @ as ids of earlier versions have
 
@@ -114,7 +114,7 @@ def read_backup(lines: Sequence[str]) -> Backup:
 
 
 def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[int] = ()) -> tuple[Cluster, list[Put]]:
-    """(the cluster under its new generation, the writes of all other keys in their order).
+    """(the cluster under its new generation, the writes of all other keys in the order in which they must be applied).
 
     No producer id below `producer_ids` will be handed out. Elections after the restore don't wait for the brokers in
     `gone`. Raises UnsupportedFormat.
@@ -140,10 +140,11 @@ def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[
 
 
 async def restore(store: Store, backup: Backup, *, replace_all: bool = False, gone: Iterable[int] = ()) -> Cluster:
-    """Replaces the content of the store by what `restored` makes of the backup, and returns the store's new cluster.
+    """Replaces the content of the store by the writes that `restored` makes of the backup. Returns the store's new
+    cluster.
 
-    A store that isn't empty is refused without `replace_all`, unless an earlier restore into it broke off. After a
-    restore broke off, it may be run again with the same backup or another one. Raises RestoreRefused,
+    A store that isn't empty is refused without `replace_all`, unless an earlier restore into it was interrupted. An
+    interrupted restore may be repeated, with the same backup or another one. Raises RestoreRefused,
     UnsupportedFormat, StoreUnavailable, UnknownOutcome.
     """
     snapshot = await store.read()
@@ -174,16 +175,17 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
 
 
 def _kept(key: str) -> Kept:
-    """Whether backups have a key, and restore it. Keys of later versions of Ottla are restored as they are."""
+    """Whether backups contain a key, and whether it is restored. Keys of later versions of Ottla are restored as they
+    are."""
     kind = kind_of(key)
     return Kept.RESTORED if kind is None else kind.kept
 
 
 def _handed_out(entries: Iterable[Entry]) -> int:
-    """A producer id above all producer ids that were handed out.
+    """The first producer id after the restore, which is above all ids that were handed out before.
 
-    It follows from the clock. If the clock of an earlier restore was ahead, it is far above the highest known id.
-    Raises RestoreRefused if the clock is wrong beyond doubt.
+    It follows from the clock or, if the clock was ahead at an earlier restore, from the highest known id. Raises
+    RestoreRefused if the clock shows a time before 2020.
     """
     by_clock = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
     if by_clock < 0:
@@ -234,7 +236,7 @@ def _batches(writes: Iterable[Write]) -> Iterator[list[Write]]:
 
 
 def _without_beliefs(state: Partition) -> Partition:
-    """The state without its leader, its ISR's registration epochs and its ELR, which were true only at the backup."""
+    """The state without its leader, its ISR's registration epochs and its ELR, which may be false since the backup."""
     return replace(
         state,
         leader=NO_LEADER,

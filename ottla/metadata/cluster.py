@@ -1,10 +1,10 @@
 """Finds the cluster that a store belongs to, and checks that a broker's data belongs to the same cluster.
 
-An empty store, the store of another cluster, or a half-restored one must never cost data. So if a broker's log
+A broker must not lose data because its store is empty, half restored, or another cluster's. So if a broker's log
 directories belong to a cluster that isn't the store's, the broker refuses to start, and deletes nothing.
 
-A new cluster keeps eligible leader replicas (KIP-966), as Apache Kafka's clusters do since 4.1. A cluster that was made
-before Ottla kept them goes on without them.
+A new cluster keeps eligible leader replicas (KIP-966), as Apache Kafka's clusters do since 4.1. A cluster that an
+earlier version of Ottla made without them continues without them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ async def join_cluster(
 ) -> Cluster:
     """The cluster of the store. If the store is empty, a new cluster is written to it.
 
-    `known_id` is the id that the data directories have (None: they are new). `wanted_id` is the id for a new cluster
-    (None: a random one). `may_begin` must be False if some data directory can't be read, because it may belong to a
-    cluster; then no new cluster is begun. Raises ForeignStore, StoreUnavailable.
+    `known_id` is the cluster id in the data directories (None: they are new). `wanted_id` is the id for a new cluster
+    (None: a random one). If `may_begin` is False, no new cluster is written. It must be False if some data directory
+    can't be read, because that directory may belong to a cluster. Raises ForeignStore, StoreUnavailable.
     """
     while True:
         cluster = await find_cluster(store)

@@ -1,6 +1,7 @@
 """The rule of elections: a partition's leader and its ISR, given the brokers that are alive. Pure.
 
-The controller decides by this rule, and a broker foretells by it what would break if brokers stopped.
+The controller decides by this rule. A broker uses it to predict which partitions would lose their leader, or would have
+too few replicas in sync, if brokers stopped.
 
 The rules are those of Kafka's PartitionChangeBuilder and the design's fencing rule:
 
@@ -8,15 +9,15 @@ The rules are those of Kafka's PartitionChangeBuilder and the design's fencing r
    member was admitted. A dead member leaves the ISR if another member survives. The last members never leave, because
    only they have all records.
 2. The leader stays if it survives. Otherwise the first survivor in assignment order that may be elected leads, and the
-   leader epoch grows. A broker that is draining hands its partitions over and leaves the ISR if another member can
-   take over; it isn't elected. A broker that an administrator has *drained* hands over too, but stays in the ISR, and
-   leads only where no other broker can.
+   leader epoch grows. A broker that is draining isn't elected. If another member can lead, the draining broker hands
+   the partition over to it and leaves the ISR. A broker that an administrator has *drained* hands its partitions over,
+   too, but stays in the ISR, and leads only where no other broker can.
 3. If all members are dead, the first member that runs again with its log whole leads, under its new epoch, alone in the
    ISR. Failing that, an eligible replica leads (KIP-966, `ottla.metadata.eligibility`). Suppose that all these replicas
    have come back, and none has certainly kept its log whole. Then the replica with the longest log leads, once all of
    them have reported the ends of their logs, so that no record is lost that any of them still has. Until then, and
    while one of them can't read its log, there is no leader. Without KIP-966's feature, every log counts as whole.
-4. Another replica may lead only if unclean elections are allowed, at the price of records.
+4. Another replica may lead only if unclean elections are allowed. Such an election may lose records.
 """
 
 from __future__ import annotations
@@ -72,10 +73,8 @@ class Outcome(NamedTuple):
 
 
 def led(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition with the leader and the ISR that `election` gives it.
-
-    `stamped` and `with_eligible` then set the leader epoch, the partition epoch and the ELR.
-    """
+    """The partition with the leader and the ISR that `election` finds. Its epochs and its ELR are left to `stamped` and
+    `with_eligible`."""
     outcome = election(partition, electorate)
     after = _with(partition, outcome.leader, outcome.isr, electorate)
     return replace(after, recovering=True) if outcome.unclean else after
@@ -87,7 +86,7 @@ def election(partition: Partition, electorate: Electorate) -> Outcome:
     able = tuple(filter(electorate.electable, survivors))
     if able:
         return Outcome(_leader(partition, able, electorate), able)
-    # If all survivors are draining, none is elected. A survivor that leads already stays leader. Dead members leave.
+    # All survivors are draining, so no survivor is elected, but one that leads already stays the leader.
     if survivors:
         return Outcome(partition.leader if partition.leader in survivors else NO_LEADER, survivors)
     revived = _revived(partition, electorate)
@@ -153,8 +152,8 @@ def _revived(partition: Partition, electorate: Electorate) -> int:
             broker = electorate.brokers.get(replica)
             if broker is not None and broker.electable and broker.holds_all_since(epoch_of(partition, replica)):
                 return replica
-    # A replica that isn't back yet, or is back with its log whole and still starting, is waited for: it may have
-    # records that the others have lost.
+    # The election waits for a replica that hasn't come back yet, or that has come back with its log whole and is still
+    # starting: it may have records that the others have lost.
     hopeful = [replica for replica in members if _may_be_whole(replica, _isr_epoch(partition, replica), electorate)]
     hopeful += [
         replica for replica in partition.elr if _may_be_whole(replica, _elr_epoch(partition, replica), electorate)
@@ -165,8 +164,8 @@ def _revived(partition: Partition, electorate: Electorate) -> int:
 def _with_most(partition: Partition, electorate: Electorate) -> int:
     """The member of the ISR or the ELR with the longest log, or NO_LEADER.
 
-    If there are several members, it is NO_LEADER until all of them have reported the ends of their logs and, unless
-    unclean elections are allowed, could read them.
+    If there are several members, the result is NO_LEADER until all of them have reported the ends of their logs. It is
+    also NO_LEADER if one of them couldn't read its log, unless unclean elections are allowed.
     """
     everybody = [
         *_in_order(partition, partition.isr, electorate),
@@ -204,9 +203,8 @@ def _in_order(partition: Partition, members: Collection[int], electorate: Electo
 
 
 def _with(partition: Partition, leader: int, isr: tuple[int, ...], electorate: Electorate) -> Partition:
-    """The partition with that leader and ISR. The ISR's epochs are the present registration epochs of the members.
-
-    Without a leader, members keep the epochs under which they were admitted.
+    """The partition with this leader and ISR. The ISR's epochs become the present registration epochs of the members;
+    without a leader, the members keep the epochs under which they were admitted.
     """
     epochs = tuple(map(partition.epoch_in_isr, isr)) if leader == NO_LEADER else electorate.epochs(isr)
     if (leader, isr, epochs) == (partition.leader, partition.isr, partition.isr_epochs):

@@ -1,14 +1,14 @@
-"""Eligible leader replicas (ELR, KIP-966): the replicas outside an ISR below its minimum that may lead, too. Pure.
+"""Eligible leader replicas (ELR, KIP-966): replicas that have every committed record although they aren't in the ISR.
 
-While the ISR of a partition is smaller than its minimum, the high watermark stands still. So a replica that leaves the
-ISR then goes on having every committed record. It stays *eligible* as long as its broker doesn't come back from an
-unclean stop, which may have cost it the unsynced tail of its log. Every writer of the ISR (controller and leader)
-updates the ELR by `with_eligible`, in the same transaction. A leader doesn't advance its high watermark while the state
-names an ELR. Otherwise a minimum that is lowered and raised again could make an outdated ELR count as valid.
+Pure. While the ISR of a partition is smaller than its minimum, the high watermark doesn't advance. So a replica that
+leaves the ISR during this time still has every committed record. It stays *eligible* as long as its broker doesn't come
+back from an unclean stop, which may have cost it the unsynced tail of its log. Every writer of the ISR (controller and
+leader) updates the ELR by `with_eligible`, in the same transaction. A leader doesn't advance its high watermark while
+the state names an ELR. Otherwise a minimum that is lowered and raised again could make an outdated ELR count as valid.
 
-Source: Apache Kafka's PartitionChangeBuilder. Two things differ here. The last member never leaves an ISR, so an ISR
-whose members are all dead stands for Kafka's empty one. And each eligible replica carries the registration epoch under
-which its log was last known to be whole, so that a restart which no process observed is noticed.
+Source: Apache Kafka's PartitionChangeBuilder, with two differences. The last member never leaves an ISR, so an ISR
+whose members are all dead corresponds to Kafka's empty one. And the state names, for each eligible replica, the
+registration epoch under which its log was last known to be whole. So a restart that no process observed is noticed.
 """
 
 from __future__ import annotations

@@ -3,18 +3,19 @@
 One worker thread per process makes all calls that block (`tables.py`); the event loop only exchanges messages with
 the thread. Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards
 and its own revision. Watches get this process's own changes immediately. To notice other processes' changes, the worker
-asks for SQLite's data version every `poll_interval_s`, which costs a few microseconds, and less often while there is
-no other process.
+reads SQLite's data version every `poll_interval_s`, which costs a few microseconds, and less often while no other
+process has the file open.
 
-The worker notices that the file was removed, or replaced by another file of its name, before each transaction and at
-each poll. No other process would read what is written to a file without a name, so the store refuses all calls from
-then on, and its watches end with ForeignStore.
+Before each transaction and at each poll, the worker checks whether the file was removed, or replaced by another file of
+the same name. If so, other processes wouldn't see any writes to the open file. So from then on the store refuses all
+calls, and its watches end with ForeignStore.
 
-If a caller gives up a call before the worker has begun the call, it is dropped, and isn't carried out later. Only a
-call that the worker had begun has an unknown outcome.
+If a caller gives up a call before the worker has begun it, the call is dropped and isn't carried out later. Only a call
+that the worker has begun can have an unknown outcome.
 
-A process that is stopped (SIGSTOP) in the middle of a write keeps the file locked, and other processes can't write
-until it goes on or dies. That is a limit of sharing a file, and one reason why a cluster on several machines uses etcd.
+A process that is suspended (SIGSTOP) in the middle of a write keeps the file locked: other processes can't write until
+that process continues or dies. This is a limit of a shared file, and one reason why a cluster on several machines uses
+etcd.
 
 Numbered argument that a watch yields every revision exactly once: (1) the worker alone reads changes, always from
 `_delivered` on, in revision order, and moves `_delivered` as it posts them to the loop; (2) a new watch's backlog is
@@ -67,7 +68,7 @@ _LEASE_CHECK_S = 0.25
 
 @dataclass(slots=True)
 class _Job:
-    """One call that the worker is to make. `transactional` jobs run inside a transaction that jobs share."""
+    """A call that the worker is to make. `transactional` jobs that wait at the same time share one transaction."""
 
     run: Callable[[], Any]
     future: asyncio.Future[Any] | concurrent.futures.Future[Any]  # for a caller on the event loop or in another thread
@@ -76,9 +77,9 @@ class _Job:
     taken: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> bool:
-        """Takes the job, and returns whether it is taken for the first time.
+        """Takes the job. Returns False if it has been taken already.
 
-        The worker takes a job to begin it. The caller that queued the job takes it to drop it.
+        The worker takes a job before it carries the job out. The caller that queued the job takes it to drop it.
         """
         return self.taken.acquire(blocking=False)
 
@@ -103,12 +104,12 @@ class EmbeddedStore:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.Queue[_Job | None] = queue.Queue(_PENDING_MAX)
         self._watches: set[_Watch] = set()
-        self._watched = False  # whether the worker has to look for changes; set by the worker itself
+        self._watched = False  # whether there was a watch, so that the worker looks for changes; set by the worker
         self._closed = False
         # The worker alone uses these:
         self._delivered = tables.revision()
         self._data_version = -1
-        self._wrote = False  # whether the worker has written, and hasn't told the watches yet
+        self._wrote = False  # whether the worker has written changes that the watches haven't got yet
         self._leases_checked_at = 0.0
         self._alone = False
         self._worker = threading.Thread(target=self._run, name="metadata", daemon=True)
@@ -251,7 +252,7 @@ class EmbeddedStore:
             self._refuse_pending()
 
     def _next_jobs(self) -> list[_Job] | None:
-        """The jobs that wait; an empty list if none has come within the poll interval; None when the store closes."""
+        """The queued jobs; an empty list if none has come within the poll interval; None when the store closes."""
         jobs: list[_Job] = []
         try:
             polling = self._watched and not self._alone
@@ -306,7 +307,7 @@ class EmbeddedStore:
         for outcome in outcomes:
             if isinstance(outcome[0].future, asyncio.Future):
                 of_loop.append(outcome)
-            else:  # a caller in another thread gets its answer even while the event loop stands still
+            else:  # a caller in another thread gets its answer even while the event loop is blocked
                 _set(*outcome)
 
         def on_loop() -> None:
@@ -339,7 +340,7 @@ class EmbeddedStore:
         self._post(on_loop)
 
     def _deliver_changes(self) -> None:
-        """Posts the changes that this process and others have committed to the watches. After an error, the worker
+        """Passes the changes that this process and others have committed to the watches. After an error, the worker
         calls it again."""
         if not self._watched:
             return

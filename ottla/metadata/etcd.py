@@ -1,17 +1,18 @@
 """The metadata store on etcd, 3.5 or newer. Any number of clusters may share one etcd: each has a prefix of its own.
 
 Revisions are etcd's, so a cluster sees gaps where other clusters wrote. Transactions compare mod revisions and leases.
-A snapshot is read in pages, all at the revision of the first page. A watch that is cut resumes behind the last revision
-that it has yielded, at another endpoint if need be. Its reader gets an error only if that fails for `timeout_s`. A
-member whose watch has brought nothing for a while is asked for a sign of life. At each new stream, before anything of
-the stream is yielded, the reader may check that the store is still the same one (`attached`).
+A snapshot is read in pages, all at the revision of the first page. If a watch's stream breaks off, the watch resumes
+behind the last revision that it has yielded, at another endpoint if need be. Its reader gets an error only if that
+fails for `timeout_s`. If a member's watch has brought nothing for a while, a small request checks whether the member
+still answers. At each new stream, before anything of the stream is yielded, the reader may check that the store is
+still the same one (`attached`).
 
 Numbered argument that a watch yields every revision exactly once:
 
-1. A revision is yielded only when it is whole. The position moves only then, or when etcd says that an up-to-date watch
-   has nothing up to some revision.
+1. A revision is yielded only when it is whole. The watch's position advances only then, or when etcd says that an
+   up-to-date watch has nothing up to some revision.
 2. A new stream asks for all revisions after the position.
-3. Revisions up to the position that a stream brings once more are dropped.
+3. If a stream repeats revisions up to the position, they are dropped.
 4. If etcd has forgotten the revisions after the position, or is itself behind the position because it was restored from
    a backup, the reader gets Compacted and must start anew.
 """
@@ -56,7 +57,7 @@ logger = logging.getLogger(__name__)
 _PAGE_ENTRIES = 1_000
 _SNAPSHOT_ATTEMPTS = 5
 _RESUME_S = 0.1
-_SILENCE_S = 5.0  # a member whose watch has brought nothing for so long is asked for a sign of life
+_SILENCE_S = 5.0  # after this silence of a watch, a request checks whether the member answers
 
 
 class EtcdStore:
@@ -118,13 +119,13 @@ class EtcdStore:
             return Rejected(self._keys.failed(guards, response))
         if changed_anything(response):
             return Committed(response.header.revision)
-        # Nothing was changed. Another cluster may have made the header's revision, which our watches never reach then.
+        # Nothing was changed. The header's revision may be another cluster's, which this cluster's watches never reach.
         return Committed(max((guard.mod_revision for guard in guards), default=0))
 
     async def grant(self, ttl_s: float) -> LeaseId:
         """See `Store.grant`. etcd counts whole seconds. Its shortest lease takes about twice its election time-out."""
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
-        # A lease whose grant's answer was lost ends by itself, so it does no harm to ask for another one.
+        # If the answer to a grant was lost, its lease ends by itself. So another grant does no harm.
         response = await self._connection.call(lambda member: member.lease.LeaseGrant, request, idempotent=True)
         lease = LeaseId(response.ID)
         self._ttls_s[lease] = response.TTL
@@ -132,7 +133,7 @@ class EtcdStore:
 
     async def keep_alive(self, lease: LeaseId) -> None:
         """See `Store.keep_alive`."""
-        # A third of the lease's time, so that after a member that doesn't answer there is time for another attempt.
+        # A third of the lease's time: if one member doesn't answer, there is time for another attempt.
         timeout_s = min(self._timeout_s, self._ttls_s.get(lease, self._timeout_s) / 3)
         request = rpc.LeaseKeepAliveRequest(ID=lease)
         response = await self._connection.call(
@@ -242,10 +243,10 @@ class EtcdStore:
                 _let_go(reading)
 
     async def _wait_for(self, reading: asyncio.Task[Any], member: Member) -> None:
-        """Returns when `reading` has ended. Raises TimeoutError if the member gives no sign of life.
+        """Returns when `reading` has ended. Raises TimeoutError if the member doesn't answer any more.
 
-        After a silence of `_SILENCE_S` it asks the member by `_hear_from`. If the watch brings something meanwhile,
-        that is a sign of life as well, and the answer isn't waited for.
+        After a silence of `_SILENCE_S`, `_hear_from` sends the member a request. If the watch brings something before
+        the answer comes, the request is cancelled: the watch shows as well that the member works.
         """
         while not (await asyncio.wait([reading], timeout=_SILENCE_S))[0]:
             asking = asyncio.ensure_future(self._hear_from(member))
@@ -257,10 +258,10 @@ class EtcdStore:
                 _let_go(asking)
 
     async def _hear_from(self, member: Member) -> None:
-        """Raises TimeoutError if a member doesn't answer although its connection stands. Any answer is a sign of life.
+        """Sends the member a small request. Raises TimeoutError if no answer comes, not even an error.
 
-        A member is silent in this way if its machine hangs or is paused. gRPC's own pings don't notice that: after 40 s
-        gRPC still took the channel for ready (measured).
+        A member whose machine hangs or is paused doesn't answer although it is connected. gRPC's own pings don't notice
+        that: after 40 s gRPC still took the channel for ready (measured).
         """
         metadata = (("token", member.token),) if member.token else ()
         request = rpc.RangeRequest(key=self._keys.base, count_only=True, serializable=True)
@@ -271,13 +272,13 @@ class EtcdStore:
                 raise TimeoutError from error
 
     async def _check(self, response: Any, member: Member, position: int) -> None:
-        """Raises Compacted or StoreUnavailable if the watch can't go on."""
+        """Raises Compacted or StoreUnavailable if the watch can't continue."""
         if response.compact_revision:
             raise Compacted(f"etcd has forgotten what came before revision {response.compact_revision}")
         if response.canceled:
             raise StoreUnavailable(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}")
         if response.created and response.header.revision < position:
-            # The member may only lag behind. A read goes through etcd's leader and so shows etcd's newest revision.
+            # The member may only lag. A linearizable read shows etcd's newest revision.
             request = rpc.RangeRequest(key=self._keys.base, count_only=True)
             latest = await self._connection.call(lambda member: member.kv.Range, request, idempotent=True)
             if latest.header.revision < position:

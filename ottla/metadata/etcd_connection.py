@@ -1,19 +1,20 @@
 """Calls to an etcd cluster: endpoints, TLS, authentication, time-outs, and what an error means for a write.
 
-aetcd brings etcd's messages and stubs. Its client is not used: it knows one endpoint and no TLS, and its watch neither
-resumes nor shows where a revision ends.
+etcd's messages and stubs are those of aetcd. aetcd's client isn't used: it supports only one endpoint and no TLS, and
+its watch neither resumes nor shows where a revision ends.
 
 There is one channel per endpoint; the endpoint that worked last is used until it fails. A channel reconnects by itself,
 with a backoff of at most a second, and is pinged so that a lost machine is noticed within ten seconds. But a channel
 resolves its endpoint's name at most twice a minute, and only every other minute once the name was unknown for a while.
-A member whose address changes when it comes back, as a pod's does, would be found only after the leases in etcd have
-ended. A new channel resolves the name immediately, so a channel that isn't ready for some seconds is replaced.
+A restarted member may have a new address, as a pod does. The old channel would find that address only after the leases
+in etcd have ended. A new channel resolves the name immediately. So a channel that isn't ready for some seconds is
+replaced.
 
 Calls carry `hasleader`: a member that is cut off from the other members refuses them immediately, instead of answering
 with outdated data or keeping a watch waiting.
 
-The outcome of a write that was sent is unknown unless etcd says that it refused the write. A broken connection and
-etcd's own time-outs ("request timed out", "leader changed") may come after the write was proposed to etcd's members.
+The outcome of a write that was sent is unknown unless etcd confirms or refuses it. A broken connection and etcd's own
+time-outs ("request timed out", "leader changed") may follow after the write was proposed to etcd's members.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class EtcdConnection:
     async def call(
         self, method: Callable[[Member], Method], request: Any, *, idempotent: bool, timeout_s: float | None = None
     ) -> Any:
-        """The answer to `request`. Idempotent calls are repeated, at other endpoints too, as long as there is time.
+        """The answer to `request`. Idempotent calls are repeated, also at other endpoints, until the time-out.
 
         Raises StoreUnavailable, UnknownOutcome (never for idempotent calls), LeaseExpired, Compacted, ValueError.
         """
@@ -212,7 +213,7 @@ class EtcdConnection:
         return (*wanted, ("token", member.token))
 
     def explain(self, error: grpc.aio.AioRpcError, member: Member) -> None:
-        """Raises the exception that fits the error, unless another member or a later attempt may succeed."""
+        """Raises the store's exception for the error, unless another member or a later attempt may succeed."""
         explain(error, member.endpoint, self._address.user)
 
     async def close(self) -> None:
@@ -222,7 +223,7 @@ class EtcdConnection:
             await member.channel.close()
 
     async def _trouble(self) -> str:
-        """The reason why the preferred endpoint isn't connected. Only the error of a call has it, so a call is made."""
+        """The reason why the preferred endpoint isn't connected, from the error of a call that is made to learn it."""
         try:
             await self._unless_closed(
                 self._members[self._current].auth.AuthStatus(rpc.AuthStatusRequest(), timeout=0.1)
@@ -241,7 +242,7 @@ class EtcdConnection:
 
 
 async def keep_alive_once(member: Member, request: Any, *, timeout: float, metadata: Any) -> Any:  # noqa: ASYNC109
-    """Sends one keep-alive of a lease and returns etcd's answer, as a unary call would: etcd only offers a stream.
+    """Sends one keep-alive of a lease and returns etcd's answer: a unary call over the stream that etcd offers for it.
 
     The arguments are those of a stub's method for unary calls.
     """
@@ -258,7 +259,7 @@ async def keep_alive_once(member: Member, request: Any, *, timeout: float, metad
 
 
 def explain(error: Failure, endpoint: str, user: str) -> None:
-    """Raises the exception that fits the error of a call, unless another member or a later attempt may succeed."""
+    """Raises the store's exception for the error of a call, unless another member or a later attempt may succeed."""
     code, details = error.code(), error.details() or ""
     if code == grpc.StatusCode.NOT_FOUND and "lease not found" in details:
         raise LeaseExpired("the lease has ended") from error

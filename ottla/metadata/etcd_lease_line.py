@@ -1,7 +1,7 @@
 """Keeps a lease in etcd alive from a thread, over connections of the thread's own.
 
-grpc's asyncio calls belong to an event loop, and stand still while the loop does; grpc's blocking calls don't. So this
-is a second, smaller client, with one kind of call, which may be repeated without harm. Endpoints, TLS, authentication
+gRPC's asyncio calls make no progress while their event loop is blocked; gRPC's blocking calls do. So this is a second,
+smaller client with only one call, the keep-alive, which may be repeated without harm. Endpoints, TLS, authentication
 and the meaning of errors are as in `etcd_connection`.
 """
 
@@ -31,7 +31,7 @@ class EtcdLeaseLine:
         self._current = 0
 
     def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
-        """See `LeaseLine.keep_alive`. The members are tried in turn as long as there is time."""
+        """See `LeaseLine.keep_alive`. Tries the members in turn until the time-out."""
         deadline = time.monotonic() + timeout_s
         attempt_s = max(timeout_s / len(self._members), _ATTEMPT_S_MIN)
         while True:
@@ -87,7 +87,7 @@ class _Member:
         self._answered_at = time.monotonic()
 
     def replace_if_away(self) -> None:
-        """Opens another channel if this one has brought no answer for `REPLACED_S` seconds (`etcd_connection`)."""
+        """Opens a new channel if this one has brought no answer for `REPLACED_S` seconds (see `etcd_connection`)."""
         if time.monotonic() - self._answered_at > REPLACED_S:
             self.channel.close()
             self._open()

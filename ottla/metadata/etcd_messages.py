@@ -97,7 +97,7 @@ def changed_anything(response: Any) -> bool:
 
 
 class Assembly:
-    """Assembles whole revisions, each once and in order, from the answers of successive watches."""
+    """Assembles whole revisions, each once and in order, from the answers of one stream after the other."""
 
     def __init__(self, keys: Keys, position: int) -> None:
         """Revisions up to `position` are known already, and are dropped."""
@@ -107,7 +107,7 @@ class Assembly:
         self._changes: list[Change] = []
 
     def add(self, response: Any) -> Iterator[Revision]:
-        """Yields the revisions that this answer completes one by one, because an answer may have thousands."""
+        """Yields, one by one, the revisions that are whole with this answer: there may be thousands."""
         for event in response.events:
             revision = event.kv.mod_revision
             if revision <= self.position:
@@ -120,8 +120,8 @@ class Assembly:
             yield from self._completed()
             if not response.events and not response.created:
                 # This is a progress notification: the watch is up to date, and brings nothing more up to this revision.
-                # If other clusters on this etcd write much and this cluster writes little, the moved position spares
-                # this process a new snapshot after a compaction.
+                # The position advances, too. Where other clusters write much and this cluster writes little, that
+                # spares this process a new snapshot after a compaction.
                 self.position = max(self.position, response.header.revision)
 
     def interrupted(self) -> None:

@@ -1,12 +1,13 @@
-"""Keeps a process's image of the metadata current: snapshot, watch, apply, tell the listeners, release the waiters.
+"""Keeps a process's image of the metadata current: reads a snapshot, watches the store, and publishes each revision.
 
 All other parts rely on this order. For each revision, in revision order, the preparers do their slow work. Then the
-image is replaced. Then every listener runs to its end. Then the waiters go on whose condition this revision fulfils. So
-a caller that waited for a topic to appear finds the local replicas of that topic already opened.
+image is replaced. Then every listener runs to its end. Then the waiters whose condition is fulfilled by this revision
+continue. So a caller that waited for a topic to appear finds the local replicas of that topic already opened.
 
-While the store is away, the image stays as it was; afterwards the watch goes on from the last applied revision. If the
-history in between is gone, a new snapshot is compared with the image, and the listeners get the difference as one
-change. A snapshot that can't be later than the image belongs to an older store, and is never published.
+While the store can't be reached, the image stays as it is; afterwards the watch continues from the last applied
+revision. If the history in between is gone, a new snapshot is compared with the image, and the listeners get the
+difference as one change. A snapshot that can't be later than the image belongs to an older store, and is never
+published.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Listener = Callable[[Image, Changed], None]
 Preparer = Callable[[Image, Changed], Awaitable[None]]
 
 _RETRY_S = 0.5
-_SLICE = 200  # so many entries of a snapshot are decoded without a pause for the event loop
+_SLICE = 200  # entries of a snapshot that are decoded without a pause for the event loop
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +61,7 @@ class Follower:
     def prepare(self, preparer: Preparer) -> None:
         """Awaits `preparer(image, changed)` before each change is published.
 
-        Work that blocks belongs into a preparer, which does it in a thread.
+        Blocking work belongs in a preparer, which runs it in a thread.
         """
         self._preparers.append(preparer)
 
@@ -84,10 +85,10 @@ class Follower:
                 await asyncio.sleep(_RETRY_S)
 
     async def wait(self, find: Callable[[Image], T | None], timeout_s: float | None, topic_id: UUID | None = None) -> T:
-        """The result of `find(image)` for the first image for which it isn't None.
+        """The result of `find(image)` for the first image for which it isn't None, beginning with the present image.
 
-        With `topic_id`, `find` gets the present image, and then only images in which that topic changed. Raises
-        TimeoutError, but never if `timeout_s` is None.
+        With `topic_id`, `find` gets only those of the later images in which that topic changed. Raises TimeoutError;
+        without `timeout_s` it waits for ever.
         """
         found = find(self.image)
         if found is not None:

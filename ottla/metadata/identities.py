@@ -1,9 +1,9 @@
 """Writes the identities of topics, partitions, brokers and others into the store's keys, and reads them back. Pure.
 
-A key is the name of its kind, a slash, and the text of an identity. Each `Identity` is one form of that text; its `of`
-takes the whole key. Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names in which any
-character is allowed are percent-encoded. A default entity or resource has no name, and is written as `<default>`, which
-no encoded name can be.
+A key consists of the name of its kind, a slash, and the text of an identity. Each `Identity` is one form of that text;
+its `of` takes the whole key. Topic ids are written as Kafka writes them: 22 characters of URL-safe base64. Names in
+which any character is allowed are percent-encoded. A default entity or resource has no name, and is written as
+`<default>`, which can't be an encoded name.
 """
 
 from __future__ import annotations

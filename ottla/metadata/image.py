@@ -1,15 +1,15 @@
 """The cluster's metadata at one revision: an immutable image, and its successor after a change. Pure.
 
-`Image.apply` makes the next image, which shares with its predecessor everything that the revision leaves alone. So
-applying a revision costs what the revision's own changes cost, also with 10,000 partitions. `apply` also names what
-changed (`Changed`), so that a listener looks only there.
+`Image.apply` makes the next image, which shares with its predecessor everything that the revision doesn't change. So
+the cost of applying a revision depends on the number of its changes, and not on the size of the cluster. `apply` also
+returns the names of the changed things (`Changed`), so that a listener looks only at these.
 
 Each kind of metadata (`keys.py`) has a field in `Image`, and one of the same name in `Changed`. A kind's row in
-`keys.py` says how the field follows from the kind's keys. Topics and partitions are applied by code of their own,
-because `topics` follows from three kinds: from intents, ready marks and states.
+`keys.py` says how the field follows from the kind's keys. The code for topics and partitions is separate, because
+`topics` follows from three kinds: from intents, ready marks and states.
 
-A topic is visible (`topics`, `topics_by_id`) once it has a ready mark, with as many partitions as the mark counts. The
-states of its partitions are in `partitions` from the moment they exist: a broker opens the logs that it leads before
+A topic is visible (`topics`, `topics_by_id`) once it has a ready mark, and has as many partitions as the mark says. The
+states of its partitions are in `partitions` as soon as they are written: a broker opens the logs that it leads before
 clients may see the topic, and the controller has to find states that lack a topic or a mark.
 """
 
@@ -48,7 +48,7 @@ SHOWN_BY_TOPICS = ("intents", "ready")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A visible topic. `partitions` holds exactly 0 … len−1."""
+    """A visible topic. The keys of `partitions` are 0 … len−1."""
 
     name: str
     id: UUID
@@ -119,7 +119,7 @@ class Image:
         return cls().apply(Revision(snapshot.revision, changes))[0]
 
     def apply(self, revision: Revision) -> tuple[Image, Changed]:
-        """(the next image, what differs from this one). Keys of unknown kinds are ignored. Raises UnsupportedFormat."""
+        """(the next image, its differences from this one). Ignores keys of unknown kinds. Raises UnsupportedFormat."""
         by_kind: dict[Kind | None, list[Change]] = {}
         for change in revision.changes:
             by_kind.setdefault(kind_of(change.key), []).append(change)
@@ -266,7 +266,7 @@ def _apply_partitions(image: Image, changes: list[Change], fields: dict[str, Any
 
 
 def _sorted_out(changes: Iterable[Change], kind: MappedKind[..., Any]) -> tuple[dict[Any, Any], list[Any]]:
-    """(the values that were put, by identity; the identities that were removed)."""
+    """The changes of a kind as a pair: the values that were put, by identity, and the identities that were removed."""
     identity_of, decode = kind.of, kind.value.decode
     puts: dict[Any, Any] = {}
     removes: list[Any] = []
@@ -317,7 +317,7 @@ def _visible(
         return None
     count = ready.partitions
     if before is not None and len(before.partitions) == count == len(states):
-        # The topic had the states 0 … count−1 and has lost none. As it has no more than that, they needn't be checked.
+        # The topic had the states 0 … count−1, has lost none and has no others. So the states needn't be checked.
         return Topic(intent.name, intent.id, states)
     if any(index not in states for index in range(count)):
         return None

@@ -1,9 +1,9 @@
 """The kinds of metadata, one row each: the layout of keys in the store, written down only here. Pure.
 
-A row says all that differs between kinds: the name at the beginning of the keys, how a thing of the kind is named
-behind it (`identities.py`), the class of the values (`model/`), the field of the image, and what a backup does with
-the keys (`Kept`). The image and its successors, the difference of two images, the comparison of an image with a new
-snapshot, and backups follow from the rows.
+A row says everything that differs between kinds: the name at the beginning of the keys, the form of the identity that
+follows the name (`identities.py`), the class of the values (`model/`), the field of the image, and how a backup treats
+the keys (`Kept`). The code that applies changes to an image, compares two images or makes a backup goes through these
+rows.
 
 A row makes the kind's keys: `keys.partition(topic_id, 3)` is `partitions/<topic id>/3`, `keys.partition.of(key)` is
 `(topic_id, 3)` again, and `keys.cluster.key` is the only key of its kind. Keys that have no row belong to a later
@@ -42,8 +42,8 @@ class Kept(enum.Enum):
     """Whether the keys of a kind of metadata are in a backup of the store, and are restored from it."""
 
     RESTORED = enum.auto()
-    DROPPED = enum.auto()  # they are in the backup, and a restored store begins without them
-    LEFT_OUT = enum.auto()  # the process that a key is about writes it, under its lease: a backup doesn't have it
+    DROPPED = enum.auto()  # the backup has them, but a restored store doesn't
+    LEFT_OUT = enum.auto()  # a running process writes them about itself, under its lease: a backup doesn't have them
 
 
 class Kind:
@@ -99,7 +99,7 @@ class MappedKind(Kind, Generic[P, T]):
         return self.prefix + self._text(*args, **kwargs)
 
 
-# What administrators ask for. The broker that has the request writes it.
+# The cluster, and administrators' requests. A broker writes them.
 cluster = SingleKind("cluster", Cluster, "cluster")
 topic = MappedKind("topics", BY_NAME, TopicIntent, "intents")
 tombstone = MappedKind("tombstones", BY_TOPIC_ID, Tombstone, "tombstones")
@@ -110,13 +110,13 @@ election = MappedKind("elections", BY_PARTITION, Election, "elections", Kept.DRO
 reassignment = MappedKind("reassignments", BY_PARTITION, Reassignment, "reassignments", Kept.DROPPED)
 producer_ids = SingleKind("producer-ids", ProducerIds, "producer_ids")
 
-# What was decided. The controller writes it; a partition's leader changes the partition's state, too.
+# Decisions. The controller writes them; a partition's leader, too, changes the partition's state.
 partition = MappedKind("partitions", BY_PARTITION, Partition, "partitions")
 ready = MappedKind("ready", BY_TOPIC_ID, Ready, "ready")
 lineage = MappedKind("lineage", BY_PADDED_NUMBER, LineageRow, "lineage", Kept.DROPPED)
 lineage_word = MappedKind("lineage-word", BY_NAME, LineageWord, "", Kept.DROPPED)
 
-# Which processes are alive, and what they say of themselves. Each process writes its own keys.
+# The living processes, and the brokers' reports. Each process writes its own keys.
 broker = MappedKind("brokers", BY_NUMBER, Broker, "brokers", Kept.LEFT_OUT)
 report = MappedKind("reports", BY_PART, Report, "reports", Kept.LEFT_OUT)
 controller = SingleKind("controller", ControllerHolder, "controller", Kept.LEFT_OUT)

@@ -1,33 +1,35 @@
 """The store's lineage: random words by which a process recognises its store, and tells an older copy from it. Pure.
 
 While brokers run or are stopped, the store may be emptied, restored from a snapshot, or replaced by another cluster's.
-Revisions don't show that: a restored store may have been given higher ones (`etcdutl --bump-revision`), or the writes
-since the restore may have carried it beyond the old store's revision. So the controller writes random words to the
-store, and each process remembers the last word that it has seen (brokers on disk).
+Revisions don't show that: a restored store may have been given higher ones (`etcdutl --bump-revision`), or may have
+passed the old store's revision by the writes since the restore. So the controller writes random words to the store, and
+each process remembers the last word that it has seen (brokers on disk).
 
-Words are numbered. They stand in rows of `WORDS_PER_ROW`, and each row is a key. A word is written when something has
-changed since the word before it, but at most one in `INTERVAL_S`; an idle cluster writes none. The newest `ROWS_MAX`
-rows are kept: all words of a day in which something changes all the time, and of more days otherwise. That is at most
-270 keys of 0.6 KB, and a write is half a row on average. Numbers are counted and not dated, so no clock decides which
-rows are kept. The newest word also has a key of its own, which is named after the word. Transactions need this key:
-they can't compare values, only revisions, and two histories may have changed one key last at the same revision.
+Words are numbered. A row of `WORDS_PER_ROW` words is the value of one key. A word is written when metadata has changed
+since the last word, but at most one in `INTERVAL_S`; an idle cluster writes none. The newest `ROWS_MAX` rows are kept:
+the words of one day if metadata changes all the time, and of more days otherwise. That is at most 270 keys of 0.6 KB,
+and a write is half a row on average. Words have numbers instead of dates, so no clock decides which rows are kept. The
+newest word also has a key of its own, which is named after the word. Transactions need this key: they can compare only
+revisions, not values, and two diverged stores may have changed a row last at the same revision.
 
-1. A word is random and is never written twice, so every store that has the word got it in the same history. A store
-   that has the last word that a process knows has everything that was written before that word.
-2. No word is dropped between others. Each word may be the last one that some stopped broker knows. If a word also stood
-   for its neighbours, it would also be in a copy of the store that was made between them and has diverged since.
-3. No word vouches for the writes after the last known word (some seconds' worth). So a running process compares a whole
-   snapshot with its image: revisions, key by key, and the partitions' epochs, which never fall in one history
-   (`check_successor`). A process that starts compares the epochs in its logs (`check_logs`).
-4. A word whose number is below the oldest kept row can't be checked: its broker was away for longer than a day of
-   changes. Then only the epochs are compared. If the row of a known word doesn't exist yet, the store is older.
-5. A store that was made before Ottla had words holds none. A process that has never seen a word accepts any store of
-   its own cluster. A process that has seen one doesn't accept a store without words.
+1. A word is random and is never written twice, so all stores that have the word share the history up to it. If a store
+   has the last word that a process knows, it has everything that was written before that word.
+2. No word between others is dropped, because each word may be the last one that some stopped broker knows. An earlier
+   word can't replace it: a copy of the store that was made between the two words, and has diverged since, has the
+   earlier word, too.
+3. The last known word proves nothing about later writes (of some seconds). So a running process compares a whole new
+   snapshot with its image: revisions, key by key, and the partitions' epochs, which never decrease in one
+   history (`check_successor`). A process that starts compares the epochs in its logs (`check_logs`).
+4. A word whose number is below the oldest kept row can't be checked: the broker that knows it was stopped for longer
+   than a day of changes. Then only the epochs are compared. If the row of a known word doesn't exist yet, the store is
+   older than the word.
+5. A store that was made before Ottla had words contains none. A process that has never seen a word accepts any store of
+   its own cluster. A process that has seen a word doesn't accept a store without words.
 6. A restore from a backup begins a new generation without words, under a random id, and names the earlier restores that
-   it knows of (`backup.py`). A process that finds another id than the one that it knows begins anew with that store,
-   unless the id is that of an earlier restore: each process remembers the ids of earlier restores, too. Neither a count
-   nor a clock would do instead. Two restores of one backup have the same count. And if a clock was ahead once, all
-   later restores would be refused until that time.
+   it knows of (`backup.py`). If a process finds another id than the one that it knows, it accepts the store as a new
+   one, unless the id is that of an earlier restore: each process remembers the ids of earlier restores, too. A count or
+   a clock couldn't replace the ids. Two restores of one backup have the same count. And if a clock was ahead at one
+   restore, all later restores would be refused until that time.
 """
 
 from __future__ import annotations
@@ -85,9 +87,10 @@ class Known(NamedTuple):
 
 
 def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
-    """The lineage of a store that holds `cluster` and `rows`. Raises ForeignStore if it isn't the store of `known`.
+    """The lineage of a store with this `cluster` and these `rows`. Raises ForeignStore if it isn't the store of
+    `known`.
 
-    If the row of the known word exists, `rows` need hold no rows older than that.
+    If the row of the known word exists, `rows` may lack the rows before it.
     """
     if cluster is None:
         whose = "" if known is None else f" of cluster {known.cluster_id}"
@@ -113,7 +116,7 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
 
 
 def newest_of(found: Iterable[Known]) -> Known | None:
-    """Of several copies of one process's `Known`, such as those in its log directories, the one written last."""
+    """The newest of several copies of one process's `Known`, such as the copies in its log directories."""
     newest = None
     for known in found:
         if newest is None or _is_newer(known, newest):
@@ -122,7 +125,7 @@ def newest_of(found: Iterable[Known]) -> Known | None:
 
 
 def ids_of(restores: Iterable[str], but: str) -> tuple[str, ...]:
-    """The ids in `restores`, each once, without the id `but`; if more than `RESTORES_MAX` remain, the last ones."""
+    """The ids in `restores`, each once, without the id `but` and empty ids; at most the last `RESTORES_MAX` of them."""
     return tuple(each for each in dict.fromkeys(restores) if each not in ("", but))[-RESTORES_MAX:]
 
 
@@ -155,10 +158,10 @@ def is_due(image: Image) -> bool:
 
 
 def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
-    """Two guards that hold on the store that `known` is about while the known word is the store's newest one.
+    """Two guards that hold on the store of `known` as long as the known word is the store's newest one.
 
-    The first is on the word's key, which was written together with its row. The second is on the row. The second proves
-    nothing by itself, but if it fails, the rejection shows the row as it is now.
+    The first is on the word's key, which was written together with its row. The second is on the row. It proves nothing
+    by itself, but if it fails, the rejection brings the row's present value.
     """
     row = known.number // WORDS_PER_ROW
     revision = rows[row].revision
@@ -166,7 +169,7 @@ def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
 
 
 def row_of(known: Known | None) -> int | None:
-    """The number of the lineage's row in which the known word stands; None if no word is known."""
+    """The number of the lineage's row that contains the known word; None if no word is known."""
     return None if known is None or known.number == _NO_WORD else known.number // WORDS_PER_ROW
 
 
@@ -177,9 +180,10 @@ def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[Non
 
     1. If an entry of `after` was last changed at a revision up to that of `before`, then `before` has it with that same
        revision.
-    2. A partition's epochs never fall.
-    3. A partition of which this broker has a replica vanishes only by a tombstone of its topic. The tombstone may be in
-       `before` alone, because the controller removes it once this broker has confirmed that its replica is gone.
+    2. A partition's epochs never decrease.
+    3. A partition of which this broker has a replica is missing in `after` only if its topic has a tombstone. The
+       tombstone may be in `before` alone, because the controller removes it once this broker has confirmed that it
+       deleted its replica.
     """
     yield from _check_revisions(before, after)
     for topic_id, partitions in before.partitions.items():
@@ -248,7 +252,7 @@ def _check_word(known: Known, rows: Rows) -> None:
     if not rows:
         raise _older(f"has no lineage word, and word {known.number} was seen before")
     if row < min(rows):
-        return  # this process was away for too long to compare its word
+        return  # the row of this process's word isn't kept any more
     words = rows[row].words if row in rows else ""
     found = words[at * _WORD_CHARACTERS : (at + 1) * _WORD_CHARACTERS]
     if not found:

@@ -1,7 +1,7 @@
 """Checks of requests to create a topic: its name, and replicas that the request assigns by hand. Pure.
 
-The rules and the texts of the errors are those of Apache Kafka 4.3 (Topic.validate, ReplicationControlManager), because
-people search for these texts.
+The rules and the texts of the errors are those of Apache Kafka 4.3 (Topic.validate, ReplicationControlManager), so that
+a user who searches for an error's text finds Kafka's explanations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_topic_name(name: str) -> None:
 
 
 def metric_name(name: str) -> str | None:
-    """The topic's name as metrics show it, with `_` in place of `.`; None if the name has neither character.
+    """The topic's name in Kafka's metrics, with `_` in place of `.`; None if the name has neither character.
 
     No two topics may have the same metric name.
     """

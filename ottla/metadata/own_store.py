@@ -1,22 +1,23 @@
 """A metadata store that refuses all calls as soon as it isn't the process's own any more.
 
-`OwnStore` is a `Store` around another `Store`. It notices when an empty, older or foreign store has taken the place of
-the inner store (`lineage.py` says how). From then on it refuses every call with the same error. Its owner waits for
-that (`refused`) and stops the process.
+`OwnStore` is a `Store` around another `Store`. It notices when an empty, older or foreign store has replaced the inner
+store (`lineage.py` says how). From then on it refuses every call with the same error. Its owner waits for the refusal
+(`refused`) and stops the process.
 
 Numbered argument that the process reads nothing from a wrong store, and writes nothing to one:
 
 1. Reads: every snapshot of all keys is judged before it is returned. Each time that a watch gets a new connection, a
    transaction without writes checks whether the store has the last known word, before anything of that connection is
-   yielded. The transaction is linearizable, so a member of etcd that only lags behind isn't taken for an older store.
-2. The last known word doesn't vouch for anything newer than itself. If the process has seen newer revisions, the
+   yielded. The transaction is linearizable, so a member of etcd that only lags isn't taken for an older store.
+2. The last known word proves nothing about revisions newer than itself. If the process has seen such revisions, the
    watch's reader has to take a new snapshot and to compare epochs (`Follower`).
 3. Writes: every transaction has guards on the key that is named after the last known word, and on the cluster's key. On
-   another store the guard on the word fails at the instant of the write, however late the change of stores is noticed.
-   On the same store it fails only if the controller has just written another word. The row of words is guarded, too, so
-   the rejection itself brings the present row. If the known word stands in that row, the transaction is sent again. If
+   another store the guard on the word fails, however late this process notices that the store was replaced. On the same
+   store it fails only if the controller has written another word in the meantime. The row of words is guarded, too, so
+   the rejection itself brings the present row. If that row contains the known word, the transaction is sent again. If
    the row doesn't prove enough (because a new row was begun), the store is read, and judged.
-4. A lease is kept alive or revoked on whatever store is there. Neither can change another process's keys.
+4. Leases are kept alive and revoked without guards, so possibly on another store. Neither call can change another
+   process's keys.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class OwnStore:
         self._cluster: Cluster | None = None
         self._rows: dict[int, LineageRow] = {}  # the newest row alone
         self._position = 0  # the last revision that was read or watched
-        self._vouched = 0  # the last revision for which the known word vouches
+        self._vouched = 0  # the last revision that the known word proves to be this store's
         self._fresh = False  # whether a snapshot was read, and no watch has got a new connection since
         self._learned = asyncio.Event()
         self._refused = asyncio.Event()
@@ -77,7 +78,7 @@ class OwnStore:
         return self.known
 
     async def refused(self) -> ForeignStore:
-        """Waits until the store isn't this process's any more, and returns the error that says why."""
+        """Waits until the store is refused, and returns the error that says why."""
         await self._refused.wait()
         assert self.refusal is not None
         return self.refusal
@@ -187,8 +188,9 @@ class OwnStore:
     def _told(self, known: Known | None, cluster: Cluster | None, own: Sequence[Guard], rejected: Rejected) -> bool:
         """Whether a rejection of the guards `own` proves that the store is still the one of `known`.
 
-        It proves that if only the known word's row has changed, and the present row has the known word in its place,
-        with newer words after it. These words are learned then. Raises ForeignStore if the row has another word there.
+        It does if the row of words has changed but the cluster's key hasn't, and the present row still has the known
+        word in its place. Then the newer words after it are learned. Raises ForeignStore if another word is in that
+        place.
         """
         of_cluster, *words = own
         if not words or self._cluster is not cluster or _fail([of_cluster], rejected):
@@ -221,8 +223,8 @@ class OwnStore:
                 return
 
     def _heard(self, revision: Revision) -> None:
-        """Learns the cluster and the lineage from a revision of a watch. If `_verify` has already learned newer ones,
-        these are kept."""
+        """Learns the cluster and the lineage from a revision of a watch, unless `_verify` has already learned newer
+        ones."""
         self._position = revision.revision
         cluster, rows = self._cluster, dict(self._rows)
         for key, entry in revision.changes:
@@ -236,7 +238,7 @@ class OwnStore:
             self._know(self.known, cluster, rows)
 
     def _judge(self, known: Known | None, entries: Sequence[Entry]) -> None:
-        """Checks by entries that were read whether the store is still this process's own. Raises ForeignStore.
+        """Checks, by the `entries` that were read, whether the store is still this process's own. Raises ForeignStore.
 
         `known` must be the lineage that was known before the read: the entries may lack words that were learned later.
         """
@@ -246,7 +248,7 @@ class OwnStore:
             for entry in entries
             if entry.key.startswith(keys.lineage.prefix)
         }
-        if cluster is not None or known is not None:  # else the cluster is still to be begun
+        if cluster is not None or known is not None:  # else the store is empty, for a new cluster
             self._know(known, cluster, rows)
 
     def _know(self, before: Known | None, cluster: Cluster | None, rows: dict[int, LineageRow]) -> None:

@@ -1,8 +1,8 @@
 """How a starting process waits for its metadata store, until the store answers and has a leader.
 
-A store that has just been restarted, or is being moved, is away for some seconds. If a process ended at once because of
-that, its supervisor would start it again after longer and longer pauses, and no log would say what it waited for. So a
-starting process waits for the answer to every request that it makes, the last as well as the first: a store may lose
+A store that has just been restarted, or is being moved, can't be reached for some seconds. If a starting process ended
+at the first failed request, its supervisor would start it again after longer and longer pauses, and no log would say
+why. So the process waits for the answer to each of its requests. Not only the first one may fail: the store may lose
 its leader while a broker reads its logs.
 
 Source: Kafka's initial.broker.registration.timeout.ms, after which a broker gives up.
@@ -26,23 +26,23 @@ _SAID_AGAIN_S = 10.0
 
 
 class GivenUp(Exception):
-    """The process was told to stop before its store had answered."""
+    """The process got a request to stop before its store had answered."""
 
 
 class Patience:
-    """Repeats the requests of one start to the store until they are answered. `stopping` ends the start."""
+    """Repeats each of a starting process's requests to the store until it is answered. `stopping` ends the waiting."""
 
     def __init__(self, patience_s: float, stopping: asyncio.Event) -> None:
-        """Each request is repeated for `patience_s`, and made at least once."""
+        """Each request is repeated for up to `patience_s`, and made at least once."""
         self._patience_s = patience_s
         self._stopping = stopping
 
     async def answer(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Calls `ask` until the store answers, and returns its result. Logs what it waits for.
 
-        After `patience_s` it raises the last StoreUnavailable or UnknownOutcome. When the process is told to stop, it
-        raises GivenUp. AccessRefused and ForeignStore are raised immediately: waiting mends neither a password nor a
-        wrong store.
+        After `patience_s` it raises the last StoreUnavailable or UnknownOutcome. When `stopping` is set, it raises
+        GivenUp. AccessRefused and ForeignStore are raised immediately, because waiting corrects neither a wrong
+        password nor a wrong store.
         """
         loop = asyncio.get_running_loop()
         deadline, say_at = loop.time() + self._patience_s, loop.time()

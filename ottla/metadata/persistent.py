@@ -1,9 +1,9 @@
 """An immutable map whose successors share nearly all of its memory. Pure.
 
-A metadata image is replaced at every revision. Copying a dict of 10,000 topics each time would cost more than all the
-rest of applying a change. Here the entries live in hash buckets of about 32; a successor copies only the buckets that
-change, and the tuple of buckets. The hash is the same in all processes (Python's own hash of strings isn't). So the
-iteration order is the same wherever the same changes were applied in the same order.
+A metadata image is replaced at every revision. A copy of a dict of 10,000 topics would each time cost more than all
+other work of the revision. Here the entries are in hash buckets of about 32 entries; a successor copies only the
+buckets that change, and the tuple of buckets. The hash is the same in all processes (Python's own hash of strings
+isn't). So the iteration order is the same in all processes that applied the same changes in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUCKET_SIZE = 32
 
 
 class PersistentMap(Mapping[K, V], Generic[K, V]):
-    """An immutable mapping from strings, ints, UUIDs or tuples of those; `changed` returns its successor."""
+    """An immutable mapping whose keys are strings, ints, UUIDs or tuples of these; `changed` returns its successor."""
 
     __slots__ = ("_buckets", "_size")
 

@@ -1,20 +1,20 @@
-"""Whether the process that holds a lease is alive: only if the lease was kept alive, by the store's own count.
+"""Whether the process that owns a lease is alive: only if the store's answers show that the lease is kept alive.
 
-The existence of a lease proves nothing: its holder may have been killed long ago. etcd gives every lease its whole time
-anew, and some more, each time that etcd elects a leader, so also after each restart of etcd. Besides, the session of
-the lease's holder may be longer than that of the process which waits for its end.
+The existence of a lease proves nothing: its owner may have been killed long ago. Each time that etcd elects a leader,
+so also after each restart of etcd, it starts the time of every lease anew, and adds some more. Besides, the session of
+the lease's owner may be longer than that of the process which waits for its end.
 
 Numbered argument that a lease which no process keeps alive is never taken for one of a living process:
 
 1. Within one term of the store, the time that a lease has left grows only by a keep-alive. Until the next keep-alive,
-   the lease has a fixed instant E at which it will end.
+   the instant E at which the lease will end is fixed.
 2. The store gives an answer at some instant between `asked_at` and `answered_at`. So E comes before `answered_at` +
    `below_s` (the upper bound), and not before `asked_at` + `at_least_s` (the lower bound). If the lower bound of a
    later answer of the same term lies beyond the upper bound of an earlier one, E has moved.
 3. The clocks of the two machines may run at different speeds. Within a session they differ by far less than
    `_CLOCKS_S`.
-4. The term in an answer comes from the member of etcd that passes the answer on. This member may not have heard yet of
-   the new leader that gave the answer, but it has by the next answer. So an answer counts only if the next one names
+4. The term in an answer is that of the member of etcd which forwards the answer of etcd's leader. The member may not
+   know yet that the leader is a new one, but it knows by the next answer. So an answer counts only if the next one has
    the same term.
 """
 
@@ -33,7 +33,7 @@ class SignOfLife:
 
     def __init__(self) -> None:
         self._term: int | None = None
-        self._ends_before = math.inf  # unless it is kept alive
+        self._ends_before = math.inf  # unless the lease is kept alive
         self._moved = False
 
     def seen(self, asked_at: float, answered_at: float, left: LeaseLeft) -> bool:
@@ -47,7 +47,7 @@ class SignOfLife:
 
 
 class Predecessor:
-    """Watches the process that holds a key which this process wants for itself."""
+    """Finds out whether the process is alive that owns a key which this process wants for itself."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class Predecessor:
         self._sign = SignOfLife()
 
     async def lives(self, lease: LeaseId) -> bool:
-        """Asks the store once more about the holder's lease. Returns whether the lease has been kept alive meanwhile.
+        """Asks the store once more about the owner's lease. Returns whether the lease was kept alive between the calls.
 
         Raises StoreUnavailable.
         """

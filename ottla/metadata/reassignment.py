@@ -1,7 +1,7 @@
 """Checks of requests to reassign a partition's replicas (KIP-455). Pure. The controller carries the requests out.
 
-The rules and most of the errors' texts are those of Apache Kafka 4.3's ReplicationControlManager. As there, a broker
-that is down may be in the target; the reassignment waits for it.
+The rules and most of the errors' texts are those of Apache Kafka 4.3's ReplicationControlManager. As with Kafka, the
+target may contain a broker that is down; the reassignment waits for it.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """A broker's registration: a key with the broker's addresses and state, which exists as long as its lease.
 
 The epoch of a registration is the revision that created its key. A broker registers again, with a new epoch, when its
-lease was lost (by a pause longer than the session), or when the controller took it for dead and deleted its key
+lease was lost (by a pause longer than the session), or when the controller took the broker for dead and deleted its key
 (`quick_death.py` of the controller). By then the controller may have elected other leaders, so the broker leads only
 partitions whose states name its new epoch. The process has lost nothing of its logs, so the new registration names the
 epoch of the former one. A `Renewal` keeps the lease alive, even while the event loop waits for a disk.
 
-A member of etcd that has only begun to read its log may report in error that a lease has ended. To all other processes,
-a new registration would be the broker's death and another one's birth. So the broker reads its key first. If the key is
-there under that lease, at the revision that this process wrote last, no process has deleted it, and the broker renews
-the lease once more. A registration whose deletion any process can have seen is never resumed.
+A member of etcd that is still reading its log at its start may report in error that a lease has ended. But the broker
+shouldn't register anew without need, because all other processes take a new registration for a restart of the broker.
+So the broker reads its key first. If the key still exists under that lease, at the revision that this process wrote
+last, no process has deleted it, and the broker renews the lease once more. If any process can have seen the deletion of
+a registration, that registration is never resumed.
 
-If the node id is registered already, the process waits until that registration ends, as the registration of a killed
-predecessor does. It gives up with NodeIdTaken only if the other process is still alive after a session
-(`predecessor.py`).
+If the node id is registered already, the process waits until that registration ends. The registration of a killed
+predecessor ends with its lease. The process gives up with NodeIdTaken only if the other process is still alive after a
+session (`predecessor.py`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Registration:
         *,
         told: Callable[[Broker], None],
     ) -> None:
-        """`broker` is the registration to make, without epochs and revision, which are filled in here.
+        """`broker` is the registration to make. Its epochs and its revision needn't be set: they are filled in here.
 
         `renewal` is closed with the registration. `told` is called with each registration, once it has its epoch.
         """
@@ -83,7 +84,7 @@ class Registration:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the present registration; greater after each loss of the lease."""
+        """The epoch of the present registration. Each new registration has a greater one."""
         return self.broker.epoch
 
     @property
@@ -101,7 +102,7 @@ class Registration:
         return self._renewal.unconfirmed_s
 
     def let_go(self) -> None:
-        """Stops keeping the lease alive. Once the broker hears that the lease has ended, it registers anew."""
+        """Stops keeping the lease alive. When the lease has ended, the broker registers anew."""
         self._renewal.let_go()
 
     @property
@@ -146,11 +147,12 @@ class Registration:
             self._missed.set()
 
     def noticed(self, image: Image, _changed: Changed) -> None:
-        """Takes each new image of the metadata, and finds out whether somebody deleted the broker's key while its lease
-        lives.
+        """Takes each new image of the metadata, and checks whether another process deleted the broker's key although
+        its lease hasn't ended.
 
-        The difference between two images doesn't show that. If one snapshot brings both the creation and the deletion
-        of the key, then neither the image before the snapshot nor the image after it has the key.
+        The check looks at the image itself, because the difference between two images may not show the deletion. If one
+        snapshot brings both the creation and the deletion of the key, then neither the image before the snapshot nor
+        the image after it has the key.
         """
         self._image = image
         if self._deleted_by_others():
@@ -201,7 +203,7 @@ class Registration:
         await self._renewal.close()
 
     async def _lives_after_all(self) -> bool:
-        """Whether the lease lives although the store said that it has ended. If so, it is renewed again.
+        """Whether the lease exists although the store said that it has ended. If so, it is renewed again.
 
         Raises StoreUnavailable.
         """
@@ -247,7 +249,7 @@ class Registration:
             try:
                 result = await self._store.transact([Guard(key, 0)], [put])
             except UnknownOutcome:
-                continue  # if the write did happen, the next try is rejected by our own key
+                continue  # if the write happened, the next try finds this process's key
             if isinstance(result, Committed):
                 self.broker = replace(self.broker, epoch=result.revision, revision=result.revision)
                 break
@@ -258,7 +260,7 @@ class Registration:
                 self._adopt(entry)
                 break
             holder = Broker.decode(entry)
-            if holder.incarnation == self.broker.incarnation:  # this process's own try, under a lease it gave up
+            if holder.incarnation == self.broker.incarnation:  # an earlier try of this process, under another lease
                 self.broker = replace(self.broker, previous_epoch=holder.epoch)
                 put = Put(key, self.broker.encode(), self._lease)
                 await self._store.revoke(entry.lease)
@@ -273,7 +275,7 @@ class Registration:
                 said = True
                 logger.info("broker %d: waiting for the registration of a predecessor to end", self.broker.id)
             await asyncio.sleep(_RETRY_S)
-            with suppress(StoreUnavailable):  # the next try waits longer, and tells whether the lease is gone
+            with suppress(StoreUnavailable):  # the next transaction waits longer, and shows if the lease has ended
                 await self._store.keep_alive(self._lease)
         self._hold()
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)

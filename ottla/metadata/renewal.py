@@ -1,20 +1,21 @@
 """Keeps a lease alive from a thread of its own, so that a slow disk alone doesn't end a broker's registration.
 
 A broker writes its logs on one event loop, where it does nearly everything else, too. A write to a volume that doesn't
-answer stops that loop. Without the thread, the store would take the broker for dead a session later, although the
-broker only waits for its disk. The thread goes on meanwhile, over a connection to the store of its own. But a broker
-that serves no client mustn't keep its partitions for ever. So the thread renews the lease only if the event loop has
-turned within a bound (`stall_s`). The thread asks the loop several times within that bound, however long the session
-is. If it asked only once for each renewal, and the bound were shorter than the time between two renewals, then a loop
-that turns would seem to stand still.
+answer blocks that loop. Without the thread, the registration would end a session later, although the broker only waits
+for its disk. The thread isn't blocked, and has its own connection to the store. But a broker that serves no client
+mustn't keep its partitions for ever. So the thread renews the lease only if the event loop has run callbacks within a
+bound (`stall_s`). The thread tests the loop several times within that bound, however long the session is. If it tested
+the loop only once for each renewal, and the bound were shorter than the time between two renewals, then a running loop
+would seem to be blocked.
 
-1. A process that is killed or stopped renews nothing: its threads are gone or stand still, too.
-2. If a broker's event loop stands still beyond the bound, the broker counts as dead a session later, and its partitions
-   move. When its loop turns again, the lease has ended, and the broker registers anew (`registration.py`).
-3. If the whole process stood still, as on a machine that sleeps, its event loop didn't wait for a disk. So the time by
-   which the thread itself is late isn't counted. Only that time is left out: on a machine whose processors are all busy
-   the thread is late again and again, and an event loop that stands still must be noticed there as well.
-4. The store alone decides whether the lease lives; the thread decides only whether to renew it.
+1. A process that is killed or suspended renews nothing, because its threads don't run either.
+2. If a broker's event loop is blocked for longer than the bound, the broker's registration ends a session later, and
+   other brokers lead its partitions. When the loop runs again, the lease has ended, and the broker registers anew
+   (`registration.py`).
+3. If the whole process didn't run, as on a machine that sleeps, its event loop didn't wait for a disk. So the time by
+   which the thread itself is late isn't counted. All other time is counted: on a machine whose processors are all busy,
+   the thread is late again and again, and a blocked event loop must be noticed there as well.
+4. The store alone decides whether the lease has ended; the thread decides only whether to renew it.
 
 Where there are no threads, as in the simulation, a task on the event loop renews the lease.
 """
@@ -102,7 +103,7 @@ class _Held(NamedTuple):
 
 
 class RenewalThread:
-    """A `Renewal` as a thread, which renews the lease only if the event loop has turned within `stall_s`."""
+    """A `Renewal` as a thread, which renews the lease only if the event loop has run callbacks within `stall_s`."""
 
     def __init__(self, line: LeaseLine, stall_s: float) -> None:
         self._line = line
@@ -112,11 +113,11 @@ class RenewalThread:
         self._held: _Held | None = None
         self._confirmed_at = 0.0
         self._turned_at = time.monotonic()
-        self._asked = False  # whether the event loop has been asked to say that it turns
+        self._asked = False  # whether a call of `_turned` waits on the event loop
         self._stalled = False
         self._closed = False
         self._woken = threading.Event()
-        # Used by the thread alone: by how much it has been late since the loop last turned, and when the loop turned.
+        # Used by the thread alone: the time of the loop's last `_turned`, and by how much the thread was late since.
         self._late_s, self._late_since = 0.0, self._turned_at
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
@@ -124,7 +125,7 @@ class RenewalThread:
     def hold(self, lease: LeaseId, session_s: float, ended: Callable[[], None]) -> None:
         """See `Renewal.hold`."""
         self._confirmed_at = time.monotonic()
-        self._turned_at = self._confirmed_at  # the event loop turns now, because this method runs on it
+        self._turned_at = self._confirmed_at  # the event loop runs now, because it runs this method
         self._held = _Held(lease, session_s, ended)
         self._woken.set()
 
@@ -175,7 +176,7 @@ class RenewalThread:
                 due_at = time.monotonic() + held.session_s / _RENEWALS_A_SESSION
                 if self._may_renew():
                     self._renew(held)
-            except Exception:  # neither a bug here nor a lack of threads may cost the lease
+            except Exception:  # a bug here must not end the lease
                 if self._loop.is_closed():
                     return
                 logger.exception("the lease couldn't be kept alive")
@@ -187,9 +188,9 @@ class RenewalThread:
         self._was_due_at(end)
 
     def _was_due_at(self, moment: float) -> None:
-        """Notes that the thread goes on now, although it was due at `moment`.
+        """Notes that the thread runs again now, although it was due at `moment`.
 
-        The difference is the time for which the process stood still or waited for a processor.
+        During the time in between, the process was suspended or waited for a processor.
         """
         turned_at = self._turned_at
         if turned_at != self._late_since:

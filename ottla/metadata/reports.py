@@ -6,10 +6,10 @@ which brokers haven't reported yet. Two kinds of partitions wait:
 A partition without a leader waits if all its replicas that were in sync or eligible, its *contenders*, came back from a
 stop that may have cost them the ends of their logs. All contenders must have reported.
 
-A restored partition (`Partition.restored`) has no leader until two groups of brokers have reported: the brokers
-that the cluster awaits (`Cluster.awaited`: all that the backup knew of, except those that a person declared
-gone), and all other registered brokers. A report counts once all its parts are there, and only under the registration
-under which it was made.
+A restored partition (`Partition.restored`) has no leader until two groups of brokers have reported: the brokers that
+the cluster awaits (`Cluster.awaited`: all brokers in the backup, except those that a person declared gone), and all
+other registered brokers. A report counts once all its parts are there, and only while the registration lasts under
+which it was made.
 """
 
 from __future__ import annotations

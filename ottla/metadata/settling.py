@@ -1,8 +1,8 @@
 """Writes to the store until their outcome is known, and waits until the image shows them, within a request's time-out.
 
 A write of unknown outcome is sent again with the same guards, or the key is read and the missing change is sent again.
-Of two transactions with the same guards at most one is carried out. Suppose that the second is rejected because the key
-holds the value that the first was to write, or is gone because the first was to delete it. Then the first was carried
+Of two transactions with the same guards at most one is carried out. Suppose that the second is rejected, and the key
+has the value that the first was to write (or doesn't exist, if the first was to delete it). Then the first was carried
 out. Another process may have undone the first in between: either the guards cover that case (`create_topic`), or the
 key is read.
 
@@ -30,7 +30,7 @@ AGAIN_S = 0.1  # until a write of unknown outcome is sent again
 
 
 class Settling:
-    """Writes the changes that one broker's administrators ask for, and waits until the broker's image shows them."""
+    """Writes the changes that administrators request from one broker, and waits until the broker's image shows them."""
 
     def __init__(self, store: Store, follower: Follower) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class Settling:
             raise _unreachable(reason) from reason
 
     async def surely(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
-        """Sends the transaction until its outcome is known. One of the writes must be to a key that is guarded."""
+        """Sends the transaction until its outcome is known. At least one write must be to a guarded key."""
         doubtful = False
         while (result := await self.attempt(guards, writes)) is None:
             doubtful = True
@@ -75,8 +75,8 @@ class Settling:
     async def until_settled(self, *settled: str) -> None:
         """Waits until the image is as new as the entries that the store has under these keys now. Raises KafkaError.
 
-        It doesn't wait for the store's own revision: on an etcd that clusters share, another cluster may have written
-        that revision, and then it never reaches this cluster's image.
+        It doesn't wait for the store's own revision: on an etcd that clusters share, that revision may be another
+        cluster's, which this cluster's image never shows.
         """
         newest = 0
         for key in settled:
@@ -105,9 +105,9 @@ async def within(timeout_s: float) -> AsyncIterator[None]:
 
 
 def _written_before(writes: Sequence[Write], rejected: Rejected) -> int | None:
-    """The revision at which the first of two equal transactions was carried out, if the second was `rejected` for that.
+    """The revision of the first of two equal transactions, if the second was `rejected` because the first was applied.
 
-    It is 0, for an unknown revision, if the transaction was a deletion. None means that the second one's guards failed
+    The revision is 0 (unknown) if the transaction was a deletion. None means that the guards of the second failed
     because of another process's writes.
     """
     revision = None

@@ -1,24 +1,22 @@
 """The port to the metadata store: read, watch from a revision, guarded transactions, leases.
 
-Pure: here are only the port and its values; the stores that implement the port do the work.
+Pure: this module has only the port and its values; `embedded.py` implements the port for the processes of one machine,
+`etcd.py` for several machines. `tests/contract` is the suite that each implementation must pass.
 
-Every store counts revisions: each transaction that changes something makes the next revision, and all its changes carry
-that number. A reader takes a snapshot at one revision and watches from there, so that all readers pass through the same
-sequence of states. All writes go through `transact`, which compares the guards and applies the writes at one instant
-(`revoke`, and the end of a lease, only delete the lease's keys). Keys are relative to the cluster (`keys.py`); values
-are opaque bytes (`model/`).
+Every store counts revisions: each transaction that changes something makes the next revision, and all its changes have
+that number. A reader takes a snapshot at one revision and watches from there, so that all readers see the same sequence
+of states. All writes go through `transact`, which compares the guards and applies the writes atomically (`revoke`, and
+the end of a lease, only delete the lease's keys). Keys are relative to the cluster (`keys.py`); values are opaque bytes
+(`model/`).
 
-Failures are told apart, because each calls for another reaction:
+Each failure has its own type, because each requires another reaction:
 
 - `Rejected`: a guard failed; nothing was written. Look at the present entries of the failed keys and decide anew.
-- `StoreUnavailable`: nothing was written, the store can't be reached. Wait.
-- `AccessRefused`: the store answers, and doesn't let this process in. Tell a person.
+- `StoreUnavailable`: nothing was written; the store can't be reached. Wait.
+- `AccessRefused`: the store answers, but refuses this process's credentials. Tell a person.
 - `UnknownOutcome`: the writes may or may not have been applied. Read before doing anything that depends on them.
-- `Compacted`: the watch can't go on from its last revision. Take a new snapshot and compare.
+- `Compacted`: the watch can't continue from its last revision. Take a new snapshot and compare.
 - `ForeignStore`: this isn't the store that the process has known. Do nothing more with it (`own_store.py`).
-
-`embedded.py` implements the port for the processes of one machine, `etcd.py` for several machines. `tests/contract` is
-the suite that each implementation must pass.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class StoreUnavailable(Exception):
 
 
 class AccessRefused(StoreUnavailable):
-    """The store answers, and doesn't let this process in: another user, password or right is needed."""
+    """The store answers, but refuses this process: another user, password or right is needed."""
 
 
 class UnknownOutcome(Exception):
@@ -50,7 +48,7 @@ class UnknownOutcome(Exception):
 
 
 class Compacted(Exception):
-    """The history that a watch asked for is gone; the watcher must start from a new snapshot."""
+    """The history that a watch needs is gone; the reader must start from a new snapshot."""
 
 
 class ForeignStore(StoreUnavailable):
@@ -62,7 +60,7 @@ class StoreRestored(ForeignStore):
 
 
 class LeaseExpired(Exception):
-    """The lease doesn't exist (any more), and neither do the keys that were attached to it."""
+    """The lease has ended or never existed. The keys that were attached to it are deleted."""
 
 
 class Entry(NamedTuple):
@@ -143,8 +141,8 @@ class Committed(NamedTuple):
 class LeaseLeft(NamedTuple):
     """The time after which a lease ends unless it is kept alive: at least `at_least_s`, and less than `below_s`.
 
-    A store that restarts may give every lease its whole time anew. The store then counts in another `term`. Within one
-    term, the time that is left grows only by a keep-alive.
+    A store that restarts may start the time of every lease anew. It then has another `term`. Within one term, the time
+    that is left grows only by a keep-alive.
     """
 
     at_least_s: float
@@ -159,7 +157,7 @@ class Rejected(NamedTuple):
 
 
 class LeaseLine(Protocol):
-    """A thread's own connections to the store, which keep leases alive even while the event loop stands still."""
+    """A thread's own connections to the store, which keep leases alive even while the event loop is blocked."""
 
     def keep_alive(self, lease: LeaseId, timeout_s: float) -> None:
         """As `Store.keep_alive`, within `timeout_s`. Blocks. Raises LeaseExpired, StoreUnavailable."""
@@ -185,8 +183,8 @@ class Store(Protocol):
         `attached` is awaited each time that the watch has a new connection to the store, before anything from that
         connection is yielded, because another store may answer there now. An error that it raises ends the watch.
 
-        A revision is yielded whole (its changes under the prefix). The iterator ends when the store is closed; close
-        it (`aclose`) when leaving it early.
+        Each yielded revision has all its changes under the prefix. The iterator ends when the store is closed. A reader
+        that leaves it earlier must close it (`aclose`).
         """
         ...
 
@@ -203,7 +201,7 @@ class Store(Protocol):
         ...
 
     async def lease_left(self, lease: LeaseId) -> LeaseLeft:
-        """How much time a lease has left. The lease may be another process's, and isn't kept alive by the call.
+        """How much time a lease has left. The lease may be another process's. The call doesn't prolong it.
 
         Raises LeaseExpired.
         """
@@ -214,7 +212,7 @@ class Store(Protocol):
         ...
 
     async def revoke(self, lease: LeaseId) -> None:
-        """Ends the lease: its keys are deleted in one revision. No error if it has ended already."""
+        """Ends the lease: its keys are deleted in one revision. Does nothing if the lease has ended already."""
         ...
 
     async def close(self) -> None:

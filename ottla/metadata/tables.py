@@ -2,21 +2,21 @@
 
 Calls block, and only one thread at a time may make them.
 
-| table | holds |
+| table | content |
 |---|---|
 | `counter` | `revision` (the last), `compacted` (the history up to that revision is gone), `lease` (the last id) |
 | `entry` | the present value of each key |
 | `change` | the change that each revision made to each key; the oldest changes are dropped |
-| `lease` | when each lease ends, and which process holds it |
+| `lease` | when each lease ends, and which process owns it |
 
-Time is the system's monotonic clock, which all processes of a machine share and which stands still while the machine
-sleeps. A lease also ends when its owner dies. Each process locks a file of its own (flock, which the kernel releases
-when the process ends). If another process can lock that file, the owner is dead. So a process that was killed and
-started again needn't wait for the end of its own session. Nor does a reboot, at which the clock starts anew, leave
-leases behind.
+Time is the system's monotonic clock, which all processes of a machine share, and which stops while the machine sleeps.
+A lease also ends when its owner dies. Each process locks a file of its own (flock, which the kernel releases when the
+process ends). If another process can lock that file, the owner is dead. So a process that was killed and started again
+needn't wait for the end of its former session. For the same reason no lease outlives a reboot, at which the clock
+starts anew.
 
-Transactions are synced to disk before their callers get the result. Keep-alives aren't synced: after a power cut no
-owner of a lease lives anyway.
+Transactions are synced to disk before their callers get the result. Keep-alives aren't synced: after a power failure,
+no owner of a lease is alive anyway.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from .store import (
 )
 
 SCHEMA_VERSION = 1
-HISTORY_CHANGES = 100_000  # the newest changes, which the file keeps for watches
+HISTORY_CHANGES = 100_000  # the number of newest changes that are kept for watches
 _COMPACT_EVERY_REVISIONS = 1_000
-_BUSY_S = 5.0  # for so long a call waits for another process's lock on the file
+_BUSY_S = 5.0  # the longest wait for another process's lock on the file
 _LAST = "\U0010ffff"
 _ENTRY = "key, value, mod_revision, create_revision, lease"
 
@@ -115,7 +115,7 @@ class Tables:
             )
 
     def data_version(self) -> int:
-        """SQLite's data version: it differs from the last call's if another process has committed since."""
+        """SQLite's data version: it has changed since the last call if another process has committed meanwhile."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def revision(self) -> int:
@@ -137,7 +137,7 @@ class Tables:
             self._db.execute("COMMIT")
 
     def changes_after(self, revision: int, limit: int = 100_000) -> list[Revision]:
-        """Whole revisions after `revision`, until they hold `limit` changes or more. Raises Compacted."""
+        """Whole revisions after `revision`, up to the one with which they have `limit` changes. Raises Compacted."""
         self._db.execute("BEGIN")
         try:
             if revision < self._counter("compacted"):
@@ -176,7 +176,7 @@ class Tables:
         """
         self.check_in_place()
         try:
-            # This is set for each transaction, so that a durable one is synced whatever the one before it was.
+            # This is set for each transaction, because the one before it may have set another value.
             self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -215,7 +215,7 @@ class Tables:
         return LeaseId(lease)
 
     def keep_alive(self, lease: LeaseId) -> None:
-        """Restarts the lease's time, inside `transaction`, after `end_leases`. Raises LeaseExpired."""
+        """Starts the lease's time anew, inside `transaction`, after `end_leases`. Raises LeaseExpired."""
         updated = self._db.execute("UPDATE lease SET ends_at_ms = ? + ttl_ms WHERE id = ?", (self._now_ms(), lease))
         if updated.rowcount == 0:
             raise LeaseExpired(f"lease {lease} has ended")
@@ -350,11 +350,11 @@ class Tables:
         self._db.execute("UPDATE counter SET value = ? WHERE name = ?", (value, name))
 
     def _claim(self, path: Path) -> int:
-        """Creates and locks the file that shows other processes that this one is alive. Returns the file descriptor."""
+        """Creates and locks the file by which other processes see that this one is alive. Returns its descriptor."""
         while True:
             file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
-            # Between creation and lock, another process may have taken the file for a dead process's and removed it.
+            # Before the lock, another process may have taken the file for a dead process's and removed it.
             if path.exists() and path.stat().st_ino == os.fstat(file).st_ino:
                 return file
             os.close(file)
@@ -382,7 +382,7 @@ class Tables:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """The file's device and inode, by which it is told from another file of its name; None if there is no file.
+    """The file's device and inode, which another file of the same name doesn't have; None if there is no file.
 
     Raises StoreUnavailable.
     """

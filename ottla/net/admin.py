@@ -1,7 +1,7 @@
-"""Requests and answers that Ottla's admin clients share: settings of resources, and brokers' refusals.
+"""The requests about settings that the operator and the command line share, and the errors in brokers' answers.
 
-The operator sends its requests over a `Peer`, by `ask`. The command line sends them over a blocking connection if
-kafka-python's admin client can't make the request (for settings of all brokers). Messages are dictionaries, as
+The operator sends its requests over a `Peer`, by `ask`. The command line sends a request over a blocking connection if
+kafka-python's admin client can't make it (for settings of all brokers). Messages are dictionaries, as
 `ottla.protocol.messages` takes them.
 
 Source: Kafka's DescribeConfigs and IncrementalAlterConfigs (KIP-339).
@@ -18,7 +18,7 @@ from ottla.protocol.messages import read_response, write_request
 from .peer import Peer
 
 DESCRIBE_CONFIGS, ALTER_CONFIGS = (32, 4), (44, 1)  # an API's key, and the version of these messages
-TOPIC, BROKER = 2, 4  # types of resources that have settings; the broker without a name stands for all brokers
+TOPIC, BROKER = 2, 4  # types of resources that have settings; the empty name of type BROKER means all brokers
 
 Edit = tuple[str, int, str | None]
 """A setting, what is done to it (AlterConfigOp.OpType), and the value."""

@@ -1,12 +1,12 @@
-"""One blocking connection to a broker: frames out, frames in, every wait bounded.
+"""One blocking connection to a broker: it sends requests and receives answers, and each wait has a time-out.
 
-The connection owns a stream, the broker's version ranges (asked for by ApiVersions right after connecting) and the
-order of answers. A broker answers a connection's requests in the order in which they came, so `receive` needs only a
-queue of the requests that were sent. Several requests may be on the way (`send` … `send` … `receive` … `receive`). A
+The connection owns a stream, the version ranges that the broker serves (from an ApiVersions request, its first one) and
+the order of answers. A broker answers a connection's requests in the order in which they came, so `receive` needs only
+a queue of the requests that were sent. Several requests may be on the way (`send` … `send` … `receive` … `receive`). A
 caller that catches `ConnectionLost` must drop the connection: after a time-out or half a frame the stream can't be used
 again.
 
-Source: KIP-511, for the fallback if a broker lacks our ApiVersions version.
+Source: KIP-511, for the fallback if a broker doesn't serve this client's version of ApiVersions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _size = struct.Struct(">i")
 
 
 class ConnectionLost(ConnectionError):
-    """The connection to `address` failed; a request under way may or may not have been carried out."""
+    """The connection to `address` failed. The broker may or may not have carried out the request under way."""
 
     def __init__(self, message: str, address: Address) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class ConnectionLost(ConnectionError):
 
 
 class UnsupportedVersion(Exception):
-    """The broker serves no version of an API that this client speaks."""
+    """The broker serves none of the versions of an API that this client supports."""
 
 
 class Connection:
@@ -95,8 +95,8 @@ class Connection:
     ) -> Any:
         """Sends one request and waits for its answer.
 
-        `extra_s` is the time for which the broker itself may delay the answer. `within_s` takes the place of the
-        connection's time-out and of `extra_s`.
+        `extra_s`, the time for which the broker itself may delay the answer, is added to the connection's time-out.
+        `within_s` is a time-out in place of that sum.
         """
         self.send(api_key, version, message)
         return self.receive(extra_s=extra_s if within_s is None else within_s - self._timeout_s)
@@ -127,7 +127,7 @@ class Connection:
     def receive_fetched(self, *, extra_s: float = 0.0) -> tuple[ErrorCode, list[FetchedPartition]]:
         """The answer to the oldest unanswered request, which must be a Fetch: its error and its partitions.
 
-        The partitions' records lie in the connection's buffer, and are valid until the next answer is received.
+        The partitions' records are views of the connection's buffer, valid until the next answer is received.
         """
         return self._receive(lambda _, version, frame, at: read_fetch_response(version, frame, at), extra_s)
 
@@ -149,7 +149,7 @@ class Connection:
 
     @property
     def unanswered(self) -> int:
-        """How many requests wait for their answer."""
+        """The number of requests that wait for their answer."""
         return len(self._sent)
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class Connection:
         if size > len(self._buffer):
             self._buffer = bytearray(
                 size
-            )  # kept for the answers after this one: clearing new memory costs as much as a copy
+            )  # kept for later answers, because new memory has to be cleared, which costs as much as a copy
         view = memoryview(self._buffer)[:size]
         filled = 0
         while filled < size:

@@ -1,13 +1,14 @@
 """Keeps the event loop polling for a moment before it sleeps, if requests follow one another fast.
 
-Sleeping and waking up costs a core more time than polling does: in a virtual machine some 35 µs for the broker and as
-much for the client, which is longer than a small request itself takes. So if an answer follows soon after the one
-before it, the event loop polls for a window instead of sleeping, and serves all connections as usual. That pays only if
-a request arrives within the window. After a window without a request, some answers are followed by no window: twice as
-many each time, up to a thousand. Each window with a request halves their number. So a client that sends each request
-after the answer to the last one is answered sooner, and traffic with longer pauses doesn't keep a core busy.
+To sleep and wake up costs a core more time than to poll: in a virtual machine some 35 µs for the broker and as much for
+the client, which is longer than a small request itself takes. So if an answer follows soon after the one before it, the
+event loop polls for a time window instead of sleeping, and serves all connections as usual. That pays only if a request
+arrives within the window. So after each window without a request, the next answers open no window: one answer at first,
+then about twice as many each time, up to a thousand. Each request within a window halves this number. So a client that
+sends each request after the answer to the last one gets its answers sooner, and traffic with longer pauses doesn't keep
+a core busy.
 
-Linux has two relatives of this: adaptive halt polling in KVM (`halt_poll_ns`), and busy polling of sockets
+Linux has two similar mechanisms: adaptive halt polling in KVM (`halt_poll_ns`), and busy polling of sockets
 (`net.core.busy_poll`).
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 WINDOW_SECONDS = 60e-6
-SOON = 4  # two answers are close if they are fewer windows apart: enough for a wake-up on either side
+SOON = 4  # two answers are close if they are fewer windows apart: a broker and a client can wake up in this time
 PASSED_MAX = 1023
 
 
@@ -56,7 +57,7 @@ class BusyPoll:
         self._looking = False
         self._found = False  # whether there was an answer since the last look
         self._looked_at = self._until = 0.0
-        self._to_pass = 0  # so many close answers are passed over between two windows
+        self._to_pass = 0  # the number of close answers after which no window opens, before the next one opens
         self._passed = 0
 
     def answered(self) -> None:

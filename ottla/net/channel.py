@@ -18,32 +18,32 @@ from ottla.protocol.received import Buffer
 
 
 class Channel(Protocol):
-    """Moves the bytes of one connection. Every call returns at once."""
+    """Moves the bytes of one connection. Every call returns without waiting."""
 
     def receive_into(self, buffer: Buffer) -> int:
-        """Receives into `buffer`, and returns the number of bytes; 0 if the peer sends no more.
+        """Receives into `buffer`, and returns the number of bytes; 0 if the peer has ended its side of the connection.
 
         Raises BlockingIOError if nothing has arrived, and OSError.
         """
 
     def send(self, data: Buffer, *, more: bool) -> int:
-        """Sends from the start of `data`, and returns the number of bytes that were taken.
+        """Sends from the start of `data`, and returns the number of bytes that were sent.
 
-        With `more`, further bytes follow immediately, so `data` needn't leave yet (MSG_MORE). Raises BlockingIOError if
-        the peer takes none, and OSError.
+        With `more`, further bytes follow immediately, so the kernel needn't send `data` yet (MSG_MORE). Raises
+        BlockingIOError if no byte can be sent now, and OSError.
         """
 
     def send_file(self, descriptor: int, position: int, size: int) -> int:
         """Sends bytes of a file, as `send` does; returns 0 if the file has ended."""
 
     def on_readable(self, callback: Callable[[], None]) -> None:
-        """From now on `callback` is called when bytes have arrived, the peer sends no more, or the channel failed."""
+        """From now on calls `callback` when bytes have arrived, the peer has ended its side, or the channel failed."""
 
     def not_readable(self) -> None:
         """Ends the calls of the callback that `on_readable` was given."""
 
     def on_writable(self, callback: Callable[[], None]) -> None:
-        """From now on `callback` is called when the peer takes more bytes."""
+        """From now on calls `callback` when more bytes can be sent."""
 
     def not_writable(self) -> None:
         """Ends the calls of the callback that `on_writable` was given."""

@@ -1,11 +1,11 @@
 """A small blocking client: metadata, offsets, topics and producer ids, each with retries under one deadline.
 
-The client owns the connections to a cluster's brokers, and the brokers and leaders of the last Metadata answer. It
-serves Spark's executors and tools, where a thread may block. Raw record sets go through `ottla.net.fetching` and
-`ottla.net.producing`, which borrow connections from here. After retriable failures (lost connections, moving leaders)
-the client tries again until `api_timeout_ms` has passed, and then raises `Unreachable`, which names the addresses. A
-final refusal by a broker is raised as KafkaError. `error_codes` says which error codes are retriable, and `existence`
-how the client finds out that a topic is gone.
+The client owns the connections to a cluster's brokers, and the brokers and leaders of the last Metadata answer. It is
+for Spark's executors and tools, where a thread may block. Raw record sets go through `ottla.net.fetching` and
+`ottla.net.producing`, which use this client's connections. After retriable failures (lost connections, changes of
+leaders) the client tries again until `api_timeout_ms` has passed, and then raises `Unreachable`, which names the
+addresses. An error that isn't retriable is raised as KafkaError. `error_codes` says which error codes are retriable,
+and `existence` how the client finds out that a topic doesn't exist.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Unreachable(ConnectionError):
 class Client:
     """A client of one cluster. Not safe to share between threads or across fork.
 
-    `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` the wait for each answer of a broker. A
-    topic that the brokers don't know is looked up `unknown_retries` times more, with pauses of `unknown_interval_ms`.
+    `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` the wait for each answer of a broker.
+    If the brokers don't know a topic, they are asked `unknown_retries` times more, with pauses of
+    `unknown_interval_ms`.
     """
 
     def __init__(
@@ -204,10 +205,10 @@ class Client:
         return self._connect(self._brokers[node])
 
     def any_broker(self, *, besides: Address | None = None) -> Connection:
-        """A connection, without a request under way on it, to any known broker that can be reached.
+        """A connection without a request under way to any known broker that can be reached, except to `besides`.
 
-        The broker at the address `besides` is left out. Brokers that failed are tried last. Raises ConnectionLost,
-        which names the addresses that were tried, or the one that was left out.
+        Brokers that failed are tried last. Raises ConnectionLost, which names the addresses that were tried, or, if
+        there were none, `besides`.
         """
         candidates = dict.fromkeys([*self._connections, *self.bootstrap, *self._brokers.values()])
         failures = []
@@ -224,8 +225,9 @@ class Client:
     def await_answer(self, connection: Connection, partitions: Iterable[TopicPartition], seconds: float) -> None:
         """Returns when an answer begins to arrive from the partitions' leader, at the latest after `seconds`.
 
-        A machine that dies closes no connection, and so looks like a slow one. While nothing arrives, another broker is
-        asked for the partitions' leaders. Raises ConnectionLost if all of the partitions have other leaders by now.
+        A dead machine can't be distinguished from a slow one, because it closes no connection. So while nothing
+        arrives, another broker is asked for the partitions' leaders. Raises ConnectionLost if all of the partitions
+        have other leaders by now.
         """
         deadline = time.monotonic() + seconds
         while not connection.answers_within(min(PATIENCE_S, max(deadline - time.monotonic(), 0))):
@@ -278,7 +280,7 @@ class Client:
         return connection
 
     def _free(self, address: Address) -> Connection:
-        """A connection to `address` without a request under way: the usual one if it has none, else a second one."""
+        """A connection to `address` without a request under way: a second connection if the first has one."""
         connections = self._spares if self._is_busy(address) else self._connections
         try:
             if address not in connections:
@@ -316,7 +318,8 @@ class Client:
         self._leaders.clear()
 
     def _patience_s(self, address: Address) -> float:
-        """How long to wait for answers that a live broker gives immediately; doubles with each failure of `address`."""
+        """The seconds to wait for an answer that a live broker gives immediately. Doubles with each failure of
+        `address`."""
         return min(PATIENCE_S * 2.0 ** min(self._failures.get(address, 0), 10), self.request_timeout_ms / 1000)
 
     def _refresh(self, topics: Iterable[str]) -> None:

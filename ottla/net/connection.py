@@ -1,18 +1,17 @@
-"""One client's connection: frames in, answers out, in the order of the requests.
+"""One client's connection: it receives requests, and sends their answers in the order of the requests.
 
-Bytes are received into a buffer that all connections share, and whole frames are served there, without a copy. Only a
-frame that hasn't arrived whole moves to memory of the connection's own, which is granted by a budget
-(`ottla.net.memory`). Answers leave at once, from the callback that received the request: there is neither a task nor a
-queue in between.
+Bytes are received into a buffer that all connections share, and whole frames are served from there, without a copy.
+Only an incomplete frame moves to memory of the connection's own, which is granted by a budget (`ottla.net.memory`). An
+answer is sent by the callback that received the request: there is neither a task nor a queue in between.
 
-The `Pipeline` says which request may start, and which answer is next. While a request can't start, or the peer
-doesn't take its answers, nothing more is read. So a connection holds no more than the requests and bytes that it may
-have unanswered, one more frame, and the answers to one request beyond a few small ones.
+The `Pipeline` says which request may start, and which answer is next. While a request can't start, or the peer doesn't
+receive its answers, nothing more is read. So a connection's memory has a bound: the requests (and their bytes) that may
+be unanswered, one more frame, a few small answers, and the answers to one request.
 
 There is one exception, because of TCP. When a socket's receive queue is full, Linux announces a window of zero and
-drops packets beyond it, and with them the acknowledgements of the bytes that it sent itself. So while nothing is read,
-a peer that takes its answers may seem not to take them. A connection that has been full in both directions for a moment
-therefore reads the bytes that have arrived, up to a bound.
+drops packets beyond it, and with them the peer's acknowledgements of bytes that Linux has sent. So while nothing is
+read, a peer that receives its answers may seem not to receive them. Therefore, if a connection has been full in both
+directions for a moment, it reads the bytes that have arrived, up to a bound.
 """
 
 from __future__ import annotations
@@ -37,14 +36,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAZY_MEMORY_BYTES = 1024 * 1024
-# A connection that is full both ways for so long reads what has arrived: about when Linux first retransmits.
+# After this time, a connection that is full in both directions reads the bytes that have arrived. Linux's first
+# retransmission comes at about the same time.
 FULL_SECONDS = 0.2
 HELD_WHILE_FULL_BYTES_MAX = 1024 * 1024
-QUEUED_PARTS_MAX = 32  # with so many parts of answers queued, they are sent, and other connections have their turn
+QUEUED_PARTS_MAX = 32  # with this number of queued parts of answers, they are sent, and other connections are served
 
 
 class Postponed:
-    """Takes the place of a reply: for lack of memory the request hasn't begun, and will be dispatched again."""
+    """A handler's result in place of a reply: memory is short, so the request will be dispatched again later."""
 
 
 POSTPONED = Postponed()
@@ -92,7 +92,7 @@ class Connection:
         self._have = 0
         self._out = Outgoing(channel, listener.server.disk_threads, self._go_on, self._unreadable)
         self._queued = self._out.parts
-        self._holding = False  # whether memory of the budget is held for an answer
+        self._holding = False  # whether the budget counts memory for this connection's answers
         self._pipeline = Pipeline(listener.server.limits, listener.server.pipelined)
         self._reading = True
         self._blocked = False  # a whole request waits in the inbox for the ones before it
@@ -135,7 +135,7 @@ class Connection:
         self._inbox = None
         self._have = 0
         self._take(inbox, have)
-        # `_take` has moved a rest to memory of its own; the memory of the served frame goes back.
+        # `_take` has moved the remaining bytes to other memory; the memory of the served frame is freed.
 
     def _take(self, buffer: Memory, end: int) -> None:
         """Serves the whole frames in buffer[:end] and keeps the rest."""
@@ -183,7 +183,7 @@ class Connection:
                 self._loop.call_soon(self._resume)
                 return
         if self._blocked and not position and buffer is not server.receive_buffer:
-            # The waiting frames stay in the memory in which they came, which goes on counting in the budget.
+            # The waiting frames stay in the memory that received them, and that the budget counts already.
             self._inbox, self._have = buffer, end
             self._pause()
             return
@@ -197,11 +197,11 @@ class Connection:
             self._unpause()
 
     def _cut_served(self, buffer: Memory, position: int, end: int) -> bool:
-        """Drops the served frames from the start of a long inbox, and keeps the rest in place. Returns whether it did.
+        """Drops the served frames from the start of a long inbox, and keeps the rest in place. Returns False, and does
+        nothing, if the rest is short or the served frames can't be dropped without a copy.
 
         After a connection was full in both directions, many small requests may wait in its inbox, each for the one
-        before it. Without this method, the rest would be copied once for each of them. It returns False if the rest is
-        short, or if it can't be cut without a copy.
+        before it. Without this method, the rest would be copied once for each of these requests.
         """
         if end - position <= len(self._server.receive_buffer) or not _cut(buffer, position):
             return False
@@ -259,9 +259,9 @@ class Connection:
         return True
 
     def owns(self, frame: Memory) -> bool:
-        """Whether the frame that is being served lies in memory of this connection's own.
+        """Whether the frame that is being served is in memory of this connection's own.
 
-        Such memory is never used for another frame, so that a view of it keeps its content.
+        Such memory is never used for another frame, so a view of it keeps its content.
         """
         return frame is not self._server.receive_buffer
 
@@ -365,7 +365,7 @@ class Connection:
             self._take_inbox()
 
     def _send(self) -> None:
-        """Sends the queued parts, as many as can leave now. `_go_on` is called when the rest can leave."""
+        """Sends as many of the queued parts as can be sent now. `_go_on` is called when the others can be sent."""
         out = self._out
         was_stopped, was_full = out.stopped, out.full
         try:
@@ -382,7 +382,7 @@ class Connection:
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _hold_answers(self) -> None:
-        """Counts the memory of answers that can't leave now in the budget, if it exceeds `SMALL_BYTES`.
+        """Counts, in the budget, the memory of answers that can't be sent now, if it exceeds `SMALL_BYTES`.
 
         Ranges of files take no memory, so a connection that waits for a disk takes no room from other connections'
         answers.
@@ -396,7 +396,7 @@ class Connection:
             self._server.memory.answer_sent(self, self._loop.time())
 
     def _go_on(self) -> None:
-        """Called when the peer takes more bytes, or a piece of a file was read ahead. Goes on to send and to serve."""
+        """Called when more bytes can be sent, or a piece of a file was read ahead. Continues to send and to serve."""
         self.idle_sweeps = 0
         self._send()
         if not self._out.stopped:
@@ -430,10 +430,10 @@ class Connection:
     def waits_for_broker(self) -> bool:
         """Whether the connection waits for the broker and not for its peer.
 
-        Then the peer has sent a whole request and taken all answers that were ready. Either a disk is waited for, or
-        the request waits behind others that are all of the pipelined APIs, which take only as long as the broker works
-        on them. (A request such as JoinGroup waits because its peer wants it to. A peer that sends more behind such a
-        request has chosen to wait.)
+        If so, the peer has sent a whole request and received all answers that were ready. Either the answer waits for a
+        disk, or the request waits behind requests of the pipelined APIs, which take only as long as the broker works on
+        them. (A request such as JoinGroup waits for other reasons. A peer that sends more requests behind it causes
+        their wait itself.)
         """
         if self._out.stopped:
             return not self._out.full and (self._blocked or self._inbox is None)
@@ -441,12 +441,12 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether no request or answer is under way, or the peer takes none of its answers."""
+        """Whether no request or answer is under way, or the peer doesn't receive its answers."""
         return self._out.full or (not self._pipeline and not self._queued)
 
 
 def _allocate(size: int) -> Memory:
-    """Memory for a frame. A large frame's memory takes room only as its bytes arrive, and goes back to the system."""
+    """Memory for a frame. A large frame's pages are taken only as its bytes arrive, and go back to the system later."""
     return bytearray(size) if size <= LAZY_MEMORY_BYTES else mmap.mmap(-1, size)
 
 

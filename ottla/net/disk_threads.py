@@ -1,12 +1,12 @@
 """Threads that read from disks for the event loop, so that the loop doesn't wait for a disk.
 
-The rule that this module protects: a volume that doesn't answer takes no thread from other volumes, and delays nothing
-but reads from itself. So each volume has a few threads of its own. They are daemons: a thread that the kernel never
-releases doesn't keep the process from ending.
+The rule that this module protects: a volume that doesn't answer takes no thread from other volumes, and delays only
+reads from itself. So each volume has a few threads of its own. The threads are daemons: one that hangs in a read for
+ever doesn't keep the process from ending.
 
-A volume's queue holds no abandoned work: when the future of a piece of work is cancelled, the work leaves the queue. A
-connection waits for only one piece at a time: a piece of its answers, or a ListOffsets' look-up by time, which is
-cancelled when the connection closes. `ottla.broker.cold_reads` bounds the look-ups of fetches.
+When the future of a piece of work is cancelled, the work leaves the volume's queue. A connection waits for only one
+piece of work at a time: for a piece of its answers, or for a ListOffsets' look-up by time. Both are cancelled when the
+connection closes. `ottla.broker.cold_reads` bounds the look-ups of fetches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 THREADS_PER_VOLUME = 4
-IDLE_SECONDS = 10.0  # a thread without work ends after so long
+IDLE_SECONDS = 10.0  # a thread without work ends after this time
 
 
 class DiskThreads(Protocol):
@@ -81,7 +81,7 @@ class _Volume:
         try:
             threading.Thread(target=self._work, name="disk", daemon=True).start()
         except RuntimeError as error:
-            if not self._threads:  # if the volume has a thread, that one will do the work later
+            if not self._threads:  # a thread that the volume has already will do the work later
                 self._waiting.clear()
                 raise OSError(errno.ENOMEM, "the process may have no more threads") from error
         else:

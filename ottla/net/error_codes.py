@@ -21,7 +21,7 @@ def _codes(names: str) -> frozenset[ErrorCode]:
     return frozenset(ErrorCode[name] for name in names.split())
 
 
-# FetchCollector goes on after unknown_server_error. broker_not_available isn't retriable in Java, whose clients ask
+# FetchCollector continues after unknown_server_error. broker_not_available isn't retriable in Java, whose clients ask
 # another broker by themselves. After an error of a fetch session or share session, a client begins a new session.
 PASSING = _codes(
     """

@@ -2,8 +2,8 @@
 
 One broker's "unknown topic" proves nothing. That broker may not have applied a creation that another broker has
 confirmed, or may have started a moment ago. If a topic was deleted and created anew, a broker may likewise still
-describe the old one. So a topic counts as absent only when none of BROKERS_MAX brokers described it as wanted, in any
-of the rounds that the client allows. If the first broker describes the topic, one request is enough.
+describe the old topic. So a topic counts as absent only when, in all rounds that the client allows, none of BROKERS_MAX
+brokers described it as the caller wants it. If the first broker does so, one request is enough.
 
 Source: KafkaOffsetReaderAdmin's retries (fetchOffset.numRetries and fetchOffset.retryIntervalMs).
 """
@@ -25,7 +25,7 @@ from .names import TopicPartition
 if TYPE_CHECKING:
     from .client import Client, ClusterMetadata, TopicMetadata
 
-BROKERS_MAX = 3  # so many brokers are asked in a round
+BROKERS_MAX = 3  # the number of brokers that are asked in a round
 
 
 class Wanted(NamedTuple):
@@ -40,7 +40,7 @@ class TopicGone(KafkaError):
 
 
 def look_up(client: Client, wanted: Mapping[str, Wanted]) -> ClusterMetadata:
-    """Metadata of the topics in `wanted`, from as many brokers as it takes to find them as wanted.
+    """Metadata of the topics in `wanted`. Asks one broker after the other until all topics are described as wanted.
 
     If no broker described a topic as wanted, but some broker described it otherwise, that description is returned. If
     no broker described it at all, the topic is among the errors. Raises Unreachable.
@@ -71,10 +71,8 @@ def look_up(client: Client, wanted: Mapping[str, Wanted]) -> ClusterMetadata:
 def doubt(client: Client, partition: TopicPartition, topic_id: UUID | None, said: str) -> Retry:
     """Asks several brokers about `partition`, because one broker answered that it doesn't know the partition.
 
-    `said` is the part of the error message that describes this answer.
-
-    Returns a Retry for the caller to raise if the partition exists. Raises TopicGone if the brokers agree that it
-    doesn't.
+    `said` describes this broker's answer, for the error message. If the partition exists, returns a Retry for the
+    caller to raise. If the brokers agree that it doesn't exist, raises TopicGone.
     """
     client.forget_leader(partition)
     found = look_up(client, {partition.topic: Wanted(topic_id, partition.partition + 1)}).topics.get(partition.topic)

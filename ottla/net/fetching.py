@@ -1,8 +1,9 @@
 """Reads one partition's raw record sets over a range of offsets, always one request ahead of its caller.
 
 The next Fetch request is sent as soon as an answer's batch headers show at which offset the answer ends. So the broker
-reads while the caller decodes. If the leader moves or the connection breaks, reading goes on from the last offset that
-was handed out, so that nothing is skipped or handed out twice. Fetch sessions aren't used (session id 0, KIP-227).
+reads while the caller decodes. If another broker becomes the leader or the connection breaks, the reader continues
+behind the last offset that the caller got, so no record is skipped or returned twice. Fetch sessions aren't used
+(session id 0, KIP-227).
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ class OffsetOutOfRange(KafkaError):
 
 
 class RecordsMissing(Exception):
-    """No record came within the allowed time, although the range isn't read to its end."""
+    """No record came within the allowed time, although the end of the range isn't reached."""
 
 
 class RangeReader:
     """Iterates over FetchedRecords until every offset in [start, end) has been covered.
 
     `max_bytes` bounds one answer (a larger first batch still comes whole, KIP-74), `poll_timeout_ms` the wait for the
-    next record. With a `topic_id`, requests to brokers that know Fetch 13 (KIP-516) name the topic by its id, so that a
-    new topic of the same name is never read. Raises OffsetOutOfRange, RecordsMissing, TopicGone, KafkaError,
+    next record. With a `topic_id`, requests to brokers that serve Fetch 13 (KIP-516) name the topic by its id, so that
+    a new topic of the same name is never read. Raises OffsetOutOfRange, RecordsMissing, TopicGone, KafkaError,
     Unreachable.
     """
 
@@ -86,7 +87,7 @@ class RangeReader:
         self._max_wait_ms = max_wait_ms
         self._poll_timeout_ms = poll_timeout_ms
         self._bytes_read = 0
-        self._asked: tuple[Connection, int] | None = None  # the connection with a request under way, and its offset
+        self._asked: tuple[Connection, int] | None = None  # (connection with a request under way, its offset)
 
     def __iter__(self) -> Iterator[FetchedRecords]:
         offset = self._start
@@ -164,9 +165,9 @@ class RangeReader:
         self._asked = (connection, offset)
 
     def _answer_size(self, offset: int) -> int:
-        """The bytes to ask for: the size of the rest of the range, estimated by the size of the records so far.
+        """The bytes to request: the size of the rest of the range, estimated by the size of the records so far.
 
-        A request for more would fetch records beyond the range, which nobody reads.
+        A larger request would fetch records beyond the range, for nothing.
         """
         done = offset - self._start
         average = self._bytes_read / done if done else _RECORD_BYTES_GUESS

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on a process's own event loop, for its pages: metrics, health, /v1/….
+"""A small HTTP/1.1 server on a process's own event loop, for metrics, health and the paths below /v1/.
 
 Each broker, controller and operator has such a server. It serves the methods and paths of its routes, and HEAD where it
-serves GET, one request per connection, without TLS. Everything has a bound: the sizes of head and body, the time, and
-the number of connections. Long answers are sent in pieces, and between two pieces the event loop does its other work.
+serves GET, one request per connection, without TLS. The sizes of a request's head and body, its time, and the number of
+connections are bounded. Long answers are sent in pieces, and between two pieces the event loop does its other work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 1024 * 1024
 REQUEST_SECONDS_MAX = 30.0
-HEAD_SECONDS_MAX = 5.0  # so that a client that sends no request doesn't keep a connection from other clients
+HEAD_SECONDS_MAX = 5.0  # a client that sends no request mustn't occupy one of the few connections for long
 CONNECTIONS_MAX = 64
 
 
@@ -58,7 +58,8 @@ class _Refused(Exception):
 class HttpServer:
     """Serves `routes`, which map (method, path) to a handler.
 
-    A path that ends with `/` also takes all paths below it; of several such paths the longest takes the request.
+    A route whose path ends with `/` also serves all paths below it. Of several such routes, the one with the longest
+    path serves the request.
     """
 
     def __init__(self, routes: dict[tuple[str, str], Handler]) -> None:

@@ -1,21 +1,22 @@
-"""The budget of memory that all connections share, for arriving frames and leaving answers, and the queue for it.
+"""The budget of memory that all connections share, for received frames and unsent answers, and the queue for it.
 
 Memory that a request keeps while it is worked on in the background (`begin_work`) counts, too, until the work is done.
+A *holder* is a connection that has memory of the budget or waits for it, or a `Work`.
 
 Rules: a frame that doesn't fit into the shared receive buffer gets memory of its own only from this budget, first come
 first served. A connection that gets none stops reading. A request of an API whose answers have been large
-(`large_answers`) starts only when there is room for such an answer. A holder that is slow while others wait is dropped.
-So peers that announce large frames and never send them, or ask for large answers and never read them, can't keep other
-connections from being served. If the broker hasn't made an answer yet, no peer is slow: the room that was reserved for
-the answer lapses, and the answer counts once it exists.
+(`large_answers`) starts only when there is room for such an answer. If holders wait for memory, connections whose peers
+are too slow with their frames or answers are closed. So peers that announce large frames and never send them, or
+request large answers and never read them, can't keep other connections from being served. If the broker itself is slow
+with a large answer, the room that was reserved for the answer is released, and the answer counts once it exists.
 
 No connection waits for ever:
 
-1. A connection that waits for memory for work or for an answer may hold memory already, for its frame, and frames may
-   take the whole budget. So work may begin whenever no other work is under way, and a request with a large answer
-   whenever no other connection has an answer or room for one.
-2. Work ends without asking for memory, and so does the sending of an answer.
-3. A frame or an answer that doesn't end is the fault of a slow peer, whose connection is dropped.
+1. A connection that waits for memory for work or for an answer may already have memory for its frame, and frames may
+   take the whole budget. So work may begin, without free memory, whenever no other work is under way. A request with a
+   large answer may begin whenever no other connection has a large answer or room for one.
+2. Neither work under way nor the sending of an answer needs more memory before it ends.
+3. If a frame or an answer doesn't end, its peer is too slow, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Callable, Hashable
 
 GRACE_SECONDS = 10.0
 SLOWEST_BYTES_PER_SECOND = 1024 * 1024
-SMALL_BYTES = 64 * 1024  # a connection may hold so much in each direction outside the budget
+SMALL_BYTES = 64 * 1024  # a connection may have this much in each direction outside the budget
 
 _Holdings = dict[Hashable, tuple[int, float]]  # holder → (bytes, deadline that counts if others wait)
 
@@ -51,21 +52,22 @@ class BufferedMemory:
     def acquire(self, holder: Hashable, size_bytes: int, now: float) -> bool:
         """Takes `size_bytes` for a frame of `holder`, if they are free and no holder waits. Returns whether it did.
 
-        A frame larger than the whole budget gets its memory when none is in use: the limit on a frame's size is checked
-        elsewhere.
+        A frame larger than the whole budget gets its memory when no memory is in use. (The limit on a frame's size is
+        checked elsewhere.)
         """
         return self._acquire(self._frames, holder, size_bytes, now)
 
     def wait(self, holder: Hashable, size_bytes: int, granted: Callable[[], None]) -> None:
-        """Queues `holder` for `size_bytes` for a frame. `granted` is called when it has them. No holder waits twice."""
+        """Queues `holder` for `size_bytes` for a frame, and calls `granted` when it has them. A holder may wait only
+        once."""
         self._waiters[holder] = (size_bytes, self._frames, granted)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much memory is free, and no holder waits."""
+        """Whether `size_bytes` are free, and no holder waits."""
         return not self._waiters and self.used_bytes + size_bytes <= self.limit_bytes
 
     def hold_frames(self, holder: Hashable, size_bytes: int, now: float) -> None:
-        """Counts memory for bytes that the peer of `holder` has sent. The memory is in use already."""
+        """Counts memory for received bytes of `holder`, which is in use already, in place of its memory for frames."""
         self._hold(self._frames, holder, size_bytes, now)
 
     def release(self, holder: Hashable, now: float) -> None:
@@ -75,12 +77,12 @@ class BufferedMemory:
     # ---- answers
 
     def answered(self, api_key: int, size_bytes: int) -> None:
-        """Notes the size of an answer to a request of that API, if it is the API's largest so far."""
+        """Notes the size of an answer to a request of this API, if it is the API's largest so far."""
         if size_bytes > max(self.large_answers.get(api_key, 0), SMALL_BYTES):
             self.large_answers[api_key] = size_bytes
 
     def reserve_answer(self, holder: Hashable, api_key: int, now: float, granted: Callable[[], None]) -> bool:
-        """Reserves room for the answer to a request of that API, if such answers have been large.
+        """Reserves room for the answer to a request of this API, if such answers have been large.
 
         Returns whether `holder` may start the request now. If not, `granted` is called when it may.
         """
@@ -90,28 +92,27 @@ class BufferedMemory:
         return self._begin(self._reserved, holder, size_bytes, now, granted)
 
     def hold_answer(self, holder: Hashable, size_bytes: int, now: float) -> None:
-        """Counts memory for answers that the peer of `holder` doesn't take. The memory is in use already."""
+        """Counts memory for unsent answers of `holder`, which is in use already, in place of the room for an answer."""
         self._drop(self._reserved, holder)
         self._hold(self._answers, holder, size_bytes, now)
 
     def answer_sent(self, holder: Hashable, now: float) -> None:
-        """Gives back the memory and the room that `holder` has for an answer, or ends its wait for room."""
+        """Gives back the memory and the room that `holder` has for answers, or ends its wait for room."""
         self._drop(self._answers, holder)
         self._give_back(self._reserved, holder, now)
 
     # ---- work
 
     def reserve_work(self, holder: Hashable, size_bytes: int, now: float, granted: Callable[[], None]) -> bool:
-        """Grants `holder` memory for a request that keeps `size_bytes` while it is worked on. Returns False if it
-        waits.
+        """Grants `holder` memory for a request that keeps `size_bytes` while it is worked on. Returns False if `holder`
+        has to wait; `granted` is called when it has the memory.
 
-        Then `granted` is called when the memory is granted. Granted memory is taken over by `begin_work`, or given back
-        by `forget_work`.
+        Afterwards either `begin_work` takes over the granted memory, or `forget_work` gives it back.
         """
         return holder in self._work or self._begin(self._work, holder, size_bytes, now, granted)
 
     def begin_work(self, holder: Hashable, size_bytes: int, now: float) -> Work:
-        """Counts `size_bytes` until the end of the returned `Work`, in place of what `holder` was granted for it."""
+        """Counts `size_bytes` until the returned `Work` ends, in place of the memory granted to `holder` for it."""
         work = Work(self)
         self._grant(self._work, work, size_bytes, now)
         self.forget_work(holder, now)
@@ -124,7 +125,7 @@ class BufferedMemory:
     # ----
 
     def overdue(self, now: float) -> list[Hashable]:
-        """The holders that were too slow, if any holder waits for memory. Reserved room that is overdue lapses."""
+        """The holders that are too slow, if any holder waits for memory. Releases overdue room for answers."""
         if not self._waiters:
             return []
         for holder in [holder for holder, (_, deadline) in self._reserved.items() if deadline < now]:
@@ -190,7 +191,8 @@ class BufferedMemory:
         return True
 
     def _serve_waiters(self, now: float) -> None:
-        """Grants waiting holders their memory while there is room, and the first work or answer in any case."""
+        """Grants waiting holders their memory while there is room. If no work, or no answer, is under way, the first
+        one that waits may begin in any case."""
         while self._waiters:
             waiter, (size_bytes, wanted, granted) = next(iter(self._waiters.items()))
             if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:

@@ -1,4 +1,4 @@
-"""A client's basic values: addresses, partitions, special timestamps, isolation levels. Pure."""
+"""The basic values of a client: addresses, partitions, special timestamps, isolation levels. Pure."""
 
 from __future__ import annotations
 

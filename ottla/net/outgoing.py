@@ -1,13 +1,13 @@
-"""Sends a connection's answers, which are bytes and ranges of files, in order, as far as the peer takes them.
+"""Sends a connection's answers, which consist of bytes and ranges of files, in order, as fast as the peer receives.
 
-Small parts leave together in one system call, ranges of files by `sendfile`. The rule that this module protects: the
-event loop doesn't wait for a disk here. Only those bytes of a file are sent that are in memory. If the next piece isn't
-in memory, a thread of its volume reads it ahead (`DiskThreads`), and the parts behind it in the same connection wait.
+Small parts are joined for one system call, ranges of files are sent by `sendfile`. The rule that this module protects:
+the event loop doesn't wait for a disk here. Bytes of a file are sent only if they are in the page cache. If the next
+piece isn't, a thread of its volume reads it ahead (`DiskThreads`), and the connection's other parts wait behind it.
 
-A piece that was just read ahead, or just found in memory, is sent without another check that it is in memory. One
-reason is that a peer takes a piece bit by bit. The other is that a file system may keep nothing in memory, or a machine
-may be so short of memory that pages are dropped at once. Then the event loop waits for the disk, but every answer gets
-through.
+For a moment after a piece was read ahead, or was found in the page cache, it is sent without another check. The first
+reason is that many calls may be needed until the peer has received it. The second is that a file system may cache
+nothing, or a machine may be so short of memory that it drops the piece at once. Then the event loop does wait for the
+disk, but every answer is sent.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _InMemory = bytes | bytearray | memoryview
 class Outgoing:
     """The queue of parts on their way into one channel, on the event loop.
 
-    The owner adds parts to `parts`. While `stopped`, nothing is sent, either because the peer takes nothing more
-    (`full`) or because a disk is waited for. `go_on` is called when it is time to `send` again, `failed` when a disk
-    has failed.
+    The owner adds parts to `parts`. While `stopped`, nothing is sent, either because the socket's buffer is full
+    (`full`) or because a piece is being read ahead. `go_on` is called when it is time to `send` again, `failed` when a
+    read ahead has failed.
     """
 
     __slots__ = (
@@ -156,7 +156,7 @@ class Outgoing:
     def _send_file(self, part: FileRange) -> bool:
         """Sends a range of a file. Returns False if it stopped because a thread must first read a piece into memory.
 
-        Raises BlockingIOError if the peer takes no more.
+        Raises BlockingIOError if the socket's buffer is full.
         """
         file, position, left = part.file, part.position, part.size
         known = self._take_known()
@@ -180,14 +180,14 @@ class Outgoing:
         return True
 
     def _take_known(self) -> int:
-        """How many bytes at the start of the first part are known to be in memory. Forgets the number."""
+        """The number of bytes at the start of the first part that are known to be in memory. Resets the number to 0."""
         known, self._known = self._known, 0
         return known if known and self._loop.time() < self._known_until else 0
 
     def _read_ahead(self, part: FileRange) -> bool:
         """Puts a range back into the queue, and has a thread read its first piece. Until then nothing more is sent.
 
-        Returns False if the process may have no further thread: then the event loop reads the piece itself, and waits
+        Returns False if the process can't start another thread: then the event loop reads the piece itself, and waits
         for the disk.
         """
         self.parts.appendleft(part)

@@ -1,8 +1,8 @@
 """One connection to another broker, for a broker's own requests: one at a time, each with a deadline.
 
 The connection is opened by an injected `Connect`. Each answer is received into the same buffer, so it is valid until
-the next request. After any failure (a deadline, a reset, half a frame, a cancelled request) the connection is closed,
-because bytes of the old answer may still be on the way. The next request opens a new connection.
+the next request. After any failure (a missed deadline, a reset, half a frame, a cancelled request) the connection is
+closed, because bytes of the old answer may still be on the way. The next request opens a new connection.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Peer:
     async def until_cut(self) -> None:
         """Waits, without a request under way, until the other side closes the open connection.
 
-        If the other side sends bytes without a request, the wait ends as well, and the connection is closed. A
-        cancelled wait leaves the connection as it was.
+        If the other side sends bytes without a request, the wait ends, too, and the connection is closed. If the wait
+        is cancelled, the connection stays open.
         """
         assert self._stream is not None
         with suppress(OSError):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
-KNOWN_SECONDS = 0.1  # bytes of a file that were found in memory count as being there for so long
-READ_AHEAD_BYTES = 1024 * 1024  # a thread reads so much of a file at once if it isn't in memory
+KNOWN_SECONDS = 0.1  # for this time, bytes of a file that were found in memory count as being there
+READ_AHEAD_BYTES = 1024 * 1024  # the bytes of a file that a thread reads at once if they aren't in memory
 
 
 class OpenFile(Protocol):
@@ -93,18 +93,19 @@ class Pending:
         connection.answered()
 
     def let_others_start(self) -> None:
-        """From now on requests of the pipelined APIs may start before this answer, which still leaves before theirs."""
+        """From now on requests of the pipelined APIs may start before this answer. It is still sent before theirs."""
         if self._connection is not None:
             self.overtakable = True
             self._connection.may_go_on()
 
     def close_connection(self) -> None:
-        """Closes the connection after a request without an answer (acks=0) failed: there is no other sign of that."""
+        """Closes the connection because a request without an answer (acks=0) failed: the client can't learn it
+        otherwise."""
         if self._connection is not None:
             self._connection.close()
 
     def forget(self) -> None:
-        """Drops the answer after the connection was closed."""
+        """Drops the answer, because the connection was closed."""
         self._connection = None
         if self.abandoned is not None:
             self.abandoned()

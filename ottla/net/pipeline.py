@@ -1,11 +1,11 @@
 """The order of one connection's requests and answers, and how many of them it may have under way. Pure.
 
-Kafka's clients rely on this order: a request starts when the ones before it are answered. There is an exception:
-requests of the pipelined APIs (Produce) may start behind one another, and behind a request that changes nothing and is
-marked so (`overtakable`). Answers are sent in the order of the requests.
+Kafka's clients rely on this order: a request starts when all requests before it are answered. There is an exception:
+a request of the pipelined APIs (Produce) may start behind unanswered requests that are of these APIs, too, or that
+change nothing and are marked so (`overtakable`). Answers are sent in the order of the requests.
 
-A pipeline sees only the sizes and headers of frames, and the requests that wait for their answers. Bytes belong to the
-channel, buffers to the connection.
+A pipeline sees only the sizes and headers of frames, and the unanswered requests. The channel moves the bytes, and the
+connection owns the buffers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _key = struct.Struct(">h")
 
 
 class Bounds(Protocol):
-    """How many requests of a connection may be unanswered. The bounds may change while the connection is open."""
+    """The bounds on a connection's unanswered requests. They may change while the connection is open."""
 
     @property
     def unanswered_max(self) -> int:
@@ -35,11 +35,11 @@ class Bounds(Protocol):
 
     @property
     def unanswered_bytes_max(self) -> int:
-        """No further request starts while the unanswered requests have so many bytes or more."""
+        """While the unanswered requests have this number of bytes or more, no further request starts."""
 
 
 class Pipeline:
-    """The requests that wait for their answers, and the rule by which another one may start behind them."""
+    """A connection's unanswered requests, and the rule by which another request may start behind them."""
 
     __slots__ = ("_bounds", "_pipelined", "_unanswered", "_unanswered_bytes")
 
@@ -65,7 +65,7 @@ class Pipeline:
         )
 
     def waits(self, pending: Pending, size: int) -> None:
-        """Adds a request of `size` bytes that has started. Its answer isn't ready yet, or has to follow others."""
+        """Adds a request of `size` bytes that has started. Its answer isn't ready, or has to wait for earlier ones."""
         pending.size = size
         self._unanswered.append(pending)
         self._unanswered_bytes += size
@@ -79,7 +79,7 @@ class Pipeline:
                 first.hurry()
 
     def move_answers(self, queue: deque[Part]) -> bool:
-        """Moves the answers that are next in order into `queue`. Returns whether there was any, even an empty one."""
+        """Moves the parts of all answers that may be sent now to `queue`. Returns whether there was such an answer."""
         unanswered = self._unanswered
         moved = False
         while unanswered:
@@ -100,7 +100,7 @@ class Pipeline:
         return bool(self._unanswered) and all(pending.api_key in pipelined for pending in self._unanswered)
 
     def forget(self) -> None:
-        """Drops all requests after the connection was closed: their answers aren't awaited any more."""
+        """Drops all requests, because the connection was closed."""
         for pending in self._unanswered:
             pending.forget()
         self._unanswered.clear()
@@ -136,7 +136,7 @@ def api_key_of(buffer: Buffer, start: int) -> int:
 
 
 def _other_protocol(start: bytes) -> str:
-    """A remark on the peer's protocol, if it speaks TLS or HTTP by its first bytes; otherwise an empty text."""
+    """A remark on the peer's protocol, if its first bytes are those of TLS or HTTP; otherwise an empty text."""
     if start[0] == 0x16 and start[1] == 3:
         return "; the peer speaks TLS, this listener doesn't"
     if start in _HTTP_METHODS:

@@ -1,12 +1,12 @@
 """Produces sealed batches to partitions' leaders: idempotent, in order, one request at a time to each leader.
 
-A request to a broker carries the oldest waiting batch of each partition that the broker leads. So no partition ever has
-two batches on the way: a retry can't change the order of batches, and by the batch's sequence numbers the broker
-recognises a batch that it has already. While a leader works on a request, the caller goes on making batches; `send`
-waits only while more than `buffer_bytes` are waiting.
+A request to a broker has the oldest waiting batch of each partition that the broker leads. So no partition ever has two
+batches on the way: a retry can't change the order of batches, and the broker recognises, by the sequence numbers, a
+batch that it has already. While a leader works on a request, the caller can make more batches; `send` waits only while
+more than `buffer_bytes` are waiting.
 
-After an error that a retry can cure, a batch is sent again until it is `delivery_timeout_ms` old. After that, and after
-any other error, `send` or `flush` raises, and the producer can't be used any more. Source: KIP-98, Kafka's Sender and
+After a retriable error, a batch is sent again until it is `delivery_timeout_ms` old. After that, and after any other
+error, `send` or `flush` raises, and the producer can't be used any more. Source: KIP-98, Kafka's Sender and
 TransactionManager.
 """
 

@@ -5,10 +5,10 @@ limits have Kafka's names: `socket.request.max.bytes`, `max.connections`, `max.c
 `connections.max.idle.ms`. Two are Ottla's own: the unanswered requests (and their bytes) of one connection, and the
 memory for frames and answers of all connections.
 
-Clients' connections can't keep other brokers from connecting. If the broker-wide `max.connections` is reached, a
-connection to the inter-broker listener is accepted all the same, and the least recently used connection of the other
-listeners is closed for it. As in Kafka's ConnectionQuotas, this works only if the inter-broker listener isn't the only
-listener. If the bound is lowered, clients' connections are closed until it is met.
+Clients' connections can't keep other brokers from connecting. If the broker-wide `max.connections` is reached, a new
+connection to the inter-broker listener is accepted, and the least recently used connection of the other listeners is
+closed instead. As in Kafka's ConnectionQuotas, this works only if the inter-broker listener isn't the only listener. If
+`max.connections` is lowered, clients' connections are closed until their number is low enough.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Server:
         self.connection_count = 0
         self.connections_refused = 0
         self.connections_closed_for_others = 0
-        self.turns_away = False  # whether each new connection is closed at once
+        self.turns_away = False  # whether each new connection is closed immediately
         self._sweeper: asyncio.Task[None] | None = None
 
     async def listen(self, name: str, host: str, port: int) -> Listener:
@@ -133,7 +133,7 @@ class Server:
         self.turns_away = False
 
     def makes_room(self, listener: Listener) -> bool:
-        """Whether `listener` may have one more connection. A connection of another listener may be closed for it."""
+        """Whether `listener` may have one more connection. May close a connection of another listener to make room."""
         limits = self.limits
         if len(listener.connections) >= limits.listener_connections_max.get(listener.name, limits.connections_max):
             return False
@@ -253,7 +253,7 @@ class Listener:
         self.connections[Connection(self, PlainChannel(sock), self._next_id, host)] = None
 
     def connection_closed(self, connection: Connection) -> None:
-        """Takes a connection that has just been closed out of all counts."""
+        """Removes a connection that has just been closed from all counts."""
         self.connections.pop(connection, None)
         server = self.server
         server.connection_count -= 1

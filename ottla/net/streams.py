@@ -1,7 +1,7 @@
 """Streams of bytes to other brokers, for callers that can wait.
 
-Tasks of an event loop use a `Stream`, threads a `BlockingStream`. A stream knows nothing of frames. These are streams
-over plain TCP; a stream of another kind would have to keep the same contracts.
+Tasks of an event loop use a `Stream`, threads a `BlockingStream`. A stream knows nothing of frames. The streams of this
+module are plain TCP.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _TcpStream:
 async def connect_tcp(host: str, port: int) -> Stream:
     """A TCP connection to the first address of `host` that accepts it.
 
-    Raises OSError. It is a ConnectionRefusedError only if every address refuses, as a dead process's addresses do.
+    Raises OSError: a ConnectionRefusedError only if every address refuses the connection, as if no process listens.
     """
     loop = asyncio.get_running_loop()
     failure: OSError | None = None
@@ -71,7 +71,7 @@ async def connect_tcp(host: str, port: int) -> Stream:
             candidate.close()
             if failure is None or isinstance(failure, ConnectionRefusedError):
                 failure = error
-        except BaseException:  # the attempt was cancelled, and nobody else closes the socket
+        except BaseException:  # the attempt was cancelled, and no other code closes the socket
             candidate.close()
             raise
         else:
@@ -93,7 +93,7 @@ class BlockingStream:
         self._socket.sendall(data)
 
     def read_into(self, buffer: memoryview, timeout_s: float) -> int:
-        """Waits for bytes, and returns how many were received; 0 if the peer sends no more. Raises OSError."""
+        """Waits for bytes, and returns the number of received bytes; 0 if the peer sends no more. Raises OSError."""
         self._socket.settimeout(timeout_s)
         return self._socket.recv_into(buffer)
 

@@ -1,9 +1,9 @@
 """Places the replicas of a topic's partitions on brokers. Pure.
 
 The placement is that of Apache Kafka's StripedReplicaPlacer. Brokers are taken round robin: the first replicas of
-successive partitions are on successive brokers. Racks take turns, so that a partition's replicas are on as many racks
-as possible. Live brokers come first. A broker that isn't running gets a replica only if the replication factor needs
-it, and never the first replica.
+successive partitions are on successive brokers. Racks alternate, so that a partition's replicas are on as many racks as
+possible. Live brokers come first. A broker that isn't running gets a replica only if the replication factor needs it,
+and never the first replica.
 
 The caller gives the starting position (Kafka's is random), so that the same input gives the same placement.
 
@@ -129,8 +129,9 @@ def _alternating(brokers: Sequence[Candidate]) -> list[int]:
 def _replicas(
     live: Sequence[int], other: Sequence[int], rack_of: dict[int, str | None], position: int, count: int
 ) -> tuple[int, ...]:
-    """`count` brokers: first live ones from `position` on, then others, each time new racks before used ones."""
-    # After each full round of first replicas the followers shift by one, so that a dead broker's load is spread.
+    """`count` brokers: first live ones from `position` on, then others. Of either kind, brokers on racks without a
+    replica come first."""
+    # After each full round of first replicas, followers shift by one broker: this spreads a dead broker's load.
     shift = position // len(live)
     first = position % len(live)
     rest = [live[(first + 1 + (shift + step) % max(1, len(live) - 1)) % len(live)] for step in range(len(live) - 1)]

@@ -1,6 +1,6 @@
 """The current leader in an error answer (KIP-951), so that the client needn't ask for metadata first. Pure.
 
-A broker that isn't a partition's leader answers an error, and names the leader beside it. The leader is in tagged
+A broker that isn't a partition's leader answers with an error, and names the leader. The leader is in tagged
 fields of the Produce response (from version 10) and the Fetch response (from version 16): `CurrentLeader` in a
 partition's part, `NodeEndpoints` in the response itself.
 """

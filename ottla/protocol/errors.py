@@ -14,7 +14,7 @@ __all__ = ["ErrorCode", "KafkaError", "ProtocolError"]
 
 
 class ProtocolError(Exception):
-    """The peer's bytes make no sense; the connection that brought them must be closed."""
+    """The peer's bytes break the protocol. The peer's connection must be closed."""
 
 
 class KafkaError(Exception):

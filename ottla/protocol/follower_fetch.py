@@ -40,8 +40,8 @@ class FetchLimits(NamedTuple):
 class FetchedPartition(NamedTuple):
     """The leader's answer for one partition. `records` is the position of the record set, as (start, end).
 
-    If the follower's last epoch ended at another offset in the leader's log, `diverging` is (epoch, end offset) there
-    (KIP-595).
+    If the follower's last epoch ended at another offset in the leader's log, `diverging` is the (epoch, end offset) of
+    the leader's log (KIP-595).
     """
 
     topic: bytes
@@ -152,7 +152,7 @@ def _count(frame: bytearray, position: int, end: int) -> tuple[int, int]:
 
 
 def by_topic(keys: Iterable[tuple[bytes, int]]) -> list[tuple[bytes, list[int]]]:
-    """(topic id, partition index) pairs, grouped by topic as in the request, in the order in which they came."""
+    """(topic id, partition index) pairs, grouped by topic as in a request. Both keep their order."""
     topics: dict[bytes, list[int]] = {}
     for topic, index in keys:
         topics.setdefault(topic, []).append(index)

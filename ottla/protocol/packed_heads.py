@@ -24,7 +24,7 @@ BLOCK_BYTES_MIN = 2 << 10
 """What a block of Snappy or Zstandard counts for at least where bytes stand for time: an empty one takes time, too."""
 
 _LIKELY_BLOCK_BYTES = 16 << 10
-_BLOCKS_AT_ONCE = 4  # reading so many heads takes about the time that BLOCK_BYTES_MIN stand for
+_BLOCKS_AT_ONCE = 4  # reading this number of heads takes about as long as unpacking BLOCK_BYTES_MIN
 _ODD_BLOCKS = 4  # further blocks that are allowed: an empty last one, and short ones that a producer's flush made
 _SNAPPY_LENGTH_BYTES_MAX = 5
 _SNAPPY_RATIO_MAX = 22  # Snappy's best element makes 64 bytes of 3
@@ -40,7 +40,7 @@ _LZ4_DICTIONARY = 0x01
 _LZ4_SIZE_MASK = 0x7FFFFFFF
 _LZ4_STORED = 0x80000000  # the bit of a stored block; alone it is the size field of an empty stored block
 _LZ4_PACKED_NOTHING = 1  # the size of an empty packed block
-_LZ4_NOTHING_MAX = 2  # so many empty packed blocks in a row are skipped by Kafka's clients in Java at any place
+_LZ4_NOTHING_MAX = 2  # Kafka's clients in Java skip up to this number of empty packed blocks in a row at any place
 _LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _LZ4_WINDOW_BYTES = 128 << 10
 _ZSTD_HEAD = struct.Struct("<IB")
@@ -63,8 +63,8 @@ class Unreadable(Exception):
 def claimed_bytes(codec: int, data: Buffer, enough: int) -> int:
     """An upper bound, in bytes, for the unpacked size of the first frame of `data`.
 
-    It is the size that gzip's end or Zstandard's head states. Otherwise it is the sum of what the frame's blocks may
-    hold, in which a block of Snappy or Zstandard counts for at least `BLOCK_BYTES_MIN`.
+    It is the size stated at gzip's end or in Zstandard's head. Otherwise it is the sum of the largest unpacked sizes of
+    the frame's blocks, in which a block of Snappy or Zstandard counts for at least `BLOCK_BYTES_MIN`.
 
     Counting ends once the sum exceeds `enough`, or when `data` can't be read any further. Going from block to block
     takes time, too. So the result also exceeds `enough` if there are more blocks than `enough` bytes usually have.
@@ -187,7 +187,7 @@ def snappy_blocks(view: memoryview) -> Iterator[memoryview]:
 def snappy_claim(block: memoryview) -> int:
     """The unpacked size that a block of Snappy states.
 
-    Raises Unreadable if the block can't hold so much, and cramjam.DecompressionError if it states no size.
+    Raises Unreadable if the block is too short for this size, and cramjam.DecompressionError if it states no size.
     """
     if len(block) > _SNAPPY_LENGTH_BYTES_MAX and min(block[:_SNAPPY_LENGTH_BYTES_MAX]) >= 0x80:
         raise Unreadable("a block's length takes more than 32 bits")  # cramjam would accept it

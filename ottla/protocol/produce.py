@@ -188,7 +188,7 @@ def _large_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
 
 
 def _plausible(count: int, position: int, end: int) -> int:
-    """Returns `count`, an array's. Raises ProtocolError if the bytes that follow can't hold so many elements."""
+    """Returns `count`, the count of an array. Raises ProtocolError if there are fewer bytes left than elements."""
     if not 0 <= count <= end - position:
         raise ProtocolError(f"an array of {count} elements in {end - position} bytes")
     return count

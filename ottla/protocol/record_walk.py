@@ -1,8 +1,8 @@
 """The walk over the records of a batch, which checks the header against the content, as Kafka's leader does. Pure.
 
-A single bad batch in a topic would stop every consumer that reaches it for good. So nothing is appended that a consumer
-can't read. A `RecordWalk` is fed the uncompressed records of one batch of format 2, in pieces that may be cut anywhere.
-It keeps only a few numbers of them, however large a record is.
+A single bad batch in a topic would stop, for good, every consumer that reaches it. So no batch is appended that a
+consumer can't read. A `RecordWalk` is fed the uncompressed records of one batch of format 2, in pieces that may be cut
+anywhere. It keeps only a few numbers of them, however large a record is.
 
     walk = walk_of(header, compacted=…, oldest=…, newest=…)
     for piece in pieces:        # of at most SLICE_BYTES if the event loop waits for the walk
@@ -18,7 +18,7 @@ As in Kafka, there are two kinds of faults:
   has a key; numbers have no more bits than their fields; timestamps fit into 64 bits; there are exactly as many records
   as the header states; their offset deltas rise up to the header's last one (in a producer's batch, whose last offset
   delta is the count less one, they are 0, 1, 2, …).
-- Single *records* are faulty, and are named so that the producer gets to know them (KIP-467). Such a record has no key
+- Single *records* are faulty, and are named in the answer to the producer (KIP-467). Such a record has no key
   on a compacted topic (INVALID_RECORD), or has a timestamp out of bounds (INVALID_TIMESTAMP; −1 means no timestamp and
   is always allowed). `bad` holds (index, error code) of the first 1,000, `bad_keys` and `bad_timestamps` count all of
   them. These faults don't end the walk. Kafka answers INVALID_TIMESTAMP for the batch if any record has that fault,

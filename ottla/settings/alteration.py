@@ -1,8 +1,8 @@
 """Applies edits to a resource's dynamic settings. Pure.
 
 Source: KIP-339 and Apache Kafka 4.3's ConfigurationControlManager. A value is kept as the text that the request has.
-All resulting settings are checked, not only the changed ones. If the resource has no value of its own for a list, an
-operation on the list starts from the value in force.
+All resulting settings are checked, not only the changed ones. If a resource has no value of its own for a list, APPEND
+and SUBTRACT start from the value that the resource inherits.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def altered(config: BrokerConfig, resource: Resource, present: Entries, edits: S
 
 
 def check(config: BrokerConfig, resource: Resource, entries: Entries) -> None:
-    """Raise KafkaError unless a resource can have these settings."""
+    """Raises KafkaError unless a resource can have these settings."""
     if resource.type == "topic":
         check_topic(config, entries)
     elif resource.type == "broker":

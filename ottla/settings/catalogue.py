@@ -52,7 +52,7 @@ CLIENT_METRICS = _by_name(client_metrics.SETTINGS)
 
 
 def retired_instead(name: str) -> str | None:
-    """The text that says what Ottla does instead of a retired setting or of a plug-in's; None for any other name."""
+    """For a setting that is retired or a plug-in's, the text that says what Ottla does instead; None for others."""
     if name in retired.RETIRED:
         return retired.RETIRED[name]
     for prefix, instead in retired.FAMILIES.items():
@@ -62,6 +62,6 @@ def retired_instead(name: str) -> str | None:
 
 
 def nearest_name(name: str, table: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The known name that is most like `name`, or None if no name's similarity reaches `likeness` (0 to 1)."""
+    """The known name that is most similar to `name`; None if no name's similarity reaches `likeness` (0 to 1)."""
     matches = difflib.get_close_matches(name, list(table), n=1, cutoff=likeness)
     return matches[0] if matches else None

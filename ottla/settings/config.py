@@ -1,8 +1,9 @@
 """A broker's configuration in layers: defaults, the settings of its start, and the dynamic settings.
 
 Pure. A configuration is immutable: `with_dynamic` returns a new BrokerConfig, and the names whose values differ. A
-value is checked once, when its layer is built; afterwards a lookup is one dictionary access. The precedence is Kafka's:
-dynamic value of this broker, dynamic default of the cluster, command line, environment, file, default.
+value is checked once, when its layer is built; afterwards a lookup is one dictionary access. The layers in Kafka's
+order of precedence: dynamic value of this broker, dynamic default of the cluster, command line, environment, file,
+default.
 """
 
 from __future__ import annotations
@@ -129,9 +130,9 @@ class BrokerConfig(TypedValues):
     ) -> tuple[BrokerConfig, frozenset[str]]:
         """(the configuration with other dynamic layers, the names whose values differ).
 
-        Dynamic settings were checked when they were written, perhaps by another version of Ottla. An entry that can't
-        be used now is left out with a warning, so that a bad entry in the metadata never stops a broker. If the other
-        entries contradict one another or the static settings, all dynamic settings are left out.
+        Dynamic settings were checked when they were written, perhaps by another version of Ottla. If this version can't
+        use an entry, it leaves the entry out with a warning, so that an entry in the metadata never stops a broker. If
+        the other entries contradict one another or the static settings, all dynamic settings are left out.
         """
         warnings: list[str] = []
         usable_broker = _usable(broker, True, warnings)
@@ -173,7 +174,7 @@ class BrokerConfig(TypedValues):
 
 
 def _join_identities(values: dict[str, Value]) -> None:
-    """Gives node.id and broker.id, which are two names of one setting, the same value."""
+    """Gives node.id and broker.id the same value, because they are two names of one setting."""
     if values["node.id"] is None and values["broker.id"] != -1:
         values["node.id"] = values["broker.id"]
     elif values["node.id"] is not None and values["broker.id"] == -1:
@@ -220,7 +221,7 @@ def _listeners(values: Mapping[str, Value]) -> tuple[Listeners | None, list[str]
     named, protocol = values["inter.broker.listener.name"], str(values["security.inter.broker.protocol"])
     inter_broker = str(named or protocol).upper()
     if named is None and opened and inter_broker not in {endpoint.listener for endpoint in opened}:
-        # Kafka takes the listener that has the protocol's name. If there is only one listener, that one is taken.
+        # Kafka takes the listener that has the protocol's name. If there is only one listener, Ottla takes it.
         serving = [endpoint.listener for endpoint in opened if endpoint.listener not in controllers]
         inter_broker = serving[0] if len(serving) == 1 else inter_broker
     listeners, problems = check_listeners(opened, told, inter_broker, controllers)

@@ -1,7 +1,7 @@
 """Checks of a broker's settings against one another, which no single row of the tables can express.
 
 Pure. Source: Apache Kafka 4.3's KafkaConfig.validateValues and the constructors of its coordinators' configurations.
-Only settings that Ottla honours, or in which a typing error is likely, are checked.
+Only settings that Ottla honours are checked, and a few in which a typing error is likely.
 """
 
 from __future__ import annotations

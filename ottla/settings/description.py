@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs shows them: value, source, and synonyms, which would give the value otherwise. Pure.
+"""Settings as DescribeConfigs shows them: value, source, and synonyms (all places that have a value for it). Pure.
 
 The order of synonyms and the choice of the source are those of Apache Kafka 4.3's ConfigHelper. Synonyms are ordered by
 layer: this broker's dynamic values, the cluster's dynamic defaults, the settings of the broker's start, defaults. A
@@ -85,7 +85,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def describe_overrides(overrides: Mapping[str, str]) -> Description:
-    """All settings of the topic itself as one entry's value: the operator often asks for those of thousands of
+    """All of a topic's own settings as the value of one entry: the operator often asks for the settings of thousands of
     topics."""
     given = dict(sorted(overrides.items()))
     return _in_one_value(OVERRIDES, _json(given), Source.TOPIC, "All settings that were given to the topic.")

@@ -72,8 +72,8 @@ def check_listeners(
 ) -> tuple[Listeners, list[tuple[str, str]]]:
     """(the listeners of a broker, the problems with them as pairs of a setting's name and a reason).
 
-    `advertised` None means the same as `listeners`. Listeners whose names are in `controllers` are neither opened nor
-    advertised: they come from a file for Apache Kafka, whose controllers have listeners of their own.
+    `advertised` None means that `listeners` are advertised. Listeners whose names are in `controllers` are neither
+    opened nor advertised: they come from a file for Apache Kafka, whose controllers have their own listeners.
     """
     problems: list[tuple[str, str]] = []
     opened = tuple(endpoint for endpoint in listeners if endpoint.listener not in controllers)

@@ -27,7 +27,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def properties_checksum(text: str) -> str:
-    """The checksum of a .properties text. By it the operator sees whether a process was started with that text."""
+    """The checksum of a .properties text, by which the operator sees whether a process was started with this text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -53,7 +53,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """(end of the name, start of the value) in a line: the first unescaped separator and its blanks are between."""
+    """(end of the name, start of the value) in a line. Between them are the first unescaped separator and its blanks.
+    """
     position = 0
     while position < len(line) and line[position] not in "=:" + _BLANKS:
         position += 2 if line[position] == "\\" else 1

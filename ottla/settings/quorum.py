@@ -1,4 +1,4 @@
-"""Settings of Apache Kafka's KRaft quorum, which a metadata store makes superfluous.
+"""Settings of Apache Kafka's KRaft quorum, which Ottla doesn't need because it has a metadata store.
 
 Pure: one row per setting. Names, types, defaults, bounds and update modes are those of Apache Kafka 4.3.1.
 """

@@ -90,7 +90,7 @@ def altered_limits(entity: Entity, present: Mapping[str, float], changes: Iterab
 
 
 def matching(entities: Iterable[Entity], components: Iterable[Component], strict: bool) -> list[Entity]:
-    """The entities that meet every condition; with `strict`, only those without parts of other entity types.
+    """The entities that meet every condition; with `strict`, only entities without parts of other types.
 
     Raises KafkaError for an invalid filter.
     """

@@ -36,7 +36,7 @@ _GROUP_ALONE = {"streams.num.standby.replicas": "group.streams.max.standby.repli
 
 
 def check_topic(config: BrokerConfig, entries: Mapping[str, str]) -> None:
-    """Raise KafkaError unless a topic can have these settings."""
+    """Raises KafkaError unless a topic can have these settings."""
     values = {**config.topic_defaults, **_parsed(entries, TOPIC, "topic config name", ErrorCode.invalid_config)}
     low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     assert isinstance(low, int)
@@ -50,7 +50,7 @@ def check_topic(config: BrokerConfig, entries: Mapping[str, str]) -> None:
 
 
 def check_broker(config: BrokerConfig, entries: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raise KafkaError unless this broker, or without `per_broker` every broker, can have these dynamic settings."""
+    """Raises KafkaError unless this broker, or without `per_broker` every broker, can have these dynamic settings."""
     fixed: list[str] = []
     individual: list[str] = []
     for name in entries:
@@ -86,7 +86,7 @@ def check_broker(config: BrokerConfig, entries: Mapping[str, str], *, per_broker
 
 
 def check_group(config: BrokerConfig, entries: Mapping[str, str]) -> None:
-    """Raise KafkaError unless a group can have these settings, within the bounds that the broker's settings give."""
+    """Raises KafkaError unless a group can have these settings, within the bounds that the broker's settings give."""
     given = _parsed(entries, GROUP, "group config name", ErrorCode.invalid_config)
     for name, value in given.items():
         match = _GROUP_BOUNDED.fullmatch(name)
@@ -106,7 +106,7 @@ def check_group(config: BrokerConfig, entries: Mapping[str, str]) -> None:
 
 
 def check_client_metrics(entries: Mapping[str, str]) -> None:
-    """Raise KafkaError unless a subscription to clients' metrics can have these settings."""
+    """Raises KafkaError unless a subscription to clients' metrics can have these settings."""
     given = _parsed(entries, CLIENT_METRICS, "client metrics configuration", ErrorCode.invalid_request)
     least, most = CLIENT_METRICS_INTERVAL_MS
     interval = given.get("interval.ms")

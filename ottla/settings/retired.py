@@ -1,4 +1,4 @@
-"""Settings of older Kafka versions and of Kafka's plug-ins, which people's properties files may still have.
+"""Settings of older Kafka versions and of Kafka's plug-ins, which existing properties files may still have.
 
 Pure. Some are listed by the prefix of a family of names. A setting whose name is found here is accepted with one
 warning, and isn't used.

@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 class Importance(Enum):
-    """The importance of a setting to users, in Kafka's judgement."""
+    """The importance of a setting to users, as Kafka states it."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -143,9 +143,9 @@ _COMMA = re.compile(r"\s*,\s*")
 class Setting:
     """One setting, a row of the tables.
 
-    `default` is a text as a file would have it, or None for no value. `instead` is empty if Ottla honours the setting;
+    `default` is a text as in a properties file, or None for no value. `instead` is empty if Ottla honours the setting;
     otherwise it says what Ottla does instead, as the end of the sentence "has no effect: …". `synonyms` are all names
-    of the setting, if it has several; the first one with a value counts. The synonyms of a topic setting are broker
+    of the setting, if it has several; the first one that has a value counts. The synonyms of a topic setting are broker
     settings. `internal` settings are for tests: docs/settings.md leaves them out, and DescribeConfigs has them only if
     they are set.
     """

@@ -43,7 +43,7 @@ def known_setting(name: str) -> Setting | None:
     match = _LISTENER_PREFIX.fullmatch(name)
     suffix = match[2] if match else ""
     while suffix and suffix not in BROKER:
-        # listener.name.client.scram-sha-256.sasl.jaas.config: a SASL mechanism may stand before the setting.
+        # listener.name.client.scram-sha-256.sasl.jaas.config: a SASL mechanism may come before the setting.
         suffix = suffix.partition(".")[2]
     return BROKER.get(suffix)
 
@@ -79,7 +79,7 @@ def _from_environment(given: Given, environment: Mapping[str, str]) -> dict[str,
     """The settings in OTTLA_… variables.
 
     Other parts of Ottla have variables, too (OTTLA_BOOTSTRAP). So an unknown variable is a problem only if its name is
-    much like a setting's.
+    very similar to a setting's.
     """
     found: dict[str, str] = {}
     for variable, value in sorted(environment.items()):

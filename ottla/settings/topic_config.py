@@ -1,4 +1,4 @@
-"""A topic's configuration: the topic's own settings, over the defaults that the broker's settings give.
+"""A topic's configuration: the topic's own settings, and for all others the defaults from the broker's settings.
 
 Pure. A configuration is built once for each change of the topic's or the broker's settings.
 """
@@ -28,8 +28,8 @@ class TopicConfig(TypedValues):
     def resolve(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
         """The settings of a topic on this broker.
 
-        Overrides were checked when they were written, perhaps by another version of Ottla. An override that this
-        broker doesn't know, or finds invalid, is ignored, so that the topic's partitions are served all the same.
+        Overrides were checked when they were written, perhaps by another version of Ottla. If this broker doesn't know
+        an override, or finds it invalid, it ignores the override and serves the topic's partitions.
         """
         values = dict(broker.topic_defaults)
         for name, text in overrides.items():

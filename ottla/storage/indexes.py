@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 OFFSET_ENTRY = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY = struct.Struct(">qi")  # timestamp, relative offset
-MAX_RELATIVE_OFFSET = (1 << 31) - 1  # to a segment's base offset: the most that its indexes can express
+MAX_RELATIVE_OFFSET = (1 << 31) - 1  # to a segment's base offset: the greatest that its indexes can express
 _aborted_entry = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 
 
@@ -41,7 +41,7 @@ class AbortedTransaction(NamedTuple):
 
 
 def offset_entries(content: bytes, base_offset: int) -> Iterator[OffsetPosition]:
-    """The entries of an offset index, up to the zeros that Kafka preallocates, without an incomplete last entry."""
+    """The entries of an offset index, without Kafka's preallocated zeros and without an incomplete last entry."""
     for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(_whole(content, OFFSET_ENTRY))):
         if number and not relative and not position:
             return
@@ -49,7 +49,7 @@ def offset_entries(content: bytes, base_offset: int) -> Iterator[OffsetPosition]
 
 
 def time_entries(content: bytes, base_offset: int) -> Iterator[TimestampOffset]:
-    """The entries of a time index, up to the zeros that Kafka preallocates, without an incomplete last entry."""
+    """The entries of a time index, without Kafka's preallocated zeros and without an incomplete last entry."""
     for timestamp, relative in TIME_ENTRY.iter_unpack(_whole(content, TIME_ENTRY)):
         if not timestamp and not relative:
             return

@@ -1,8 +1,8 @@
 """A segment's log file as bytes: batches, one after the other. Pure.
 
-The bytes behind the last whole batch don't count: a write, or a copy of the file, was interrupted there. A batch is
-whole if its header and its length fit; its magic, its CRC and its records aren't looked at. Source: Kafka's FileRecords
-and FileLogInputStream.
+The bytes behind the last whole batch are ignored: a write, or a copy of the file, was interrupted there. A batch is
+whole if all the bytes of its stated length are there; its magic, its CRC and its records aren't checked. Source:
+Kafka's FileRecords and FileLogInputStream.
 """
 
 from __future__ import annotations

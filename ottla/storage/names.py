@@ -1,6 +1,7 @@
-"""The names of files and directories in a log directory: Kafka's, so that Kafka and Ottla read each other's. Pure.
+"""The names of files and directories in a log directory. Pure.
 
-Source: Kafka's LogFileUtils, UnifiedLog and LocalLog.
+The names are Kafka's, so that Kafka and Ottla can use each other's log directories. Source: Kafka's LogFileUtils,
+UnifiedLog and LocalLog.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TRANSACTION_INDEX = ".txnindex"
 PRODUCER_SNAPSHOT = ".snapshot"
-SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)  # the log file last: alone the others don't count
+SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)  # last: without the log, the others are ignored
 
 DELETED = ".deleted"
 CLEANED = ".cleaned"
@@ -65,8 +66,8 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
 
 
 def renamed_partition_index(name: str) -> int | None:
-    """The index of a partition from its renamed directory's name, in which the topic may be cut; None for any other
-    name."""
+    """The index of a partition from its renamed directory's name, in which the topic may be truncated; None for any
+    other name."""
     match = _renamed.match(name)
     return int(match[2]) if match else None
 

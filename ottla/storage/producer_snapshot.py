@@ -1,10 +1,11 @@
-"""The snapshot of a log's producers as bytes: `.snapshot` files, by which a restart needn't read the whole log. Pure.
+"""The snapshot of a log's producers as bytes: `.snapshot` files, so that a restart needn't read the whole log. Pure.
 
 A file is big-endian: version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch
 i16, last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the
-open transaction i64 (−1: none). Behind that, where Kafka doesn't read, Ottla's snapshots have the producers' batches
-before the last, so that each of several repeated batches is recognised after a restart: count i32, then id i64, last
-sequence i32, last offset i64, offset delta i32, timestamp i64 of each, older ones first.
+open transaction i64 (−1: none). Behind these entries, in bytes that Kafka doesn't read, Ottla's snapshots have the
+producers' earlier batches, so that a restarted broker recognises a repetition of any of them, not only of the last:
+count i32, then per batch, older ones first: producer id i64, last sequence i32, last offset i64, offset delta i32,
+timestamp i64.
 
 Source: Kafka's ProducerStateManager (readSnapshot, writeSnapshot).
 """
@@ -58,7 +59,7 @@ class SnapshotEntry(NamedTuple):
 
 
 class ProducerState(Protocol):
-    """A producer's state, as far as a snapshot has it."""
+    """The part of a producer's state that a snapshot has."""
 
     @property
     def epoch(self) -> int: ...
@@ -83,8 +84,8 @@ class SnapshotPiece(NamedTuple):
 
 
 def snapshot_pieces(producers: Iterable[tuple[int, ProducerState]]) -> Iterator[SnapshotPiece]:
-    """The content of a snapshot file with these (producer id, state), in pieces. To make a piece takes half a
-    millisecond, so that the caller can let other work run in between."""
+    """The content of a snapshot file with these (producer id, state), in pieces. Each piece takes about half a
+    millisecond, and the caller can let other work run between two pieces."""
     items = iter(producers)
     while some := list(islice(items, _PRODUCERS_A_PIECE)):
         piece, earlier = bytearray(), bytearray()

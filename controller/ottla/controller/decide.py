@@ -2,9 +2,10 @@
 
 A proposal is a handful of writes that belong together, with guards on every key that they were derived from. The runner
 packs proposals into transactions. Each proposal is correct by itself, in whatever order proposals are applied. If only
-some of them were applied, the next decision goes on from the state reached: creation, deletion and moves of partitions
-can resume after any step, because the remaining steps follow from the image alone. `topics.py` creates and deletes
-topics, `ottla.metadata.elections` has the rule by which leaders are elected, `reassignment.py` moves replicas.
+some proposals are applied, the next decision continues from the state that they have left: creation, deletion and moves
+of partitions can resume after any step, because the remaining steps follow from the image alone. `topics.py` creates
+and deletes topics, `ottla.metadata.elections` has the rule by which leaders are elected, `reassignment.py` moves
+replicas.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def scope_of(image: Image, changed: Changed) -> Scope:
 
 
 def imbalanced(image: Image) -> Scope:
-    """Partitions whose first replica is in sync but isn't their leader. The controller looks for such partitions at
-    intervals.
+    """Partitions whose leader isn't their first replica, although the first replica is in sync and isn't drained. The
+    controller looks for such partitions at intervals.
 
     Kafka's KRaft controller, too, balances each such partition, whatever `leader.imbalance.per.broker.percentage` is.
     """
@@ -100,8 +101,8 @@ def imbalanced(image: Image) -> Scope:
 
 
 def in_order(topics: Iterable[UUID]) -> list[UUID]:
-    """The topic ids, sorted by their integer values. To compare thousands of UUID objects would block the event loop
-    for long."""
+    """The topic ids, sorted by their integer values. A comparison of UUID objects is slower: for thousands of topics it
+    would block the event loop for long."""
     return sorted(topics, key=attrgetter("int"))
 
 
@@ -133,12 +134,16 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
 
 
 def _settled(image: Image, partition_id: PartitionId, epochs: Mapping[int, int]) -> bool:
-    """Whether a cheap check shows that nothing is to be decided about a partition.
+    """Whether a cheap check shows that a partition needs no decision. False if the check can't tell.
 
-    That is so when no election and no reassignment is asked for or under way, the leader is a member of the ISR, and
-    all members are registered under the epochs under which they were admitted. `epochs` has the registration epochs of
-    the brokers that may lead, by id. The check has to be cheap: when a decision has changed thousands of partitions,
-    the image reports thousands of changes, each of which is checked again. So it is with each change of their ISRs.
+    A partition needs no decision if no election and no reassignment of it is requested or under way, its leader is a
+    member of the ISR and isn't drained, it has no eligible leader replicas outside the ISR, and each member of the ISR
+    may lead and still has the registration with which it joined. `epochs` has the registration epochs of the brokers
+    that may lead, by broker id.
+
+    The check has to be cheap, because it runs for every partition whose state changes. A decision about thousands of
+    partitions changes all their states, so each of them is checked again afterwards. Later, each change of an ISR leads
+    to a check of its partition, too.
     """
     partition = image.partition(*partition_id)
     return (
@@ -159,8 +164,8 @@ def _look_at(
     defaults: Mapping[str, str],
     electorates: dict[UUID, Electorate],
 ) -> Iterator[Proposal]:
-    """The proposal for one partition, if any. `electorates` is a cache: it keeps each topic's electorate for the
-    topic's next partition."""
+    """The proposal for one partition, if any. `electorates` caches each topic's electorate for the topic's other
+    partitions."""
     topic_id, index = partition_id
     partition = image.partition(topic_id, index)
     election = image.elections.get(partition_id)
@@ -186,7 +191,7 @@ def _look_at(
             guards.append(Guard(key, partition.revision))
             writes.append(Put(key, after.encode()))
         if reassignment is not None and (topic := image.intents_by_id.get(topic_id)):
-            guards.append(Guard(keys.topic(topic.name), topic.revision))  # a deletion must know who has replicas
+            guards.append(Guard(keys.topic(topic.name), topic.revision))  # a deletion must know all replicas
     if election is not None:
         guards.append(Guard(keys.election(topic_id, index), election.revision))
         writes.append(Delete(keys.election(topic_id, index)))
@@ -242,7 +247,7 @@ def _electable(image: Image) -> dict[int, int]:
 
 
 def _unled(image: Image) -> frozenset[PartitionId]:
-    """Partitions that have no leader, or one whose broker is gone, registered anew or draining."""
+    """Partitions without a leader, or whose leader's broker is gone, has registered anew or can't lead."""
     epochs = _electable(image)
     return frozenset(
         (topic_id, index)

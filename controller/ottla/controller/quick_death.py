@@ -1,17 +1,17 @@
-"""Finds out within moments that a broker's process has died, instead of only when the broker's session ends.
+"""Finds out within moments that a broker's process has died, long before the broker's session ends.
 
-A process that dies closes its sockets. A process that is suspended, or cut off by the network, doesn't. So the
+When a process dies, its sockets are closed. When it is suspended, or cut off by the network, they stay open. So the
 controller keeps a connection, over which nothing is sent, to every registered broker's inter-broker listener. If the
 connection is cut and the next two attempts to connect are *refused*, no process listens there any more. Then the
 watching process deletes the broker's registration, in one transaction that is guarded by the revisions of the
-registration and of the controller's key. Any other outcome, above all a time-out, proves nothing, and the end of the
-session decides. A live broker whose registration was deleted by mistake finds its key gone and registers anew
-(`Registration`). That interrupts the broker for a moment, but loses no record, because the new registration has another
-epoch.
+registration and of the controller's key. Any other outcome, above all a time-out, proves nothing: the registration
+stays until the broker's session ends. If the registration of a live broker was deleted by mistake, the broker finds its
+key gone and registers anew (`Registration`). That interrupts the broker for a moment, but loses no record, because the
+new registration has another epoch.
 
 A process that is only a candidate for controller watches the process that is the controller. If that process dies, the
-same transaction removes the controller's key too. A controller without a broker is watched at the address that its key
-names. A draining broker closes its listener while it is still busy, so the removal of its registration is left to it.
+same transaction deletes the controller's key too. A controller without a broker is watched at the address that its key
+names. A draining broker closes its listener while it is still busy, so its registration isn't deleted here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ottla.net.streams import Connect, connect_tcp
 logger = logging.getLogger(__name__)
 
 _REFUSALS = 2
-_REFUSED_S = 0.1  # between attempts that are refused
-_UNREACHABLE_S = 1.0  # before the next attempt after any other failure, and between connections that are cut at once
+_REFUSED_S = 0.1  # the pause before the next attempt, after a refusal or after a connection that was cut early
+_UNREACHABLE_S = 1.0  # the pause after any other failure; a connection that ends sooner than this was cut early
 _CONNECT_S = 5.0
 
 
@@ -46,8 +46,7 @@ class _Watched(NamedTuple):
 
 
 class QuickDeath:
-    """Watches other processes for one process that is the controller, or a candidate for it. The owner runs `run` as a
-    task."""
+    """The watch that one process, the controller or a candidate, keeps on others. The owner runs `run` as a task."""
 
     def __init__(
         self, store: Store, follower: Follower, own_id: int, listener: str, connect: Connect = connect_tcp
@@ -64,7 +63,7 @@ class QuickDeath:
         self._watches: dict[_Watched, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Keeps a connection to each broker that is to be watched, until cancelled."""
+        """Keeps a connection to each process that this one has to watch, until cancelled."""
         self._follower.listen(self._noticed)
         try:
             while True:
@@ -106,7 +105,7 @@ class QuickDeath:
         while True:
             try:
                 return await self._until_dead(watched)
-            except Exception:  # without its watch, this broker's death would be known only when its session ends
+            except Exception:  # without a watch, this broker's death would be found only when its session ends
                 logger.exception("the watch of broker %d has failed, and begins anew", watched.id)
                 await asyncio.sleep(_UNREACHABLE_S)
 
@@ -136,11 +135,11 @@ class QuickDeath:
             finally:
                 stream.close()
             if asyncio.get_running_loop().time() - since < _UNREACHABLE_S:
-                await asyncio.sleep(_REFUSED_S)  # the broker may accept no more connections: don't storm it
+                await asyncio.sleep(_REFUSED_S)  # a broker with too many connections closes each new one
 
     async def _declare_dead(self, watched: _Watched) -> bool:
-        """Deletes the watched registration, unless it has been replaced meanwhile. Returns True if nothing is left to
-        do, False if the watch has to go on."""
+        """Deletes the watched registration, unless it has been replaced meanwhile. Returns False if the watch has to
+        continue."""
         image = self._follower.image
         broker, holder = image.brokers.get(watched.id), image.controller
         if watched.id < NO_BROKER:

@@ -8,10 +8,11 @@ Pure.
 3. *Complete*: once the whole target is in the ISR, under the brokers' present registrations, the other replicas are
    dropped from replicas and ISR together. If the leader was one of them, another replica is elected.
 
-*Cancel* restores the replicas, in their order, that the partition had before the first of the moves that haven't
-completed. One of these replicas must be in sync; where the ISR has only added replicas, the move can't be cancelled.
+*Cancel* restores the original replicas in their order: those from before the move, or, if a move replaced another one
+that hadn't completed, from before the first of these moves. One of these replicas must be in sync. If the ISR has only
+added replicas, the move can't be cancelled.
 
-The progress of a move is kept in the partition's state alone. So the request for the move is deleted in the transaction
+The partition's state alone shows how far a move has come. So the request for the move is deleted in the transaction
 that begins the move. Source: Apache Kafka's ReplicationControlManager and PartitionReassignmentReplicas.
 """
 
@@ -26,8 +27,8 @@ from ottla.metadata.reassignment import can_cancel
 
 
 def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate: Electorate) -> Partition:
-    """The partition after the beginning of a move to `target` (None: after the move has been cancelled). Its leader and
-    leader epoch don't change."""
+    """The partition after the first step of a move to `target`; after the cancellation of its move if `target` is None.
+    Its leader and leader epoch don't change."""
     if target is None:
         return _cancelled(partition, electorate)
     original = partition.original if partition.reassigning else partition.replicas
@@ -59,8 +60,8 @@ def _cancelled(partition: Partition, electorate: Electorate) -> Partition:
 
 
 def _restricted(partition: Partition, replicas: tuple[int, ...]) -> Partition:
-    """The partition with only these replicas, and without a move. The leader isn't changed, even if it isn't one of
-    them."""
+    """The partition with only these replicas, and without a move. The leader stays, even if it isn't among these
+    replicas."""
     members = _kept(partition, replicas)
     return replace(
         partition,

@@ -2,15 +2,15 @@
 
 The state names the leader and the ISR of the time of the backup; both may have changed since. Kafka's rule still holds
 that every later leader has all committed records in its log. So the log with the greatest (last epoch, end offset) has
-every committed record that any of the compared logs has. (A log's last epoch may have no records. Such an epoch begins
-at the end of the log, and its leader forgets it when it is killed. Then records of earlier epochs that this leader had
-committed look as if they had never been committed.) Therefore:
+every committed record that any of the compared logs has. (There is one exception. If a leader has appended no record in
+its own epoch, and is killed, its log forgets this epoch. But meanwhile the leader may have committed records of earlier
+epochs. A log without these records may then have the greater last epoch.) Therefore:
 
 1. No leader is elected before every broker that must report its logs' ends has reported (`ottla.metadata.reports`) and
-   could read its logs. A request for an unclean election ends the wait for one partition: one of the brokers that have
-   reported leads.
-2. The replica with the greatest log leads, alone in the ISR. It needn't be one of the state's replicas. Where the
-   partition was moved after the backup, the state's replicas copy from this leader, which is removed afterwards.
+   could read its logs. A request for an unclean election ends the wait for one partition: the leader is elected among
+   the brokers that have reported.
+2. The replica with the greatest log leads, alone in the ISR. Where the partition was moved after the backup, this may
+   be a broker that isn't among the state's replicas. Then these replicas copy from it, and it is removed afterwards.
 3. The leader epoch begins far above every epoch that a log or a replica knows. An epoch in which nothing was written
    may be known to clients alone, and clients ignore a leader with an earlier epoch.
 """
@@ -62,7 +62,7 @@ def recovered(image: Image, partition: Partition, *, unclean: bool) -> Partition
 
 
 def _rank(partition: Partition, broker: int, end: LogEnd) -> tuple[int, int, int, int]:
-    """A sort key: the replica with the greatest key is elected. That is the one with the greatest log; of equal ones
-    the first in the assignment, then the one with the lowest id."""
+    """A sort key: the replica with the greatest key is elected. The greatest log comes first; among equal logs, the
+    order of the state's replicas decides, then the lowest broker id."""
     place = partition.replicas.index(broker) if broker in partition.replicas else len(partition.replicas)
     return end.last_epoch, end.end_offset, -place, -broker

@@ -1,4 +1,4 @@
-"""The controller as a task: it keeps its lease, watches, decides and writes. It has no server and no state of its own.
+"""The controller as a task: it keeps its lease, follows the metadata, decides and writes. It has no state of its own.
 
 The process that owns the key `controller` decides; any number of other candidates wait until that key has been deleted.
 Every transaction compares the key, so that a process that was paused beyond its session writes nothing more.
@@ -11,9 +11,9 @@ A term of the controller ends when its lease or its key is lost. When the store 
 keeps its lease and decides again, because a new lease would burden a store that is slow already.
 
 Between rounds the controller adds words to the store's lineage, by which processes recognise the store. It never adds
-one during a round, because a new word rejects every transaction that is under way at that moment (`own_store.py`). Nor
-does it add one soon after its term began, except for the first word of a store: where terms follow each other quickly,
-the store is usually busy.
+a word during a round, because a new word rejects every transaction that is under way at that moment (`own_store.py`).
+Nor does it add a word soon after its term began, unless the store has none: where terms follow each other quickly, the
+store is usually busy.
 
 Time is an input, too: at intervals the controller looks for partitions that their preferred replicas could lead.
 """
@@ -86,7 +86,7 @@ class Controller:
     ) -> None:
         """`defaults` are settings by Kafka's names. `broker_id` is the id of the broker in the same process; a process
         without a broker has an id below NO_BROKER, and listens at `address` (host, port)."""
-        self.active = False  # whether this process decides now
+        self.active = False  # whether this process is the controller and decides
         self.rejected_count = 0
         self._store = store
         self._follower = follower
@@ -99,7 +99,7 @@ class Controller:
         self._balances = defaults.get(BALANCE, "true") == "true"
         self._balance_due = False
         self._lease = NO_LEASE
-        self._left_behind = NO_LEASE  # this process's lease that couldn't be revoked: no process decides under it
+        self._left_behind = NO_LEASE  # a lease of an ended term of this process, which couldn't be revoked
         self._term: Guard | None = None
         self._word_at = 0.0  # no lineage word is written before this time of the loop's clock
         self._changed = Changed()
@@ -184,8 +184,9 @@ class Controller:
     async def _keep_lease(self) -> None:
         """Keeps the lease alive. Raises Deposed when the store hasn't answered for the length of a session.
 
-        After that time the lease may still be alive, because requests may reach the store although no answer comes
-        back. No other process could become controller then, although this one gets nothing from the store.
+        By then the lease may still be alive, if the requests reach the store but the answers don't come back. Without
+        the exception, this process would keep every other process from becoming the controller, and couldn't decide
+        itself.
         """
         loop = asyncio.get_running_loop()
         confirmed_at = loop.time()
@@ -210,7 +211,7 @@ class Controller:
     async def _work(self, since_revision: int) -> None:
         await self._follower.wait_for_revision(since_revision, None)
         self.active = True
-        known = bool(self._follower.image.lineage)  # a store without words can't be recognised: its first isn't delayed
+        known = bool(self._follower.image.lineage)  # a store without words can't be recognised: the first isn't delayed
         self._word_at = asyncio.get_running_loop().time() + (lineage.INTERVAL_S if known else 0)
         self._changed = Changed()
         scope = whole_scope(self._follower.image)
@@ -231,8 +232,8 @@ class Controller:
                 scope |= imbalanced(self._follower.image)
 
     async def _rest(self) -> None:
-        """Waits until something may have to be decided. If a word of the store's lineage becomes due meanwhile, writes
-        the word."""
+        """Waits until a decision may be needed. If a word of the store's lineage becomes due meanwhile, writes the
+        word and returns."""
         self._woken.clear()
         try:
             async with asyncio.timeout_at(self._word_at if lineage.is_due(self._follower.image) else None):
@@ -241,8 +242,8 @@ class Controller:
             await self._add_word_if_due()
 
     async def _add_word_if_due(self) -> None:
-        """Adds a word to the store's lineage if metadata has changed since the last word, and that word is old
-        enough."""
+        """Adds a word to the store's lineage if metadata has changed since the last word, and the interval between two
+        words has passed."""
         assert self._term is not None
         image, now = self._follower.image, asyncio.get_running_loop().time()
         if now < self._word_at or not lineage.is_due(image):
@@ -257,7 +258,7 @@ class Controller:
             raise
         except (StoreUnavailable, UnknownOutcome) as reason:
             logger.info("controller %s: no lineage word was written: %s", self._name, reason)
-        except Exception:  # the term goes on: a missing word only costs every broker a snapshot per new connection
+        except Exception:  # the term continues: without the word, each new connection of a broker costs a snapshot
             logger.exception("controller %s: no lineage word was written", self._name)
 
     def _check_term(self) -> None:
@@ -269,8 +270,8 @@ class Controller:
             raise Deposed("the controller key isn't this one's any more")
 
     async def _perform(self, scope: Scope) -> Scope:
-        """Decides on one slice of the scope after the other, and writes a few batches of proposals at a time. Returns
-        the scope that must be decided on again."""
+        """Decides on one slice of the scope after the other, and writes `_WRITES_MAX` batches of proposals at a time.
+        Returns the scope that must be decided on again."""
         again = _NOTHING
         latest = 0
         decided: list[tuple[Scope, list[Proposal]]] = []
@@ -280,11 +281,11 @@ class Controller:
                 if len(decided) == _WRITES_MAX:
                     rejected, revision = await self._write_all(decided)
                     again, latest, decided = again | rejected, max(latest, revision), []
-                await asyncio.sleep(0)  # thousands of partitions mustn't keep a broker's loop from serving
+                await asyncio.sleep(0)  # a broker on this event loop has to serve meanwhile
             await asyncio.sleep(0)
         rejected, revision = await self._write_all(decided)
         again, latest = again | rejected, max(latest, revision)
-        if latest:  # without a time-out: a follower that lags is no reason to step down while the lease lives
+        if latest:  # without a time-out: a follower that lags is no reason to end the term while the lease is alive
             await self._follower.wait_for_revision(latest, None)
         return again
 
@@ -305,8 +306,8 @@ class Controller:
         return again, latest
 
     async def _write(self, batch: Sequence[Proposal]) -> list[_Outcome]:
-        """Writes all proposals in one transaction. When guards fail, tries again without the proposals that have these
-        guards."""
+        """Writes all proposals in one transaction. If guards fail, tries again without the proposals that have these
+        guards. Returns the outcome of each transaction."""
         assert self._term is not None
         results: list[_Outcome] = []
         while batch:

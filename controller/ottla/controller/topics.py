@@ -1,9 +1,9 @@
-"""The creation and deletion of topics in several writes to etcd: the controller may stop after any write. Pure.
+"""The creation and deletion of topics in several transactions: the controller may stop after any of them. Pure.
 
 Creation writes the states of all partitions first, and the topic's ready mark last (one transaction if all fit in it).
 Deletion begins with a tombstone. It deletes the ready mark first, then the states, and the tombstone last, when no
-broker has data of the topic any more. The remaining writes follow from the metadata image alone, so a new
-controller completes what its predecessor has begun.
+broker has data of the topic any more. The remaining writes follow from the metadata image alone, so a new controller
+completes them after its predecessor has stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.metadata.store import Delete, Guard, Put
 
 from .proposal import Proposal
 
-ATOMIC_CREATION_MAX = 100  # up to so many partitions are created in one transaction, states and ready mark together
+ATOMIC_CREATION_MAX = 100  # the most partitions that one transaction creates, with their states and the ready mark
 
 
 def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
@@ -48,7 +48,8 @@ def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
 
 
 def delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
-    """The writes that delete what etcd still has of a topic with a tombstone, and at the end the tombstone."""
+    """The writes that delete the keys of a topic with a tombstone: its ready mark, its partitions' states, and, once no
+    broker has its data any more, the tombstone."""
     tombstone = image.tombstones[topic_id]
     mark = image.ready.get(topic_id)
     states: Mapping[int, Partition] = image.partitions.get(topic_id, {})

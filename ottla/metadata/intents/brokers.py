@@ -1,4 +1,4 @@
-"""The end of a broker's registration, as an administrator asks for it."""
+"""The end of a broker's registration at an administrator's request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .replicas import known_brokers
 
 
 class BrokerIntents:
-    """What administrators ask for about brokers."""
+    """Administrators' requests about brokers."""
 
     def __init__(self, settling: Settling) -> None:
         self._settling = settling

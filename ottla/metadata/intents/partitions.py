@@ -1,4 +1,4 @@
-"""Elections of leaders, and moves of replicas, as administrators ask for them."""
+"""Elections of leaders, and moves of replicas, at administrators' requests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .replicas import known_brokers
 
 
 class PartitionIntents:
-    """What administrators ask for about single partitions."""
+    """Administrators' requests about single partitions."""
 
     def __init__(self, settling: Settling) -> None:
         self._settling = settling
 
     async def elect_leader(self, topic: str, index: int, unclean: bool, timeout_s: float) -> None:
-        """Asks for the election of the preferred replica, or (`unclean`) of any live one, and waits for the election.
+        """Requests the election of the preferred replica, or (`unclean`) of any live one, and waits for the election.
 
         Raises KafkaError.
         """
@@ -41,7 +41,7 @@ class PartitionIntents:
         if unclean and not any(self._runs(replica) for replica in partition.replicas):
             raise _not_elected(unclean)
         key = keys.election(known.id, index)
-        # An election that was asked for already counts as this request's. The controller deletes its key once it has
+        # An election that was requested already counts as this request's. The controller deletes its key once it has
         # decided.
         async with within(timeout_s):
             result = await self._settling.surely([Guard(key, 0)], [Put(key, Election(unclean).encode())])
@@ -59,7 +59,7 @@ class PartitionIntents:
     async def reassign(
         self, topic: str, index: int, target: Sequence[int] | None, allow_another_factor: bool, timeout_s: float
     ) -> None:
-        """Asks for a partition's move to the replicas `target`, or (None) for the cancellation of its present move.
+        """Requests a partition's move to the replicas `target`, or (None) the cancellation of its present move.
 
         Waits until the controller has begun to carry out the request. If two administrators ask at the same time, one
         is refused (REASSIGNMENT_IN_PROGRESS). Raises KafkaError.
@@ -74,7 +74,7 @@ class PartitionIntents:
         wanted = (before.topic_id, index)
         key, state_key = keys.reassignment(*wanted), keys.partition(*wanted)
         wish = Reassignment(None if target is None else tuple(target))
-        doubtful = False  # whether the wish may have been written
+        doubtful = False  # whether the request's key may have been written
         while True:
             image = self._settling.image
             state = self._reassignable(topic, index)
@@ -103,7 +103,7 @@ class PartitionIntents:
             if other is not None and not (doubtful and other.value == wish.encode()):
                 raise _being_moved(topic, index)
             newest = max((entry.mod_revision for entry in result.failed.values() if entry), default=image.revision + 1)
-            await self._settling.until_revision(newest)  # the partition's state changed, or the topic's intent did
+            await self._settling.until_revision(newest)  # the partition's state or the topic's intent has changed
         await self._settling.until(lambda image: None if wanted in image.reassignments else True)
 
     def _reassignable(self, topic: str, index: int) -> Partition:
@@ -125,7 +125,7 @@ def _assignment(state: Partition) -> tuple[tuple[int, ...], ...]:
 
 
 def _fulfils(state: Partition, wish: Reassignment) -> bool:
-    """Whether a partition's state, after a change of its assignment, is what the reassignment `wish` asks for."""
+    """Whether a partition's state, after a change of its assignment, fulfils the requested reassignment `wish`."""
     return not state.reassigning if wish.target is None else state.target == wish.target
 
 

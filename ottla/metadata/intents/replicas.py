@@ -16,7 +16,7 @@ PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
 
 
 def known_brokers(image: Image, wanted: Iterable[int]) -> Collection[int]:
-    """The ids of the registered brokers; if `wanted` has another id, also those of all brokers that have replicas.
+    """The ids of the registered brokers. If `wanted` has any other id, also the ids of all brokers that have replicas.
 
     Kafka remembers a broker that is down until it is unregistered. Here a registration ends with its process, so a
     broker that is down is known only by its replicas.

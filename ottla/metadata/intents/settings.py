@@ -20,13 +20,13 @@ QuotaEdit = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 
 class SettingIntents:
-    """What administrators ask for about settings and quotas."""
+    """Administrators' requests about settings and quotas."""
 
     def __init__(self, settling: Settling) -> None:
         self._settling = settling
 
     async def alter_config(self, resource: ConfigResource, edit: ConfigEdit, timeout_s: float = 30.0) -> None:
-        """Replaces a resource's dynamic settings by `edit(present ones)`, and waits until this broker's image has them.
+        """Replaces a resource's dynamic settings by `edit(present settings)`. Waits until this broker's image has them.
 
         `edit` may raise KafkaError. It is called again if another process has changed the settings meanwhile. If it
         returns no settings, the resource's key is removed.

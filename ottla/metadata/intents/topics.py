@@ -1,4 +1,4 @@
-"""Topics that administrators create, delete and give more partitions."""
+"""Administrators' requests to create and delete topics, and to add partitions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A created topic. If the request was only validated, there is no such topic, and no topic has its `id`."""
+    """A created topic. If the request was only validated, no topic was created, and no topic has this `id`."""
 
     id: UUID
     partition_count: int
@@ -61,7 +61,7 @@ class CreatedTopic:
 
 
 class TopicIntents:
-    """What administrators ask for about topics, and the brokers' confirmations of deletions."""
+    """Administrators' requests about topics, and the brokers' confirmations of deletions."""
 
     def __init__(self, store: Store, settling: Settling, random: Random) -> None:
         """`random` draws topic ids and the positions where the placement of replicas starts."""
@@ -162,8 +162,8 @@ class TopicIntents:
     async def confirm_deletion(self, broker_id: int, topic_id: UUID) -> None:
         """Confirms in a deleted topic's tombstone that this broker has no data of the topic left.
 
-        It tries until it succeeds, however long the store is away. If it gave up, the next confirmation would come only
-        after the broker's next start, and the tombstone would stay until then.
+        Tries until it succeeds, however long the store can't be reached. If it gave up, the tombstone would stay until
+        the broker confirms the deletion after its next start.
         """
         tombstone = self._settling.image.tombstones.get(topic_id)
         key = keys.tombstone(topic_id)
@@ -250,7 +250,7 @@ class TopicIntents:
 
 
 def _appeared(image: Image, topic_id: UUID, partition_count: int) -> Topic | bool | None:
-    """The topic, if it is visible with that many partitions; True if it has been deleted since; else None."""
+    """The topic, if it is visible with this number of partitions; True if it has been deleted since; else None."""
     topic: Topic | None = image.topics_by_id.get(topic_id)
     if topic is not None and len(topic.partitions) >= partition_count:
         return topic

@@ -38,10 +38,10 @@ class Endpoint(NamedTuple):
 class Broker(Value):
     """A broker's registration, which exists as long as its lease does.
 
-    `epoch` is the revision that created the registration, so that each registration has an epoch of its own, greater
-    than those of earlier ones. `revision` is that of the last change of the broker's state or addresses.
-    `previous_epoch` is the epoch of the registration before, if the broker's logs have lost nothing since: because it
-    ended with a clean stop, or because the same process lost it. It is NO_EPOCH otherwise.
+    `epoch` is the revision that created the registration, so each registration has a greater epoch than all earlier
+    ones. `revision` is the revision of the last change of the broker's state or addresses. `previous_epoch` is the
+    epoch of the registration before, if the broker's logs have lost nothing since: because that registration ended with
+    a clean stop, or because the same process registered anew. Otherwise it is NO_EPOCH.
     """
 
     id: int
@@ -49,7 +49,7 @@ class Broker(Value):
     endpoints: Mapping[str, Endpoint]  # by listener name
     rack: str | None = None
     state: BrokerState = BrokerState.STARTING
-    incarnation: str = ""  # a random text by which a process tells its own registration from another process's
+    incarnation: str = ""  # a random text by which a process recognises its own registration
     host: str = ""  # where the process runs, for people
     format_max: int = field(default_factory=lambda: value.FORMAT_MAX)
     previous_epoch: int = NO_EPOCH
@@ -61,9 +61,8 @@ class Broker(Value):
         return self.state is BrokerState.RUNNING
 
     def holds_all_since(self, epoch: int) -> bool:
-        """Whether the broker's logs have every record that they had under registration `epoch`.
-
-        That is so if the broker hasn't stopped uncleanly since.
+        """Whether the broker's logs have every record that they had under registration `epoch`, because the broker
+        hasn't stopped uncleanly since.
         """
         return epoch != NO_EPOCH and epoch in (self.epoch, self.previous_epoch)
 
@@ -100,10 +99,10 @@ class Broker(Value):
 
 @dataclass(frozen=True, slots=True)
 class ControllerHolder(Value):
-    """The process that is controller: it holds the lease of this key.
+    """The process that is the controller: the key of this value is attached to its lease.
 
-    `broker_id` is the broker in the same process. For a controller without a broker it is an id of the process's own
-    below NO_BROKER, and `host` and `port` are the address at which the process listens.
+    `broker_id` is the id of the broker in the same process. A controller without a broker has an id of its own below
+    NO_BROKER instead, and `host` and `port` are the address at which its process listens.
     """
 
     name: str

@@ -24,16 +24,16 @@ def new_restore_id(generation: int, random: str) -> str:
 class Cluster(Value):
     """The cluster that the store belongs to, and the store's restores from backups (`backup.py`).
 
-    `generation` counts the restores that the backup knew of. `restore` is the random id of the last restore; it is
-    empty where there was none, or where an earlier version of Ottla made it. `past` are the ids of earlier restores, as
-    far as they are known. `restored_ms` is the time of the last restore, by the clock of the machine that made it. This
-    time is for people, and tells apart restores without an id.
+    `generation` is 0 at first, and each restore makes it one more than the backup's and the store's. `restore` is the
+    random id of the last restore; it is empty if there was none, or if an earlier version of Ottla made it. `past` are
+    the ids of earlier restores, as far as they are known. `restored_ms` is the time of the last restore, by the clock
+    of the machine that made it. This time is for people, and distinguishes restores without an id.
 
     An earlier version of Ottla that restores a backup keeps `restore` from the backup, as it keeps all fields that it
     doesn't know, but writes a new generation. So an id counts only beside the generation that it names. An id that
     names another generation is the id of an earlier restore.
 
-    While a restore is under way (`restoring`) the store holds only a part of the metadata. `awaited` are the brokers
+    While a restore is under way (`restoring`) the store has only a part of the metadata. `awaited` are the brokers
     that have to report the ends of their logs before a restored partition gets a leader.
     """
 
@@ -53,7 +53,7 @@ class Cluster(Value):
 
     @property
     def age(self) -> tuple[int, int]:
-        """A later restore has a greater age than an earlier one. Compared only where neither has a random id."""
+        """Orders restores without random ids: a later restore has a greater age."""
         return self.restored_ms, self.generation
 
     def _fields(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class LineageRow(Value):
 
 @dataclass(frozen=True, slots=True)
 class LineageWord(Value):
-    """No content: the key says all. It is named after the lineage's newest word, for the guards of transactions."""
+    """An empty value. Its key is named after the lineage's newest word, for the guards of transactions."""
 
     def _fields(self) -> dict[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""The states of partitions, and the elections and moves of replicas that administrators ask for. Pure."""
+"""The states of partitions, and administrators' requests for elections and moves of replicas. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Partition(Value):
     """The state of a partition.
 
     `isr_epochs[i]` is the registration epoch under which the broker `isr[i]` was admitted to the ISR. If that broker
-    has registered anew since, its replica doesn't count as in sync. A broker leads only if `leads` says so for its
-    present epoch.
+    has registered anew since, its replica doesn't count as in sync. A broker leads only if `leads` is true for its
+    present registration epoch.
 
     `elr` are the eligible leader replicas (KIP-966, see `eligibility.py`), `elr_epochs[i]` the registration epoch under
-    which `elr[i]` was last known to have every committed record. While replicas are reassigned (KIP-455), `original`
-    are the replicas from before, `replicas` are the target's followed by `removing`, and `adding` are the target's
-    replicas that aren't in `original`.
+    which `elr[i]` was last known to have every committed record. During a reassignment (KIP-455), `original`
+    are the earlier replicas, `replicas` are the target's followed by `removing`, and `adding` are the target's replicas
+    that aren't in `original`.
 
     A `restored` state comes from a backup, so its leader and its ISR may be long outdated. No leader is elected by
     them, but by the ends of the replicas' logs.
@@ -121,7 +121,7 @@ def with_isr(partition: Partition, isr: tuple[int, ...], isr_epochs: tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Election(Value):
-    """The wish that a partition's preferred replica, or (`unclean`) any live replica, be elected as leader."""
+    """A request to elect a partition's preferred replica, or (`unclean`) any live replica, as the leader."""
 
     unclean: bool = False
     revision: int = 0
@@ -136,7 +136,7 @@ class Election(Value):
 
 @dataclass(frozen=True, slots=True)
 class Reassignment(Value):
-    """The wish to move a partition to the replicas `target`, or (None) to cancel its move to others."""
+    """A request to move a partition to the replicas `target`, or (None) to cancel its present move."""
 
     target: tuple[int, ...] | None
     revision: int = 0

@@ -1,4 +1,4 @@
-"""What administrators set: dynamic settings, quotas, and levels of features. Pure."""
+"""The values that administrators set: dynamic settings, quotas, and levels of features. Pure."""
 
 from __future__ import annotations
 

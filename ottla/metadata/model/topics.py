@@ -1,4 +1,4 @@
-"""Topics as administrators ask for them, the marks that show topics to clients, and tombstones. Pure."""
+"""Administrators' requests for topics, the marks that show topics to clients, and tombstones. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .value import Value
 
 @dataclass(frozen=True, slots=True)
 class TopicIntent(Value):
-    """A topic as an administrator asked for it. `assignments[i]` are the replicas that partition `i` begins with."""
+    """A topic as an administrator requested it. `assignments[i]` are the first replicas of partition `i`."""
 
     name: str
     id: UUID
@@ -35,7 +35,7 @@ class TopicIntent(Value):
 
 @dataclass(frozen=True, slots=True)
 class Ready(Value):
-    """A topic's ready mark: clients may see its first `partitions` partitions, because all their states exist."""
+    """A topic's ready mark: clients may see the topic's first `partitions` partitions, whose states all exist."""
 
     partitions: int
     revision: int = 0
@@ -50,9 +50,9 @@ class Ready(Value):
 
 @dataclass(frozen=True, slots=True)
 class Tombstone(Value):
-    """A deleted topic, whose directories brokers may remove, by topic id.
+    """The mark of a deleted topic, by topic id. Brokers may remove the topic's directories.
 
-    `pending` are the brokers that haven't yet confirmed that they have none of its directories left.
+    `pending` are the brokers that haven't yet confirmed that they have removed all of them.
     """
 
     topic_id: UUID

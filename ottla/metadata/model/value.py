@@ -1,13 +1,13 @@
-"""What all values behind metadata keys have: a format version, and unknown fields that are preserved. Pure.
+"""The base of all values behind metadata keys: a format version, and unknown fields that are preserved. Pure.
 
-A value is a JSON object with `format`, the version of its layout. Adding a field doesn't change the format: a process
-that doesn't know the field keeps it (`unknown`) when it rewrites the value. A change that an older broker would misread
-raises the format. The raised format is written only once all registered brokers say that they read it
+A value is a JSON object with `format`, the version of its layout. A new field doesn't change the format: a process that
+doesn't know the field keeps it (`unknown`) when it rewrites the value. If an older broker would misread a change, the
+change raises the format. The raised format is written only once all registered brokers say that they read it
 (`Broker.format_max`): a new value is written in the first format, a rewritten value keeps the format that it has. A
-reader that meets a format above its own stops with UnsupportedFormat and never guesses.
+reader that finds a format above its own stops with UnsupportedFormat and never guesses.
 
-Positions that come from the store's entry and not from its value (`revision`, a broker's `epoch`) are fields too.
-`decode` fills them in; `encode` leaves them out.
+Fields that follow from the store's entry instead of its value (`revision`, a broker's `epoch`) are filled in by
+`decode` and left out by `encode`.
 """
 
 from __future__ import annotations

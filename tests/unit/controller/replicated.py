@@ -1,4 +1,4 @@
-"""A partition with logs: just enough of replication to see whether the controller's decisions lose committed records.
+"""A partition with logs: a model of replication that shows whether the controller's decisions lose committed records.
 
 Brokers stop cleanly, or are killed and lose any tail of their logs. Leaders append, shrink and expand the ISR, and
 commit as far as the rules of replication allow. An administrator moves, drains, cancels and changes the minimal ISR.
@@ -101,7 +101,7 @@ class Replicated:
             self.write_isr(rest, tuple(map(state.epoch_in_isr, rest)))
 
     def commit(self) -> None:
-        """The high watermark moves to the end that all of the ISR has reached, if the ISR is large enough."""
+        """The high watermark moves to the least end of the ISR's logs, if the ISR has its minimal size."""
         state, leader = self.state, self.leader
         if leader is None or state.elr or len(state.isr) < min(self.min_isr, len(state.target)):
             return
@@ -250,8 +250,8 @@ class Replicated:
     def check_election(self, old: Partition, new: Partition) -> None:
         self.count("elections")
         members = zip((*old.isr, *old.elr), (*old.isr_epochs, *old.elr_epochs), strict=True)
-        # With the feature of eligible replicas, every member with all records is waited for and found. Without it, only
-        # members that were never away uncleanly are.
+        # With the feature of eligible replicas, the election waits for every member that has all records. Without the
+        # feature, it waits only for members without an unclean stop.
         whole = [b for b, epoch in members if self.is_whole(b) and (self.eligible or self.may_be_whole(b, epoch))]
         log = self.logs[new.leader]
         if self.is_whole(new.leader):
@@ -290,8 +290,8 @@ class Replicated:
         return self.logs[broker][: len(self.committed)] == self.committed
 
     def may_be_whole(self, broker: int, epoch: int) -> bool:
-        """Whether by the metadata the broker may have all records: it isn't back yet, or it is back from a clean
-        stop."""
+        """Whether the metadata allows that the broker has all records: it hasn't registered again yet, or has done so
+        after a clean stop."""
         registered = self.world.image.brokers.get(broker)
         return registered is None or not a_stop_was_unclean(registered, epoch)
 
@@ -318,8 +318,8 @@ class Replicated:
 
 
 def a_stop_was_unclean(broker: Broker, epoch: int) -> bool:
-    """Whether the broker stopped uncleanly since the registration `epoch`. It is written independently of the
-    controller, to find mistakes there."""
+    """Whether the broker stopped uncleanly since the registration `epoch`. This function shares no code with the
+    controller, so that it finds the controller's mistakes."""
     return broker.epoch != epoch and (broker.previous_epoch != epoch or epoch == NO_EPOCH)
 
 

@@ -196,8 +196,8 @@ def test_a_node_id_that_lives_is_refused_and_named(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_ready_counts_whoever_is_asked(tmp_path: Path) -> None:
-    """The broker that gets the request doesn't know the other brokers yet. It finds out before it refuses, and before
-    it places replicas.
+    """The image of the broker that gets the request doesn't show the other brokers yet. The broker waits for the newest
+    metadata before it refuses the request or places replicas.
     """
 
     async def body() -> None:

@@ -200,7 +200,7 @@ def test_no_sequence_of_deaths_and_births_breaks_an_invariant(events: Any, seed:
 
 
 def join_isr(world: World, broker_id: int, index: int) -> None:
-    """Does what a leader does when a follower has caught up."""
+    """Adds a replica to an ISR, as the leader does when the follower has caught up."""
     partition = world.partition(index)
     brokers = world.image.brokers
     leader = brokers.get(partition.leader)
@@ -271,7 +271,7 @@ def grow_isrs(world: World) -> None:
 def test_the_changed_parts_are_enough_to_decide_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """After each event, the narrow scope of `scope_of` gives the same proposals as the whole scope without `_settled`.
 
-    `_settled` is the check that skips partitions at a glance.
+    `_settled` is the cheap check by which `decide` skips partitions.
     """
     at_a_glance = decide_module._settled
     pick = Random(5)
@@ -318,7 +318,7 @@ def test_the_changed_parts_are_enough_to_decide_on(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_glance_shows_to_be_settled_is(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Whatever the states and wishes are, the partitions that `_settled` skips need no decision."""
+    """Whatever the partitions' states and the requests are, the partitions that `_settled` skips need no decision."""
     pick = Random(seed)
     at_a_glance, passed_over = decide_module._settled, 0
     for _ in range(400):

@@ -106,8 +106,8 @@ Body = Callable[[Cluster], Coroutine[Any, Any, None]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Body, int], None]:
-    """Runs a test beside the watch of the brokers' sockets, as soon as all connections stand. Broker `controller` is
-    the controller.
+    """Runs a test beside the watch of the brokers' sockets, as soon as all connections are established. Broker
+    `controller` is the controller.
     """
     monkeypatch.setattr(quick_death, "_REFUSED_S", 0.01)
     monkeypatch.setattr(quick_death, "_UNREACHABLE_S", 0.02)
@@ -166,7 +166,7 @@ def test_whatever_is_not_a_refusal_waits_for_the_session(run: Any, failure: OSEr
 
 
 def test_an_error_that_nobody_foresaw_ends_no_watch(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Before the fix, such an error ended the watch of this broker for good, without a message."""
+    """Before the fix, an unforeseen error ended the watch of this broker for good, without a message."""
 
     async def body(cluster: Cluster) -> None:
         sockets = cluster.sockets
@@ -253,7 +253,7 @@ def test_a_standby_watches_only_the_controller_and_takes_it_out_of_office(run: A
 
 def test_a_standby_watches_a_controller_without_a_broker_at_its_address(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
-        for host in ("", "h"):  # a controller that doesn't give its address is left to its session
+        for host in ("", "h"):  # a controller without an address is removed only when its session ends
             tried = len(cluster.sockets.attempts)
             holder = ControllerHolder("controller-7", -9, host=host, port=7007 if host else 0)
             await cluster.write(Put(keys.controller.key, holder.encode()))

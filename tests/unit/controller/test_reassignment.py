@@ -115,7 +115,7 @@ def test_another_target_takes_the_place_of_the_first() -> None:
     join(there, 3)
     there.reassign((5, 1))
     there.settle()
-    # Replica 4 was never in sync and goes at once; replica 3 stays in the ISR until the end.
+    # Replica 4 was never in sync, so it is dropped immediately; replica 3 stays in the ISR until the end.
     assert move(there.partition()) == ((5, 1, 2, 3), (5,), (2, 3))
     assert there.partition().isr == (1, 2, 3)
     cancelled = there.copy()
@@ -218,7 +218,7 @@ def test_an_eligible_replica_leads_if_its_stop_was_clean(clean: bool) -> None:
     else:
         assert there.partition().leader == NO_LEADER
         assert (there.partition().elr, there.partition().last_known_elr) == ((3,), (2,))
-        there.broker(1)  # broker 1 is back as well, but neither has certainly all records, so replica 3 is waited for
+        there.broker(1)  # brokers 1 and 2 are back, but may lack records: the election waits for replica 3
         there.settle(defaults)
         assert there.partition().leader == NO_LEADER
         there.broker(3)

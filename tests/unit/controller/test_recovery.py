@@ -1,4 +1,4 @@
-"""After a restore from a backup no partition has a leader before all reports are there. The leader then has all
+"""After a restore from a backup, no partition gets a leader before all brokers have reported. The leader then has all
 committed records that any log still has."""
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def has(log: Log, committed: Log) -> int:
 
 
 class Epochs:
-    """The leader epochs that brokers began, beside those of the records in their logs: each leader notes at which
-    offset its own epoch began.
+    """The leader epochs that brokers know besides the epochs of their records: each leader remembers its own epoch and
+    the offset at which this epoch began.
     """
 
     def __init__(self, cluster: Replicated) -> None:

@@ -292,8 +292,8 @@ def test_a_controller_that_could_not_give_up_its_lease_does_not_wait_for_itself(
 
 @pytest.mark.parametrize("fate", [REFUSED, LOST, DONE_BUT_UNKNOWN])
 def test_a_write_that_the_store_did_not_take_ends_no_term(run: Any, fate: str) -> None:
-    """Otherwise a slow store would get more work: the lease would be given up, another one granted, and everything
-    decided anew."""
+    """If the term ended, a slow store would get more work: the controller would revoke its lease, ask for another one,
+    and decide everything anew."""
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
         term = follower.image.controller
@@ -311,7 +311,7 @@ def test_a_write_that_the_store_did_not_take_ends_no_term(run: Any, fate: str) -
 
 
 class Counting(FaultyStore):
-    """Notes each transaction: the time, whether it wrote a lineage word, and whether it was rejected."""
+    """A store that notes each transaction: the time, whether it wrote a lineage word, and whether it was rejected."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -336,7 +336,7 @@ class Counting(FaultyStore):
 
 @asynccontextmanager
 async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follower, Intents, Controller]]:
-    """A controller whose store checks that it is the controller's own cluster's, as a broker's store does. The
+    """A controller whose store connection checks that the store is its cluster's own, as a broker's does. The
     administrator has another connection to the same store.
     """
     stores = [await EmbeddedStore.open(path / "metadata.db") for _ in range(2)]
@@ -368,8 +368,8 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the fix, the lineage word was written beside the transactions of the controller's decisions. A guard of
-    these then failed, and four more calls found out whether the store is the right one.
+    """Before the fix, the lineage word was written at the same time as the transactions of the controller's decisions.
+    Their guard on the newest word then failed, and four more calls had to check whether the store is the right one.
     """
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
@@ -442,8 +442,8 @@ def test_lineage_words_come_although_there_is_always_something_to_decide(
 
 
 def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for any other write, too. Before the fix, the refused word was logged as one that would be written
-    later, and the controller went on deciding.
+    """A refusal of any other write ends the term, too. Before the fix, the controller logged that it would write the
+    refused word later, and continued to decide.
     """
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 
@@ -467,7 +467,7 @@ def test_a_lineage_word_that_a_foreign_store_refuses_ends_the_term(run: Any, mon
 
 
 def test_a_foreign_store_that_keeps_no_lease_alive_ends_the_term_at_once(run: Any) -> None:
-    """Before the fix, the controller waited for a whole session, as for a store that is away."""
+    """Before the fix, the controller waited for a whole session, as it does for a store that doesn't answer."""
 
     async def body(store: FaultyStore, follower: Follower, intents: Intents, controller: Controller) -> None:
         term, keep_alive = follower.image.controller, store.keep_alive
@@ -484,7 +484,7 @@ def test_a_foreign_store_that_keeps_no_lease_alive_ends_the_term_at_once(run: An
 
 
 class Deaf(FaultyStore):
-    """Carries out every request, but while `hears` is false returns no answer."""
+    """A store that carries out every request, but returns no answer while `hears` is false."""
 
     hears = True
 
