@@ -51,7 +51,7 @@ def run(plan: Plan) -> list[Row]:
                 time.sleep(5)
                 seconds, failures, load = _create(cluster.bootstrap, max(plan.scaled(TOPICS), 40), size)
             trouble = sum(len(_TROUBLE.findall(_log(root, number))) for number in range(size))
-        rows += _rows(size, seconds, failures, f"load {load:.0f}; the store failed somebody {trouble} times")
+        rows += _rows(size, seconds, failures, f"load {load:.0f}; the store failed {trouble} times")
     return rows
 
 

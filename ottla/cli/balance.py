@@ -141,7 +141,7 @@ def run(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
-    """Carry out a plan, a few partitions at a time. The same command goes on with a run that was interrupted."""
+    """Carry out a plan, a few partitions at a time. If a run was interrupted, the same command continues it."""
     if file is not None:
         if goal or topic or without:
             raise UsageError(

@@ -193,7 +193,7 @@ def away(topics: list[dict[str, Any]], brokers: list[dict[str, Any]]) -> list[in
 @brokers_app.command("list")
 @cluster_command
 def list_brokers(cluster: Cluster, output: Output) -> None:
-    """List the brokers, also those that are away: the addresses that clients get, replicas, leaderships."""
+    """List all brokers, also stopped ones: the addresses that clients get, replicas, leaderships."""
     _, rows = describe_brokers(cluster)
     topics = all_topics(cluster)
     drained = drained_brokers(cluster)

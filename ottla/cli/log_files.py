@@ -34,7 +34,7 @@ def dump(
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records inside the batches.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show only so many entries.")] = None,
 ) -> None:
-    """Show what a file of a log holds. With --json one object a line."""
+    """Show the content of a file of a log. With --json, one object a line."""
     from ottla.cli import log_dump as files
 
     with _readable(file):
@@ -62,7 +62,7 @@ def verify(
         typer.Argument(metavar="FILE|DIR…", help=".log files, partitions' directories, or whole log directories."),
     ],
 ) -> None:
-    """Find batches that no consumer gets past, and other faults of logs. Exit code 1: there is a fault."""
+    """Find batches that stop every consumer, and other faults of logs. Exit code 1: there is a fault."""
     from ottla.cli.log_verification import verify as look
 
     faults: list[dict[str, Any]] = []

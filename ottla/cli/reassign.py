@@ -106,7 +106,7 @@ def status(
         str | None, typer.Argument(metavar="[FILE]", help="The plan that was begun; all moves if left out.")
     ] = None,
 ) -> None:
-    """Show moves that are under way; of a plan also finished ones. Once all are, the throttle is taken away."""
+    """Show the moves under way; of a plan, also the finished ones. When all are finished, the throttle is removed."""
     active = moves.under_way(cluster)
     if file is None:
         rows = [

@@ -217,7 +217,9 @@ def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *,
 async def _write(store: Store, cluster_revision: int, writes: Sequence[Write]) -> int:
     result = await store.transact([Guard(keys.cluster.key, cluster_revision)], writes)
     if not isinstance(result, Committed):
-        raise RestoreRefused("somebody else writes to the metadata store: find out who, and run it again")
+        raise RestoreRefused(
+            "another process writes to the metadata store: find out which one, and run the restore again"
+        )
     return result.revision
 
 

@@ -43,7 +43,7 @@ _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _NO_PARTITIONS: PersistentMap[int, Partition] = PersistentMap()
 
 SHOWN_BY_TOPICS = ("intents", "ready")
-"""The fields of kinds that `Changed` has no field for: their changes are changes of `Changed.topics`."""
+"""The fields whose changes `Changed` reports in its field `topics`, because it has no fields of their names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS = (32, 4), (44, 1)  # an API's key, and the vers
 TOPIC, BROKER = 2, 4  # types of resources that have settings; the empty name of type BROKER means all brokers
 
 Edit = tuple[str, int, str | None]
-"""A setting, what is done to it (AlterConfigOp.OpType), and the value."""
+"""A setting's name, the operation (a number of AlterConfigOp.OpType), and the value."""
 
 
 async def ask(peer: Peer, api: tuple[int, int], message: Mapping[str, Any], timeout_seconds: float) -> Any:

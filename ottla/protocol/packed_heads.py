@@ -21,7 +21,8 @@ from .received import Buffer
 ZSTD_WINDOW_LOG_MAX = 27  # the largest window that Kafka's consumers accept
 
 BLOCK_BYTES_MIN = 2 << 10
-"""What a block of Snappy or Zstandard counts for at least where bytes stand for time: an empty one takes time, too."""
+"""The least size that a block of Snappy or Zstandard counts for, where sizes estimate the time to unpack: an empty
+block takes time, too."""
 
 _LIKELY_BLOCK_BYTES = 16 << 10
 _BLOCKS_AT_ONCE = 4  # reading this number of heads takes about as long as unpacking BLOCK_BYTES_MIN

@@ -5,10 +5,11 @@ from __future__ import annotations
 import mmap
 
 Memory = bytearray | mmap.mmap
-"""A frame's, written in place where it holds batches. That of a large one takes room only as its bytes arrive."""
+"""The memory of a frame. The broker writes offsets into the batches of the frame in place. The memory of a large frame
+is mapped, so that its pages are taken only as bytes arrive."""
 
 Frame = bytes | Memory
-"""What is only read."""
+"""The memory of a frame whose bytes are only read."""
 
 Buffer = Frame | memoryview
-"""What is only read, or a part of it."""
+"""A frame, or a part of a frame, whose bytes are only read."""

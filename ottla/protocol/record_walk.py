@@ -59,10 +59,10 @@ WITHOUT_NATIVE = (
     "Python checks what producers send, and takes about 1.7 µs a record in place of 0.01; install gcc and Python's "
     "headers, and then Ottla again (OTTLA_NATIVE=require makes pip say what is missing)"
 )
-"""What a broker's log says at the start where the twin serves."""
+"""The sentence that a broker logs at its start if the walk in Python is used."""
 
 SLICE_BYTES = (1 << 20) if NATIVE else (1 << 15)
-"""What may be fed in one go where the event loop waits: at most some 10 ms, whatever the records are like."""
+"""The most bytes to feed in one call on the event loop: they take at most some 10 ms, whatever the records are like."""
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 

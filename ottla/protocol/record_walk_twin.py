@@ -20,7 +20,7 @@ from .received import Buffer
 from .record_faults import Fault, refusal
 
 NAMED_MAX = 1000
-"""Bad records of one batch that are named; those beyond are only counted."""
+"""The greatest number of bad records of one batch that are named. Further bad records are only counted."""
 
 _NO_TIMESTAMP = -1
 _INVALID_RECORD = int(ErrorCode.invalid_record)

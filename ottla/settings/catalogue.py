@@ -34,7 +34,7 @@ BROKER_PAGES: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Quorum of controllers", quorum.SETTINGS),
     ("Tiered storage", tiered.SETTINGS),
 )
-"""Tables of broker settings under the headings that people look for them by."""
+"""The tables of broker settings, under the headings of their documentation page."""
 
 
 def _by_name(settings: Iterable[Setting]) -> dict[str, Setting]:

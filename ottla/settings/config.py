@@ -63,11 +63,12 @@ class BrokerConfig(TypedValues):
     listener_connections: Mapping[str, int]
     """max.connections of each listener that is opened, by its name."""
     fetch_bytes_max: int
-    """fetch.max.bytes: looked at with every fetch."""
+    """fetch.max.bytes, as an attribute, because every fetch reads it."""
     file_checksum: str
-    """`properties_checksum` of the properties file that the broker was started with; empty where there was none."""
+    """`properties_checksum` of the properties file that the broker was started with; empty if there was no file."""
     topic_defaults: Mapping[str, Value]
-    """What the broker's settings mean for a topic without settings of its own, by the topic settings' names."""
+    """The values that a topic without settings of its own gets from the broker's settings, by the topic settings'
+    names."""
 
     def __init__(
         self,

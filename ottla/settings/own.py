@@ -132,17 +132,19 @@ TOPIC_SETTINGS = (
         bounds=OneOf(("Delete", "Retain", "Held")),
     ),
 )
-"""Of a topic. Clients are told of them only where they were given: no other system's topics have them."""
+"""The settings of a topic that Kafka doesn't have. DescribeConfigs lists such a setting only if the topic has a value
+of it: no tool expects them."""
 
 OVERRIDES = "ottla.overrides"
-"""A name under which DescribeConfigs tells all that was given to a topic, or to a single broker while it runs, as JSON;
-for those who ask for it by name."""
+"""A name under which DescribeConfigs tells, as JSON, the settings that a topic or a single broker was given. Only a
+client that asks for the name gets it."""
 
 LOAD = "ottla.load"
-"""A name under which DescribeConfigs tells what a broker has worked since its start, as JSON."""
+"""A name under which DescribeConfigs tells a broker's counters of its work since its start, as JSON."""
 
 DAMAGED = "ottla.damaged"
-"""A name under which DescribeConfigs tells what a broker has met in its logs that can't be read, as JSON."""
+"""A name under which DescribeConfigs tells the damage that a broker has found in its logs, as JSON."""
 
 RECOVERED = "ottla.recovered"
-"""A name under which DescribeConfigs tells what the recovery of logs cut off at a broker's start, as JSON."""
+"""A name under which DescribeConfigs tells the records that the recovery at a broker's start cut off its logs, as
+JSON."""

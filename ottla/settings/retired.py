@@ -76,7 +76,7 @@ RETIRED: dict[str, str] = {
     }.items()
     for name in names
 }
-"""Name to what Ottla does instead."""
+"""A setting's name → a sentence that says what Ottla does instead."""
 
 FAMILIES: dict[str, str] = {
     "rsm.config.": "there is no tiered storage yet",
@@ -85,4 +85,4 @@ FAMILIES: dict[str, str] = {
     "metrics.jmx.": "metrics are served to Prometheus on ottla.http.listener",
     "client.quota.callback.static.": "quotas are stored and not enforced yet",
 }
-"""Prefix of names that belong to a plug-in of Kafka, to what Ottla does instead."""
+"""The prefix of the names of settings of a plug-in of Kafka → a sentence that says what Ottla does instead."""

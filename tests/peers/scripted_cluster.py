@@ -23,7 +23,8 @@ FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
 _VERSIONS = {FETCH: (4, 13), LIST_OFFSETS: (1, 7), METADATA: (1, 12), API_VERSIONS: (0, 3)}
 _size = struct.Struct(">i")
 Fault = Callable[[int, int, str], ErrorCode]
-"""(broker, API, topic) → the error code that the broker answers for the topic; `none` for the real answer."""
+"""(broker id, API key, topic) → the error code with which the broker answers for the topic; `none`: the broker's real
+answer."""
 
 
 @dataclass

@@ -14,9 +14,10 @@ from ottla.protocol.rights import Right
 Rights = tuple[Right, ...]
 
 Authorize = Callable[[Request, Rights], bool]
-"""False where the client has none of these rights, which are those of the request's API (`Api.rights`, never empty), on
-any resource at all: then the handler doesn't get the request, and dispatch closes the connection. True permits no name:
-about those the handler asks. Called on the event loop for each request, those of Produce and Fetch too."""
+"""Whether the client of a request has at least one of the given rights on at least one resource. The rights are those
+of the request's API (`Api.rights`, never empty). After False, dispatch closes the connection, and the handler doesn't
+get the request. True doesn't permit any resource yet: the handler asks for each resource that the request names. The
+function is called on the event loop for each request, also of Produce and Fetch."""
 
 
 def allow_everything(_request: Request, _rights: Rights) -> bool:

@@ -43,7 +43,7 @@ _TURNS = (
 _ASKS_FOR_LEADERS = frozenset({3, 10})  # Metadata, FindCoordinator
 
 Wanted = Mapping[UUID, Collection[int]]
-"""The partitions that an answer is about: indexes by topic id."""
+"""The partitions that an answer describes: their indexes, by topic id."""
 
 
 @dataclass(slots=True, eq=False)

@@ -138,7 +138,7 @@ class Inspection:
         self._piece_bytes = piece_bytes
         self._steps = self._look(batch, rules, now_ms, None if wanted_codec == header.codec else wanted_codec)
         self.unpacked_bytes = 0
-        """So far; pieces smaller than a block count for one."""
+        """The bytes that were unpacked so far. A piece that is smaller than a block counts as a block."""
 
     @property
     def codec(self) -> int:

@@ -16,7 +16,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "settings.md": settings_page,
 }
-"""File name in docs/ to what makes its text."""
+"""A file's name in docs/ → the function that returns its text."""
 
 
 def main() -> None:

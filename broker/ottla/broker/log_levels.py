@@ -19,7 +19,7 @@ LEVELS = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
-"""Kafka's level to Python's; there is nothing below DEBUG."""
+"""Kafka's name of a level → Python's level. TRACE means DEBUG, because no message has a lower level."""
 
 
 def log_levels() -> dict[str, str]:

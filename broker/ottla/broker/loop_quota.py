@@ -18,9 +18,9 @@ LOOP_MICROSECONDS = 600
 THREAD_MICROSECONDS = 10_000
 
 _NATIVE: dict[int, int] = {Codec.none: 2500, Codec.gzip: 450, Codec.snappy: 1400, Codec.lz4: 4000, Codec.zstd: 1900}
-"""Unpacked and walked over in a microsecond, in bytes: of JSON in records of 1 KiB, on a core of an AMD EPYC. What has
-no codec is walked over ten times as fast, but has to have its CRC taken and to be written, too; a batch that is made of
-empty headers takes eight times as long as is said here."""
+"""How many bytes the native walk unpacks and checks in a microsecond, by codec: measured with JSON in records of 1 KiB,
+on a core of an AMD EPYC. A batch without a codec is walked over ten times as fast as its figure says, but its CRC and
+its write take time, too. A batch of empty headers takes eight times as long as its figure says."""
 _TWIN = 60  # bytes a microsecond where Python checks the records, whatever the codec; for records of 100 B
 _SPEEDS = _NATIVE if NATIVE else dict.fromkeys(_NATIVE, _TWIN)
 _PLAIN = _SPEEDS[Codec.none]
@@ -28,16 +28,17 @@ _SLOWEST = min(_SPEEDS.values())
 _ASKS_AT = 7 / 8  # left
 
 TURN_BYTES = LOOP_MICROSECONDS * _PLAIN
-"""What has no codec and is looked at in one turn of the loop, where each batch counts for PLAIN_BATCH_BYTES more."""
+"""How many bytes of batches without a codec are checked in one turn of the event loop. Each such batch counts as
+PLAIN_BATCH_BYTES more than its size."""
 
 PLAIN_BATCH_BYTES = 5 * _PLAIN
-"""What a batch without a codec counts for beside its bytes: 5 µs, so that a request to a hundred partitions is served
-at once, and one of a thousand batches of a record each isn't."""
+"""The bytes by which a batch without a codec counts as more than its size: they stand for 5 µs. So a request with
+batches for a hundred partitions is served in one turn, and a request of a thousand batches of one record each isn't."""
 
 HANDED_OVER_BYTES = 100 * _PLAIN
-"""What costs less than this is served where it arrives, whatever is left, and takes nothing of it: to hand it to a
-thread would take the loop longer. If small batches took from the quota, a thousand connections would use it up for one
-another; and the loop, asked for its next turn, would no longer wait for more requests before it goes on."""
+"""Batches that cost less than this are served on the event loop at once, and use nothing of the quota, because handing
+them to a thread would take the loop longer. If small batches used the quota, a thousand connections would use it up for
+each other. Then the loop would also go from turn to turn without a wait, and serve fewer requests in each turn."""
 
 
 def bytes_in(microseconds: float, codec: int) -> int:
@@ -63,7 +64,7 @@ class LoopQuota:
         self._asked = False
         self._packed_left: float = LOOP_MICROSECONDS
         self.plain_left: float = TURN_BYTES
-        """So many bytes may still be looked at that have no codec; to be read only."""
+        """How many bytes of batches without a codec may still be checked in this turn. Other modules only read it."""
 
     @property
     def plain_left_at_arrival(self) -> float:

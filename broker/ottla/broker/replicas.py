@@ -73,11 +73,12 @@ class Listeners:
     """The callbacks for events of replicas, called on the event loop."""
 
     leadership_changed: Callable[[Partition, bool], None]
-    """This broker leads the partition from now on, or leads it no longer."""
+    """Called with True when this broker begins to lead the partition, and with False when it stops."""
     isr_to_be_looked_at: Callable[[Partition], None]
-    """Whether this broker can write the partition, or who else may, has changed."""
+    """Called when this broker becomes able or unable to write to the partition's log, or when the brokers that may lead
+    the partition have changed."""
     topic_removed: Callable[[UUID], None]
-    """Nothing is left here of a topic that was deleted, in any log directory."""
+    """Called when no log directory of this broker has anything of a deleted topic any more."""
 
 
 class Replicas:

@@ -52,7 +52,7 @@ CHANGED_AT_ONCE = 100
 PARTITIONS_AT_ONCE = 1_000
 
 Refusals = dict[str, KafkaError | None]
-"""By topic: None where the change was made."""
+"""A topic's name → the error that refused the topic's change; None if the change was made."""
 
 _T = TypeVar("_T")
 

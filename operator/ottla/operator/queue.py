@@ -58,7 +58,7 @@ def why(error: BaseException) -> str:
 
 
 Tell = Callable[[str, str], Awaitable[None]]
-"""Writes an Event about the resource: its reason, and a sentence."""
+"""Writes an Event about the resource, from the Event's reason and message."""
 
 
 # A reconcile without changes takes hundredths of a second; one that asks slow brokers for many things takes seconds.

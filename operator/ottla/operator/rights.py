@@ -54,7 +54,7 @@ IN_NAMESPACES = (
     Right(("ControllerRevision",), ("get",), "Whether a pod differs from its StatefulSet in nothing but resources."),
     Right(("Event",), ("create",)),
 )
-"""In each namespace that the operator looks after."""
+"""The rights that the operator needs in each namespace of its Clusters."""
 
 OF_NO_NAMESPACE = (
     Right(("Node",), ("get",), "The zone of a broker's node, and where clients outside find a node port."),
@@ -66,10 +66,11 @@ OF_NO_NAMESPACE = (
         "Whether Topics vanished with their definition: then their topics are kept.",
     ),
 )
-"""What belongs to no namespace. Without these the operator works, and what each is for doesn't."""
+"""The rights to objects outside of namespaces. The operator works without them, except for the purpose that each of
+these rights names."""
 
 FOR_ITS_LEASE = (Right(("Lease",), ("get", "create", "update"), "By which one operator of several acts."),)
-"""In the operator's own namespace."""
+"""The rights that the operator needs in its own namespace."""
 
 
 class Asked(NamedTuple):

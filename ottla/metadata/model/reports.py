@@ -26,7 +26,7 @@ class LogEnd(NamedTuple):
 
 
 UNREADABLE = LogEnd(-1, -1, -1)
-"""The log can't be read for now: its directory has failed. It may hold more than any other one."""
+"""The log can't be read for now: its directory has failed. It may be longer than every other replica's log."""
 
 MISSING = LogEnd(-1, -2, -1)
 """Every directory could be read, and the log is in none of them."""

@@ -86,7 +86,7 @@ def body_of(*items: Record, base: int = 0) -> bytes:
 
 
 SOUND = body_of(*(Record(i, 100 + i, b"k", bytes(i), (("h", b"x"), ("n", None))) for i in range(70)))
-"""Seventy records: the offset deltas take one byte and two."""
+"""Seventy records, so that there are offset deltas of one byte and of two bytes."""
 
 
 @both_forms

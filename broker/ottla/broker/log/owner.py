@@ -17,10 +17,11 @@ class Owner:
     """The broker, as its log directories see it."""
 
     high_watermark_of: Callable[[Log], int]
-    """A log's records below this offset are committed. Checkpoints contain it; retention and compaction end there."""
+    """Returns a log's high watermark: the records below it are committed. The owner writes it into checkpoints;
+    retention and compaction end there."""
     went_offline: Callable[[list[Log]], None]
-    """The log directory of these logs has failed, or they are damaged."""
+    """Called when the log directory of these logs has failed, or when they are damaged."""
     room_again: Callable[[], None]
-    """A log directory that was full takes records again."""
+    """Called when a log directory that was full has room again."""
     none_left: Callable[[], None]
-    """Every log directory has failed."""
+    """Called when every log directory has failed."""

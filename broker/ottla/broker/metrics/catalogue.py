@@ -58,7 +58,7 @@ NOT_THERE: tuple[tuple[str, str], ...] = (
     ("kafka.server:type=Produce|Fetch|Request,user=*,client-id=*,name=throttle-time", QUOTAS),
     ("kafka.server:type=Produce|Fetch|Request,user=*,client-id=*,name=byte-rate", QUOTAS),
 )
-"""MBeans of Kafka that people look for and Ottla lacks, with the reasons."""
+"""MBeans of Kafka that users look for and Ottla doesn't have, with the reasons."""
 
 _HEAD = """# Metrics
 

@@ -61,7 +61,7 @@ AWAITED = frozenset(
         ErrorCode.replica_not_available,
     }
 )
-"""Errors that end when the metadata of one of the two moves on."""
+"""The leader's errors that end when the follower or the leader has applied newer metadata."""
 
 UNKNOWN = -1
 

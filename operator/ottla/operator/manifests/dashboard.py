@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 OF_CLUSTER = 'namespace="$namespace",ottla_cluster="$cluster"'
-"""What picks the series of the cluster that is looked at."""
+"""The label selector of the series of the cluster that the dashboard shows."""
 
 _WIDTH = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}

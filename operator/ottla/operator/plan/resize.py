@@ -34,7 +34,7 @@ RESIZABLE = frozenset({"cpu", "memory"})
 _KINDS = ("requests", "limits")
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
 Resources = Mapping[str, Mapping[tuple[str, str], str]]
-"""By container, then by kind (requests, limits) and name: a quantity."""
+"""A container's name → (`requests` or `limits`, the resource's name) → the quantity."""
 
 
 @dataclass(frozen=True)
