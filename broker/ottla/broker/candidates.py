@@ -1,4 +1,4 @@
-"""The followers that may join an ISR, and for which the high watermark waits before they do.
+"""The followers that may join an ISR. The high watermark waits for them before they join.
 
 A *candidate* is a follower outside of the ISR whose broker's registration lets it join and that was caught up within
 the last `replica.lag.time.max.ms`. While a partition has a candidate, no record is committed that the candidate lacks.

@@ -20,7 +20,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write every page into docs/ of the current directory."""
+    """Writes every page into docs/ of the current directory."""
     for name, make in PAGES.items():
         Path("docs", name).write_text(make())
 

@@ -17,7 +17,7 @@ from ottla.metadata.model.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
-# A store without room for writes answers each try with a refusal: a stop waits this long, well below a supervisor's
+# A metadata store without room for writes refuses each try: a stop waits this long, which is well below a supervisor's
 # limit.
 _ANNOUNCING_S = 5.0
 _HANDING_OVER_S = 15.0

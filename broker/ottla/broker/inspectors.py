@@ -61,7 +61,7 @@ class Inspectors:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._ended(holder)  # it had been given a thread that it hasn't used
+                self._ended(holder)  # the turn had been given a thread, and hasn't used it
             raise
 
     def _ended(self, holder: Hashable) -> None:

@@ -11,11 +11,11 @@ A module with many ports imports this module and writes `ports.WithConfig`, so t
 
 At run time `broker` is the broker itself (`node.Broker`), so a port adds nothing to the cost of a request. mypy checks
 both sides: a module uses only the parts that its ports have, and the broker, which `node.py` gives to dispatch and to
-the pages, has all of these parts. Nothing but the start of a process imports `node`.
+the pages, has all of these parts. Only the code that starts a process imports `node`.
 
 A combination has single ports as its base classes, and at most one other combination: Python refuses a class if two of
-its base classes list common base classes in different orders. A broker with many ports is accepted wherever some of
-them are asked for, because mypy compares protocols by their members.
+its base classes list common base classes in different orders. mypy accepts a broker with many ports wherever some of
+them are required, because it compares protocols by their members.
 """
 
 from __future__ import annotations

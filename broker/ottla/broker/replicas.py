@@ -108,7 +108,7 @@ class Replicas:
         table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
-        self._unopened: set[tuple[UUID, int]] = set()  # for a full disk, or a taken directory name
+        self._unopened: set[tuple[UUID, int]] = set()  # because of a full disk, or of a directory name in use
         self._preparing: set[tuple[UUID, int]] = set()  # replicas whose logs a thread is creating
         self._note_codecs()
 
@@ -371,7 +371,7 @@ class Replicas:
         tombstone = self._image.tombstones[topic_id]
         held = self._table.of_id(topic_id)
         if self._broker_id not in tombstone.pending and not held:
-            return  # done, or the topic was only being moved here when it was deleted
+            return  # removed already, or a replica was only being moved here when the topic was deleted
         for partition in held:
             self._retire(partition, "the topic is deleted")
         self._logs.delete_topic(topic_id)

@@ -47,10 +47,10 @@ class RestoreReports:
         self._registered = (NO_EPOCH, LeaseId(0))
         self._reported_epoch = NO_EPOCH
         self._reported: set[PartitionId] = set()
-        self._unreadable: set[PartitionId] = set()  # the reported ones whose logs couldn't be read then
+        self._unreadable: set[PartitionId] = set()  # reported partitions whose logs couldn't be read at that time
         self._parts = 0
-        self._waiting: dict[PartitionId, int] = {}  # with the newest leader epoch that this broker knows
-        self._whole: set[PartitionId] = set()  # that need no report, because this broker stopped cleanly
+        self._waiting: dict[PartitionId, int] = {}  # to report, with the newest leader epoch known here
+        self._whole: set[PartitionId] = set()  # partitions that need no report, because this broker stopped cleanly
         self._first = True  # whether this is the process's first registration, which states a clean stop
         self._restored: set[PartitionId] = set()  # the partitions restored from a backup, which have no leader yet
         self._awaited: frozenset[int] = frozenset()
@@ -143,13 +143,13 @@ class RestoreReports:
         parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
         reported = set(self._waiting)
         unreadable = reported & self._logs.lost.keys()
-        if self._parts:  # so that two reports never mix: without its first part a report doesn't count
+        if self._parts:  # so that two reports never mix: a report without its first part is ignored
             await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
-        self._parts = max(self._parts, len(parts))  # after a write of unknown outcome a part may exist
+        self._parts = max(self._parts, len(parts))  # a write of unknown outcome may have written its parts
         for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])
-        opened = unreadable - self._logs.lost.keys()  # while the report was written
+        opened = unreadable - self._logs.lost.keys()  # opened while the report was written
         self._reported_epoch, self._reported, self._unreadable = epoch, reported - opened, unreadable - opened
         if opened:
             self._woken.set()
