@@ -50,7 +50,7 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
 
 
 class AppliedRevisions:
-    """The revisions that the other brokers have applied, as far as this broker has asked them. Owned by the event loop."""
+    """The revisions that the other brokers have applied, as far as they were asked. Owned by the event loop."""
 
     def __init__(
         self,

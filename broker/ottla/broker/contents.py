@@ -35,7 +35,7 @@ _SHOWN = 3  # records that an error's sentence names
 
 
 def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> bool:
-    """Whether checking the batch would block the event loop for too long, by the sizes that its codec's headers state."""
+    """Whether a check would block the event loop for too long, by the sizes that the headers of the codec state."""
     return loop_cost(batch, rules, quota, quota.plain_left) is None
 
 

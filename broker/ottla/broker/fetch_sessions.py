@@ -23,7 +23,7 @@ PartitionKey = tuple[str | bytes, int]
 
 
 class FetchPartition:
-    """One partition of a fetch: the client's request, and the high watermark and log start offset of the last answer."""
+    """One partition of a fetch: the client's request, and the offsets in the last answer."""
 
     __slots__ = (
         "current_leader_epoch",

@@ -4,9 +4,9 @@ Input and output are lines of JSON. The output is one line with the result or th
 job, then lines with some of the job's producers each: there may be a hundred thousand of them, and the thread that
 encodes them shares the interpreter with the broker's event loop.
 
-It is a process of its own, because it decompresses and copies for minutes. It changes only its new files; the broker
-swaps them in, or drops them if the log changed meanwhile. It keeps to a rate of bytes read and written, and ends when
-the broker does.
+It is a process of its own, because a compaction decompresses and copies for minutes. The process changes only its new
+files; the broker swaps them in, or drops them if the log changed meanwhile. The process keeps to a rate of bytes read
+and written, and ends when the broker ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PRODUCERS_A_LINE = 500
 
 
 class Damaged(Exception):
-    """The log is damaged at `offset`: no other try will compact it."""
+    """The log is damaged at `offset`: no further try can compact the log."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class Job:
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
-    producers: Iterable[Sequence[int]]  # id, last data offset, epoch of each; iterated over once
+    producers: Iterable[Sequence[int]]  # (id, last data offset, epoch) of each producer; iterated over once
     keys_max: int
     bytes_per_second: float
 
@@ -73,8 +73,8 @@ class NewSegment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`end_offset`: the log is clean below it. `too_large`: batches that stayed as they are, because they unpack to
-    more than is held in memory."""
+    """`end_offset`: the log is clean below it. `too_large` counts the batches that stayed as they are, because they
+    unpack to more bytes than the child's limit."""
 
     end_offset: int
     segments: list[NewSegment]

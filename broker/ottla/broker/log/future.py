@@ -116,8 +116,8 @@ class FutureLog:
         return sum(sizes[0] for sizes in self._copied.values())
 
     def next_pass(self) -> Pass:
-        """The next pass: what the log has and the copy lacks, up to a pass's limits. Raises OSError where the log can't
-        be read."""
+        """The next pass: the files and bytes that the log has and the copy lacks, up to a pass's limits. Raises OSError
+        where the log can't be read."""
         log = self.log
         unwanted = self._forget_what_is_gone()
         whole = [
@@ -166,7 +166,7 @@ class FutureLog:
             segment.let_go()  # the stretches keep the open files that they need
 
     def _forget_what_is_gone(self) -> list[str]:
-        """Forgets the segments and snapshots that the log no longer has; returns the paths of their copies."""
+        """Forgets the segments and snapshots that the log no longer has. Returns the paths of their copies."""
         log = self.log
         if log.generation != self._generation:
             self._generation = log.generation

@@ -90,7 +90,7 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.last_flush_ms = services.now_ms()
-        self.retired = False  # the broker doesn't hold this partition any more
+        self.retired = False  # whether the broker has given up this log
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -121,7 +121,7 @@ class Log:
         return self.segments.active
 
     def directory_failed(self, error: OSError) -> None:
-        """Reports an OSError of this log's files to the log directories, unless the log is retired. An error that says
+        """Reports an OSError of this log's files to the log directories, unless the log is retired. An error that means
         that the log is damaged takes only this log offline."""
         if not self.retired:
             self.services.failed(self, error)
@@ -241,9 +241,9 @@ class Log:
         `max_bytes`: the last batch may be cut, as in Kafka.
 
         With `minimum_one` the first batch is whole whatever its size; without, the list is empty where the first batch
-        doesn't fit. The caller checks that `offset` lies between the log's start and end. The list is empty, too, where
-        there is nothing to read. Without `wait`, raises BlockingIOError where the look-up would have to wait for the
-        disk.
+        doesn't fit. The list is empty, too, where there is nothing to read. The caller checks that `offset` lies
+        between the log's start and end. Without `wait`, raises BlockingIOError where the look-up would have to wait for
+        the disk.
         """
         if offset >= limit_offset:
             return []
@@ -348,8 +348,8 @@ class Log:
         self.services = services
         self.generation += 1
         self.recovery_point = recovery_point
-        self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes everything below it for synced
-        self.unsynced.compacted_to = 0  # truncated records have never been in these files
+        self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes all records below it for synced
+        self.unsynced.compacted_to = 0  # the truncated records have never been in these files
         self.segments.moved(services, directory)
         self.epochs.moved(directory)
 
@@ -364,8 +364,8 @@ class Log:
     # ---- shortening
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops everything from `offset` on, a batch that contains `offset` whole; returns whether anything was
-        dropped.
+        """Drops everything from `offset` on. A batch that contains `offset` is dropped whole. Returns whether anything
+        was dropped.
 
         Epochs, producers and the recovery point are set back, too. Raises OSError.
         """
@@ -395,8 +395,8 @@ class Log:
         return True
 
     def retention(self, now_ms: int, high_watermark: int, count_max: int | None = None) -> tuple[int, str] | None:
-        """Deletes the oldest segments that the topic no longer keeps, at most `count_max`. Returns how many it deleted
-        and why, or None if it deleted none.
+        """Deletes the oldest segments that the topic no longer keeps, at most `count_max`. Returns the number of
+        deleted segments and the reason, or None if no segment was deleted.
 
         Never deletes beyond the high watermark; files are removed after `file.delete.delay.ms`. Raises OSError, also
         for lack of room, because a longer file name may take a block. The next call then deletes the remaining

@@ -63,8 +63,8 @@ class LogSegments(Sequence[Segment]):
             del boundaries[next(iter(boundaries))]
 
     def end_position(self, at: int, limit_offset: int, wait: bool) -> int:
-        """The end position, in segment `at`, of the batches below `limit_offset`. That offset must be below the log's
-        end. `wait` is as in `Segment.position_of`."""
+        """The end position, in segment `at`, of the batches below `limit_offset`. `limit_offset` must be below the
+        log's end. `wait` is as in `Segment.position_of`."""
         segment = self.all[at]
         if at + 1 < len(self.bases) and limit_offset >= self.bases[at + 1]:
             return segment.size
@@ -89,7 +89,7 @@ class LogSegments(Sequence[Segment]):
         try:
             segment.begin()
         except OSError:
-            segment.erase()  # else a restart would take it for the log's end, whatever the old segment still gets
+            segment.erase()  # otherwise a restart would take its start for the log's end
             raise
         return segment
 

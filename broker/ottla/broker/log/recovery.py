@@ -6,9 +6,9 @@ of magic 2, with a valid CRC and ascending offsets. The log ends before the firs
 are dropped. Indexes, leader epochs and producers are rebuilt on the way. A second recovery of the same log changes
 nothing. A log can be opened and read even if the disk is full.
 
-Segments are adjacent: each begins at the offset where the one before ends (`Log.roll` and compaction ensure this). If a
-segment above the recovery point and the compacted part begins later, a loss of power took the end of the one before:
-the log ends there, too.
+Segments are adjacent: each begins at the offset where the segment before it ends (`Log.roll` and compaction ensure
+this). If a segment above the recovery point and the compacted part begins later, a loss of power took the end of the
+segment before it: the log ends there, too.
 
 A compaction or deletion that was interrupted is finished first. `.swap` files come from a complete compaction, and get
 their final names. `.cleaned` files come from an incomplete one, and are removed, as `.deleted` files are. Source:
@@ -43,11 +43,11 @@ logger = logging.getLogger(__name__)
 
 
 class BadLog(OSError):
-    """A log can't be opened because of its files' content or a bug in Ottla, although its disk works."""
+    """A log can't be opened although its disk works: because of its files' content, or of a bug in Ottla."""
 
 
 class Damage(NamedTuple):
-    """Where a log's valid prefix ends, and what was dropped behind it."""
+    """Where a log's valid prefix ends, and what recovery dropped behind it."""
 
     segment: str
     offset: int
@@ -86,8 +86,7 @@ class Opened(NamedTuple):
             )  # fmt: skip
 
     def cut(self, high_watermark: int) -> Cut | None:
-        """What the log lost, for the broker's reports; None where nothing was lost. `high_watermark` is as in
-        `tell`."""
+        """The log's loss, for the broker's reports; None where nothing was lost. `high_watermark` is as in `tell`."""
         log, damage = self.log, self.damage
         missing = max(high_watermark - log.log_end_offset, 0)
         if damage is None:
@@ -365,8 +364,8 @@ class _Opening:
 
     def _drop_hollow(self) -> None:
         """Removes an empty segment whose base offset is among the offsets of the segment before: reads of the offsets
-        from there on would find nothing. Such a segment was begun by a roll that failed, or was cut to nothing. Its
-        producer snapshot is removed, too, because it wasn't taken at the offset that its name says."""
+        from there on would find nothing. Such a segment was begun by a roll that failed, or all of its batches were cut
+        off. Its producer snapshot is removed, too, because it wasn't taken at the offset that its name says."""
         for at in range(len(self.segments) - 1, 0, -1):
             segment = self.segments[at]
             if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:

@@ -1,5 +1,5 @@
-"""Recovers one segment: reads it whole, rebuilds what is derived from its batches, and finds where the valid batches
-end.
+"""Recovers one segment: reads it whole, rebuilds all state that is derived from its batches, and finds where the valid
+batches end.
 
 A batch is valid if it is whole, of magic 2, with the right CRC and ascending offsets. Source: Kafka's
 LogSegment.recover.
@@ -58,7 +58,7 @@ def recover_segment(
         reason = str(error)
     if segment.size < size:
         reason = reason or f"no batch at position {segment.size}"
-    with unless_full():  # what an index lacks stays in memory until the next sync
+    with unless_full():  # entries that the index's file lacks stay in memory until the next sync
         segment.seal()
     return next_offset, reason
 
