@@ -73,7 +73,7 @@ class Leader:
             self.partition.append(batch, 0, len(batch), 9, LoopQuota(lambda renew: None))
 
     def fetched(self, replica: int, offset: int, epoch: int | None = None) -> None:
-        """Does what a Fetch request does."""
+        """Notes a follower's fetch, as the handler of a Fetch request does."""
         if self.partition.follower_fetched(replica, 10 + replica if epoch is None else epoch, offset, 0):
             self.changes.outsider_fetched(self.partition, replica)
 

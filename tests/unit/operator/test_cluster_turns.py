@@ -1,5 +1,5 @@
-"""Restarts for changes: one pod of a Cluster at a time, and for another release of the operator one Cluster at a time,
-in a world in memory. And nothing is deleted on outdated observations."""
+"""Restarts after changes: one pod of a Cluster at a time and, after an upgrade of the operator, one Cluster at a time.
+Nothing is deleted on outdated observations. Kubernetes is in memory."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_cluster_outside_of_its_window_holds_up_nobody() -> None:
     first, second = _two()
     first.world.edit("Cluster", "a", lambda spec: spec.update(maintenanceWindows=NIGHTLY))
     first.rounds(1)
-    del first.cluster["status"]["operator"]  # from now on the changes are another release's, and not the spec's
+    del first.cluster["status"]["operator"]  # from now on the changes are due to another release, and not to the spec
     first.rounds(3)
     assert "the next maintenance window" in first.status["message"]
     assert "turn" not in first.status.get("operator", {})
@@ -615,7 +615,7 @@ def test_etcd_waits_for_a_broker_that_is_stuck_until_its_correction_serves() -> 
 
 
 def _lost_volume() -> tuple[Scene, Object]:
-    """A broker's pod with a volume, for which no node was found for hours."""
+    """A broker's pod with a volume. For hours, no node was found for the pod."""
     scene = running(brokers={"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10})
     pod = scene.world.objects["Pod", "shop", "k-broker-2"]
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]

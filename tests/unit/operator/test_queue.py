@@ -1,5 +1,5 @@
-"""The operator's queue: each key once, one at a time, again after a failure, and never again when its object is
-gone."""
+"""The operator's queue: a key is queued once, handled once at a time, queued again after a failure, and dropped when
+its object is gone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

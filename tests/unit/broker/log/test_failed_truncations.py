@@ -1,4 +1,6 @@
-"""A truncation that fails half-way leaves the log unchanged or unusable: never shorter than its log end offset says."""
+"""After a truncation that fails half-way, the log is unchanged or unusable. It is never shorter than its log end offset
+says.
+"""
 
 from __future__ import annotations
 

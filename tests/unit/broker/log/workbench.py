@@ -103,7 +103,7 @@ def open_directories(
 
 
 def crash(logs: LogDirectories) -> None:
-    """As when the process with these log directories is killed: another process may open them."""
+    """Leaves the log directories as if their process had been killed: another process may open them."""
     logs._homes.release()
 
 
