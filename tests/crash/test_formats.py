@@ -1,6 +1,5 @@
 """Brokers of this version beside brokers of a later one: the later version's fields survive, and its new formats aren't
-used yet.
-"""
+used yet."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Three brokers: records that were acknowledged with acks=all are on each broker, byte for byte, also if one is killed
-meanwhile.
-"""
+meanwhile."""
 
 from __future__ import annotations
 

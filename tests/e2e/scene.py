@@ -282,8 +282,7 @@ def namespace(operator: Operator, name: str) -> Iterator[Scene]:
 @contextmanager
 def working(operator: Operator, name: str, spec: Mapping[str, Any] | None = None) -> Iterator[Scene]:
     """A Cluster with clients at work. At the end the Cluster has to be Ready again, and the clients' history has to be
-    correct.
-    """
+    correct."""
     with namespace(operator, name) as scene:
         scene.kube.apply(spec or cluster())
         scene.settled()

@@ -1,6 +1,5 @@
 """Evictions, as `kubectl drain` requests them: the first eviction is granted, the next one only when the first broker
-is back.
-"""
+is back."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ def test_kubectl_plugin(operator: Operator) -> None:
 
 def goes_on_while_pods_are_restarted(scene: Scene) -> None:
     """One consumer reads while the brokers' pods are deleted one by one, and reads the records that follow each
-    deletion.
-    """
+    deletion."""
     consumer = started(scene, "consume", TOPIC, "--idle", "600")
     try:
         for number, pod in enumerate(sorted(scene.brokers())):

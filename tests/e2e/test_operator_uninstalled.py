@@ -1,6 +1,5 @@
 """The operator is uninstalled before its Cluster: brokers and topics stay in service, and the Cluster's deletion is
-complete.
-"""
+complete."""
 
 from __future__ import annotations
 

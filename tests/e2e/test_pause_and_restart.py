@@ -1,6 +1,5 @@
 """An annotation restarts all brokers. While the Cluster is paused, all changes are held back; they are applied after
-the pause.
-"""
+the pause."""
 
 from __future__ import annotations
 

@@ -60,8 +60,7 @@ def test_volumes(operator: Operator) -> None:
 
 def the_other_one(scene: Scene, volumes: list[dict[str, object]], *, goes: int, stays: int) -> None:
     """Changes the spec, and waits until all replicas of one volume are on the other volume, and pods have only that
-    volume.
-    """
+    volume."""
     before = {**replicas(scene, goes)}
     for name, count in replicas(scene, stays).items():
         before[name] = before.get(name, 0) + count

@@ -75,8 +75,7 @@ class administrators_watched:  # used as a context manager
 
     def _unmade(self, other: Broker, name: str, topic_id: UUID) -> str:
         """A phrase for the part of a created topic that `other` lacks; empty if it lacks no part, or the topic is
-        deleted.
-        """
+        deleted."""
         world = self._world()
         assert world is not None
         entry = world.store.entries.get(keys.topic(name))

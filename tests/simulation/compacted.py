@@ -71,8 +71,7 @@ class Keyed:
 
 def lost_updates(events: Sequence[Event]) -> Iterator[str]:
     """An acknowledged or read record of a compacted topic is in the partition at the end, unless a later record of its
-    key is.
-    """
+    key is."""
     keyed, permitted = Keyed(events), Permitted(events)
     told: set[tuple[Key, str]] = set()
     for position, event in enumerate(events):

@@ -138,8 +138,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> Step:
         """Schedules a step. Steps run in the order of their times; steps of the same time run in the order of the
-        calls.
-        """
+        calls."""
         timer = Step(when, callback, args, contextvars.copy_context() if context is None else context)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, timer))

@@ -63,8 +63,7 @@ def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
 
 def strayed(events: Sequence[Event]) -> Iterator[str]:
     """A value that is read from a partition was sent to that partition, not to another one or to a deleted topic of
-    that name.
-    """
+    that name."""
     sent_to = {value: key_of(event) for event in of(events, "send", "invoke") for value in event["values"]}
     for key, offset, value in reads(events):
         if sent_to.get(value, key) != key:

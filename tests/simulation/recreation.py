@@ -22,8 +22,7 @@ PRODUCE_BY_ID, FETCH_BY_ID = 13, 13
 
 class Recreated:
     """Creates, writes, reads and deletes the topic, again and again, until stopped. The topic that was created last
-    stays.
-    """
+    stays."""
 
     def __init__(self, client: Client, replicas: list[int]) -> None:
         self.client = client

@@ -1,6 +1,5 @@
 """One run, from its seed to its verdict: builds the cluster, lets clients work under faults, heals the faults, waits
-until the cluster has converged, reads all records, and checks.
-"""
+until the cluster has converged, reads all records, and checks."""
 
 from __future__ import annotations
 
@@ -335,8 +334,7 @@ class Scenario:
 
 class _quiet:  # used as a context manager
     """Captures the product's log: messages about bugs of the product are violations, all other messages go into the
-    trace.
-    """
+    trace."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario

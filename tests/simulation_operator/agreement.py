@@ -60,8 +60,7 @@ class Agreement:
 
     def status_lies(self, served: frozenset[str]) -> Iterator[str]:
         """The false statements in a status that was written just now. `served` are the pods that served before the
-        write.
-        """
+        write."""
         cluster = self._person.cluster
         assert cluster is not None
         status = cluster.get("status") or {}

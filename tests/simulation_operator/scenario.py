@@ -396,8 +396,7 @@ class Run:
 
     async def _resized(self) -> None:
         """Gives brokers more CPU, which nodes grant only later. If a resize in place is possible, no broker may
-        restart.
-        """
+        restart."""
         pods = self.server.pods("broker")
         before = next(iter(pods.values()))["spec"]["containers"][0]["resources"]
         cpu = "300m" if before["requests"]["cpu"] != "300m" else "400m"

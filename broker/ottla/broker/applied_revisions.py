@@ -156,8 +156,7 @@ class _Other:
 
     def was_late(self, revision: int, wait: asyncio.Future[None], seconds: float) -> None:
         """Called when an answer has waited `seconds` for this broker. If the wait isn't done, the broker becomes a
-        straggler.
-        """
+        straggler."""
         if wait.done():
             return
         self._late += 1

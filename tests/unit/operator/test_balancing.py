@@ -1,6 +1,5 @@
 """A Cluster's balance of replicas: moves are suggested, carried out, and given up for more urgent work; a balanced
-Cluster stays quiet.
-"""
+Cluster stays quiet."""
 
 from __future__ import annotations
 

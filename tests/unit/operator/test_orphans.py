@@ -148,8 +148,7 @@ def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
 
 def test_topics_that_kubernetes_does_not_remember_wait_however_few() -> None:
     """This happens after Kubernetes, with the same Cluster, was restored to a state from before the Topics were
-    created.
-    """
+    created."""
     watch = Disappearances()
     gone = lost(66)
     judge(watch, 0.0, gone, of=1)

@@ -1,6 +1,5 @@
 """Drains and the balance of replicas: the moves when brokers leave and come. A stand-in of the cluster carries out each
-plan.
-"""
+plan."""
 
 from collections import Counter
 from dataclasses import replace

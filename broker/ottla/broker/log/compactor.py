@@ -118,8 +118,7 @@ class Compactor:
 
     async def choose(self) -> tuple[Log | None, Cleanable | None]:
         """The log to compact next: an overdue log, or else the log with the greatest dirty ratio; None where no log is
-        dirty enough.
-        """
+        dirty enough."""
         held = list(self._logs.logs.values())
         if self._damaged:
             self._damaged = {log: self._damaged[log] for log in held if log in self._damaged}

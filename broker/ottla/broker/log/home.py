@@ -1,6 +1,5 @@
 """One log directory: its lock, the broker that it belongs to, whether its last stop was clean, and its checkpoints as
-of the start.
-"""
+of the start."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ _serial = count()
 
 class PendingSnapshot:
     """The snapshot for `offset`, at which the log ended when the snapshot was taken. Owned by the event loop, except
-    `write`.
-    """
+    `write`."""
 
     __slots__ = (
         "_disk",

@@ -1,6 +1,5 @@
 """Log directories: the state that survives a clean stop or a kill, the owner of a directory, and a directory that
-fails.
-"""
+fails."""
 
 from __future__ import annotations
 

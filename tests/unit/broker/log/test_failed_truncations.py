@@ -1,6 +1,5 @@
 """After a truncation that fails half-way, the log is unchanged or unusable. It is never shorter than its log end offset
-says.
-"""
+says."""
 
 from __future__ import annotations
 
