@@ -1,8 +1,8 @@
 """The Kubernetes cluster on which the scenarios run, and how Ottla's images get onto its nodes.
 
-The cluster is that of $KUBECONFIG, else a node that `../shared/kube-node` starts, if that exists. The images are built,
-and loaded into that node, or with docker into a kind cluster. On any other cluster the images have to be present
-already (OTTLA_E2E_IMAGES=present).
+The cluster is that of $KUBECONFIG, or else a node that `../shared/kube-node` starts, if that program exists. The images
+are built, and loaded into that node, or with docker into a kind cluster. On any other cluster the images have to be
+present already (OTTLA_E2E_IMAGES=present).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The scripts of the snapshots' Job, unchanged, on a small volume: which snapshots are kept, and which are deleted
 when.
 
-The programs that need an etcd are stand-ins, which write the number of bytes that they are told, as long as the volume
-has room.
+The programs that need an etcd are stand-ins, which write a given number of bytes, as long as the volume has room.
 """
 
 from __future__ import annotations

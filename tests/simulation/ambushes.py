@@ -32,8 +32,7 @@ TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED)
 
 def deposed_leader_leads_again(faults: Faults) -> str:
     """A leader gets records that no follower has, is replaced by another leader, truncates, and leads again, perhaps
-    before its producers have heard of the other leader. Producers may resend records that this leader has and can't
-    commit.
+    before its producers know the other leader. Producers may resend records that this leader has and can't commit.
     """
     return _ambush_a_leader(faults, TOPICS, ("kill", "power", "lease"), _depose_and_reelect, isr_min=2)
 
@@ -157,8 +156,8 @@ def restart_of_all(faults: Faults) -> str:
 
 
 def last_in_sync_goes(faults: Faults) -> str:
-    """A leader is the only in-sync replica, gets records that no other replica has, and goes away. By an unclean
-    election another replica leads without these records. The former leader may not know of the election, and
+    """A leader is the only in-sync replica, gets records that no other replica has, and dies or is cut off. By an
+    unclean election another replica leads without these records. The former leader may not know of the election, and
     acknowledge more records.
     """
     return _ambush_a_leader(faults, (UNCLEAN,), ("kill", "power", "store"), _leave_alone)

@@ -36,7 +36,7 @@ VALUE = "value"  # the name of the header that has a tombstone's value
 
 
 def as_header(value: str) -> dict[str, Any]:
-    """The fields of a tombstone. The value that tells it from other tombstones is in a header."""
+    """The fields of a tombstone. The value that distinguishes it from other tombstones is in a header."""
     return {"value": None, "headers": [(VALUE, value.encode())]}
 
 

@@ -1,6 +1,6 @@
 """Writes the generated pages of docs/: `python -m ottla.broker.documentation` in the repository's root.
 
-A unit test fails when a page in the repository is not what its source makes.
+A unit test fails when a page in the repository differs from the page that its source gives.
 """
 
 from collections.abc import Callable

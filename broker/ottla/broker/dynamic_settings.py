@@ -15,8 +15,8 @@ _BROKER = "broker"
 
 class DynamicSettings:
     """A listener of the image. `config` gives the present configuration. `told` is called with each new configuration,
-    and with the names of the settings whose values differ. There are no such names if only the layer from which a value
-    comes has changed."""
+    and with the names of the settings whose values differ. No name is given if only the layer from which a value comes
+    has changed."""
 
     def __init__(
         self, broker_id: int, config: Callable[[], BrokerConfig], told: Callable[[BrokerConfig, Set[str]], None]

@@ -2,9 +2,9 @@
 
 A batch of a few KB may unpack to GBs, and such a batch is valid. So a thread checks a batch for a turn of some 10 ms
 (`loop_quota.THREAD_MICROSECONDS`); a batch that takes longer waits for its next turn. A free thread goes to the
-connection that has the fewest threads, and of several such connections to the one that has waited longest. A connection
-has all of the threads only while no other connection waits for one. The rule it protects: a batch that fits one turn
-waits for no more than a turn of each other connection, whatever size the others' batches unpack to.
+connection that has the fewest threads; if several connections have equally few, to the connection that has waited
+longest. A connection has all of the threads only while no other connection waits for one. The rule it protects: a batch
+that fits one turn waits for no more than a turn of each other connection, whatever size the others' batches unpack to.
 
 Owned by the event loop; only the checks run in the threads.
 """

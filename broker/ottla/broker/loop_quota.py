@@ -47,8 +47,8 @@ def bytes_in(microseconds: float, codec: int) -> int:
 
 
 class LoopQuota:
-    """What is left of the event loop's present turn for the check of batches. There is one quota for batches that have
-    to be unpacked, and one for batches without a codec. `at_next_turn` calls its argument when the turn has ended.
+    """The rest of the event loop's present turn for the check of batches. There is one quota for batches that have to
+    be unpacked, and one for batches without a codec. `at_next_turn` calls its argument when the turn has ended.
 
     There are two quotas so that small packed batches are checked on the loop even when large batches without a codec
     have used theirs up.

@@ -2,8 +2,8 @@
 simulated machines.
 
 The metadata store isn't a part of the machine: it is a port of its own, passed to the broker. The broker's threads are
-the event loop's thread, those of `threads` and `disk_threads`, the thread that waits for a compaction's process, and
-the thread of `renewal`. Durations are measured by the event loop's time, never by the wall clock.
+the event loop's thread, the threads of `threads` and `disk_threads`, the thread that waits for a compaction's process,
+and the thread of `renewal`. Durations are measured by the event loop's time, never by the wall clock.
 """
 
 from __future__ import annotations

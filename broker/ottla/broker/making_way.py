@@ -1,6 +1,6 @@
 """A broker without a connection to the metadata store disconnects its clients once other brokers lead its partitions.
 
-Such a broker doesn't learn of elections. A client that still takes this broker for the leader would wait for
+Such a broker doesn't get the news of elections. A client that still takes this broker for the leader would wait for
 acknowledgements by followers that have left, one time-out after the other. So the broker closes all connections and
 refuses new ones, until the store has confirmed its registration and its image shows that registration. Clients then ask
 another broker, as if this one were dead.

@@ -5,9 +5,8 @@ between. Records below the high watermark are committed; when the high watermark
 fetches that wait for it are woken.
 
 A replica leads, follows or does neither. A leader's `LeaderState` tracks its followers' offsets; where no follower has
-to have a record for it to be committed, the high watermark is the log's end. `reading` has what a fetch may read of a
-replica, `follower_log` how a follower changes its log, and `turns` the order of batches that can't be appended on
-arrival.
+to have a record for it to be committed, the high watermark is the log's end. `reading` reads a replica for fetches,
+`follower_log` changes a follower's log, and `turns` orders the batches that can't be appended on arrival.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ class Partition:
         self._deletions = Commits()  # waits for deletions of records, by the low watermark
         self._commits_at_once = False
         self.flushes = Flushes(log, self.failed)
-        self.last_turn: Turn | None = None  # of the batches that can't be appended at once, the newest one's place
+        self.last_turn: Turn | None = None  # the place of the newest batch that couldn't be appended on arrival
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -162,7 +161,8 @@ class Partition:
         self.wake_all()
 
     def become_follower(self, state: PartitionState) -> None:
-        """Makes this replica a follower of the leader that `state` names. If `state` names none, it follows nobody."""
+        """Makes this replica a follower of the leader that `state` names. If `state` names no leader, the replica
+        follows no broker."""
         self.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
         moved = state.leader_epoch != self.epoch
         self._note(state)

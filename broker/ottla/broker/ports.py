@@ -1,4 +1,4 @@
-"""The ports of a broker: what the handlers of APIs, the metrics and the pages may ask of it.
+"""The ports of a broker: the parts of it that the handlers of APIs, the metrics and the pages may use.
 
 A port is a `typing.Protocol` for one part of the broker, read-only wherever its users only read it. A module combines
 the ports that it uses into a protocol of its own, or takes a single port as it is:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class WithAdvertisedApis(Protocol):
-    """The APIs that ApiVersions tells clients of."""
+    """The APIs in the answer to ApiVersions."""
 
     @property
     def advertised_apis(self) -> Sequence[Api]:
@@ -95,7 +95,7 @@ class WithBatchChecks(Protocol):
 
     @property
     def loop_quota(self) -> LoopQuota:
-        """What is left of the event loop's present turn for the check of batches."""
+        """The rest of the event loop's present turn for the check of batches."""
 
 
 class WithColdReads(Protocol):
@@ -258,7 +258,7 @@ class WithMoves(Protocol):
 
     @property
     def moves(self) -> DirectoryMoves:
-        """The part that begins moves, and has those that are under way."""
+        """The part that begins moves, and has the moves under way."""
 
 
 class WithPartitions(Protocol):

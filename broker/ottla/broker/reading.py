@@ -1,4 +1,4 @@
-"""What a fetch may read of a replica: a consumer up to the high watermark, a follower up to the log's end.
+"""Reads a replica for a fetch: for a consumer up to the high watermark, for a follower up to the log's end.
 
 Reading changes nothing of the replica, except that it notes damage that it finds.
 

@@ -197,7 +197,8 @@ class ReplicaFetcher:
         """Sends one Fetch and applies its answer."""
         config = self._owner.config()
         if self._own_epoch != self._owner.broker_epoch():
-            # Only a request that names a partition tells the leader under which registration the partition was copied.
+            # Only by a request that names a partition does the leader find out under which registration the partition
+            # was copied.
             self._own_epoch = self._owner.broker_epoch()
             self._session.begin_anew()
         wait_ms = config.get_int("replica.fetch.wait.max.ms")
@@ -335,7 +336,8 @@ class ReplicaFetcher:
             else:
                 self._session.begin_anew()
             if self._held(partition) == before:
-                # No leader that follows the rules causes this, and asking again at once would never end.
+                # No leader that follows the rules causes this. Without a pause, the fetcher would ask again and again,
+                # without end.
                 self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
                 return
         followed.failures = 0

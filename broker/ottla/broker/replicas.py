@@ -262,7 +262,7 @@ class Replicas:
     def _create_again(self) -> None:
         """Tries again to create the logs that couldn't be created. (Logs on the disk that couldn't be opened are left
         out: a thread opens them.)"""
-        unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` follows those in preparation
+        unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` takes the prepared logs
         self._unopened -= unopened
         for topic_id, index in unopened:
             state = self._image.partition(topic_id, index)
@@ -377,7 +377,7 @@ class Replicas:
         self._logs.delete_topic(topic_id)
         if not self._table.of_topic(tombstone.name):
             self.counters.pop(tombstone.name, None)
-        if not self._logs.failed:  # the next start looks again: a failed directory may come back
+        if not self._logs.failed:  # the next start checks again: a failed directory may come back
             self._listeners.topic_removed(topic_id)
 
     def _retire(self, partition: Partition, reason: str) -> None:

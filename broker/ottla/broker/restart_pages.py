@@ -105,7 +105,8 @@ class RestartPages:
         return True
 
     async def caught_up(self, request: Request) -> Response:
-        """The page that says how many of this broker's replicas are in sync, which aren't, and which are offline."""
+        """The page that says how many of this broker's replicas are in sync, which replicas aren't, and which are
+        offline."""
         broker, image = self._broker, self._broker.image
         count = 0
         missing, offline = [], []

@@ -5,8 +5,8 @@ There are two cases. After the metadata store was restored from a backup, this c
 names every log of this broker, also where the backup gives the partition to other brokers. Otherwise it concerns a
 partition without a leader, if this broker was in its ISR, or eligible, and came back from an unclean stop: then the
 report also names an unreadable or missing log. A process that has lost its registration since it started reports even
-if its start followed a clean stop: its new registration names only the registration directly before it, and not the one
-that the clean stop ended.
+if its start followed a clean stop: its new registration names only the registration directly before it, and not the
+registration that the clean stop ended.
 
 A report is attached to the lease of the broker's registration. It is written anew for each registration, and when there
 are more partitions to report. The logs don't change meanwhile: the partitions have no leader, so no batch is appended

@@ -120,7 +120,7 @@ class MemoryPartition:
         self.index = index
         self.log = log or MemoryLog()
         self.leader_epoch = 1
-        self.held_at: int | None = None  # the high watermark while replication stands still
+        self.held_at: int | None = None  # the high watermark while replication is interrupted
         self.failing: ErrorCode | None = None
         self.batches = 0
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []

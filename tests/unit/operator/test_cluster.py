@@ -929,8 +929,8 @@ def test_a_removed_pool_whose_brokers_start_keeps_its_image() -> None:
 
 
 def test_a_pool_that_is_removed_while_its_set_is_made_again_is_drained_and_goes() -> None:
-    """Before the fix, the pool's pods counted as somebody else's: they were neither drained nor removed, and a broker
-    of another pool got the id of one that was still running.
+    """Before the fix, the pool's pods counted as foreign pods: they were neither drained nor removed, and a broker of
+    another pool got the id of one that was still running.
     """
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))

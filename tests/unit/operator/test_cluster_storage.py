@@ -510,8 +510,8 @@ def test_a_replica_that_fits_nowhere_keeps_its_volume_and_is_named(storage: Any)
 
 
 def test_a_pod_that_started_since_is_asked_anew(storage: Any) -> None:
-    """The pod's predecessor had no replicas on the volume, but the new pod may get some before it is told to place none
-    there.
+    """The pod's predecessor had no replicas on the volume, but the new pod may get some before it gets the request to
+    place none there.
     """
     scene, disks = storage({"volumes": TWO})
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])

@@ -287,7 +287,7 @@ def test_a_bad_image_of_another_release_stops_at_the_first_cluster(images: str) 
     assert said in second.status["message"]
     assert second.condition("Ready") == ("True", "BrokersServe")
     _upgraded(first, second, Defaults("ottla:3", "etcd:2", "3"))
-    if images == "silent_images":  # a slow broker can't be told from one that never becomes ready
+    if images == "silent_images":  # a slow broker looks like a broker that never becomes ready
         del first.world.objects["Pod", "shop", "a-broker-0"]
     _by_turns(20, first, second)
     assert first.status["operator"] == second.status["operator"] == {"release": "ottla:3 etcd:2 3"}

@@ -1,4 +1,4 @@
-"""Topics without a resource: the ones that are deleted, and the ones that wait for a person's confirmation."""
+"""Topics without a resource: which are deleted, and which wait for a person's confirmation."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Scripted:
 async def _run(queue: Queue, until: Callable[[], bool]) -> None:
     task = asyncio.ensure_future(queue.run())
     async with asyncio.timeout(5):
-        while not until():  # noqa: ASYNC110 — what is waited for has no event
+        while not until():  # noqa: ASYNC110 — the awaited condition has no event
             await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -9,8 +9,8 @@ the start of the log to the offset at which the map ends:
   see it;
 - offsets never change. A batch whose records are all removed is removed, too, unless it has an active producer's last
   sequence, or is the last batch of the round or of a new segment: then the batch's header stays, without records. So
-  each segment still ends where the next begins, and recovery can tell a hole from a removal by compaction (Kafka keeps
-  only the round's last header);
+  each segment still ends where the next begins, and recovery can distinguish a hole from a removal by compaction (Kafka
+  keeps only the round's last header);
 - records of aborted transactions are removed at once, and never count as the last of their key; markers stay;
 - a batch that unpacks to more than `unpacked_bytes_max` stays as it is, and its records supersede no others. Tombstones
   behind it stay, too, because the record that a tombstone deletes may be in that batch.
@@ -177,7 +177,7 @@ def _empty(header: BatchHeader) -> bytes:
 
 
 def _assemble(header: BatchHeader, body: bytes) -> bytes:
-    """A batch with that header and those records, with the right length and CRC."""
+    """A batch of this header and these records, with the right length and CRC."""
     payload = compress(header.codec, body) if body else b""
     length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
     start = bytearray(_header.pack(*header._replace(length=length, crc=0)))

@@ -232,7 +232,8 @@ class _Compaction:
         return list(aborted_transactions(self.disk.read(path))) if self.disk.exists(path) else []
 
     def _keep_aborted(self, group: Sequence[SegmentSizes]) -> None:
-        """Makes the new segment's transaction index from those of the old ones, one after the other."""
+        """Makes the new segment's transaction index from the transaction indexes of the old segments, one after the
+        other."""
         parts = [self._aborted_path(sizes.base_offset) for sizes in group]
         data = b"".join(self.disk.read(path) for path in parts if self.disk.exists(path))
         if data:

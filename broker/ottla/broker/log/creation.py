@@ -59,7 +59,7 @@ def create_all(
     """Creates logs in their directories, with `syncs` syncs at a time in `pool`, until the creation of a log fails.
     Returns the logs that were created. Blocks.
 
-    A directory that exists is skipped: the caller has to find out first which log lies in it.
+    A directory that exists is skipped: the caller has to find out first which log is in it.
     """
     created: list[tuple[NewLog, Log]] = []
     failed: list[tuple[str, OSError]] = []

@@ -4,7 +4,7 @@ Rules: a partition's directory belongs to the topic id in its `partition.metadat
 deleted only by a call with that id; a directory with an unknown topic id is set aside under another name, never
 removed. A log directory that fails takes its logs offline and no others; a full log directory doesn't count as failed.
 A log that can't be opened although its disk works, or that is found damaged when it has to be changed, goes offline
-alone, without the other logs of its directory. A log that may lie in a failed log directory is lost for now: no empty
+alone, without the other logs of its directory. A log that may be in a failed log directory is lost for now: no empty
 log is created for it elsewhere.
 
 All methods but `open` and `close` run on the event loop. A thread creates new logs (`create_ahead`); the event loop
@@ -149,7 +149,7 @@ class LogDirectories:
 
     def expect(self, wanted: Iterable[LogKey]) -> None:
         """Notes as lost each of `wanted`, the replicas that the metadata gives this broker, that has no open log while
-        a log directory has failed: the log may lie there. Called after `open`."""
+        a log directory has failed: the log may be there. Called after `open`."""
         self._held.expect(wanted, self.failed)
 
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:
@@ -266,7 +266,7 @@ class LogDirectories:
 
     def moved_to_others(self, topic_id: UUID, index: int) -> None:
         """Sets aside the directories of a partition's logs that couldn't be opened, because other brokers have the
-        partition now: if the partition comes back, a new log can be created. A log that may lie in a failed log
+        partition now: if the partition comes back, a new log can be created. A log that may be in a failed log
         directory stays lost."""
         if (topic_id, index) not in self.lost:
             return

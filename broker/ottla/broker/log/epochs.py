@@ -123,7 +123,7 @@ class LeaderEpochs:
             self.write_out()
 
     def moved(self, directory: str) -> None:
-        """Notes that the log lies in `directory` now, and writes the file there."""
+        """Notes that the log is in `directory` now, and writes the file there."""
         self._path = f"{directory}/{names.LEADER_EPOCHS}"
         self.write()
 

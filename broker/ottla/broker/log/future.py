@@ -1,8 +1,8 @@
 """A copy of a log in another log directory; it catches up while the log is read and written (KIP-113).
 
 Files are copied unchanged, so that at the end of the move the log only has to be given the new paths. The event loop
-determines what the copy lacks (`next_pass`), and a thread copies it (`Pass.run`). The next pass copies what changed
-meanwhile: segments that grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
+determines which bytes the copy lacks (`next_pass`), and a thread copies them (`Pass.run`). The next pass copies the
+changes since then: segments that grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
 """
 
 from __future__ import annotations

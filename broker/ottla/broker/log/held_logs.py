@@ -40,7 +40,7 @@ class HeldLogs:
 
     def expect(self, wanted: Iterable[LogKey], failed: Mapping[str, OSError]) -> None:
         """Notes as lost each of `wanted`, the broker's replicas, that isn't online while a log directory has failed:
-        the log may lie in that directory."""
+        the log may be in that directory."""
         for path, error in failed.items():
             for key in wanted:
                 if key not in self.online and self.lost.setdefault(key, error) is error:

@@ -60,7 +60,7 @@ class _SparseIndex:
         return self._entries[1] * self.entry.size
 
     def moved(self, path: str) -> None:
-        """Notes that the file lies at `path` now."""
+        """Notes that the file is at `path` now."""
         with _changing:
             self._file = None
             self.path = path

@@ -237,13 +237,13 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True, wait: bool = True
     ) -> list[FileRange]:
-        """The batches from the one with `offset` up to `limit_offset` (a batch boundary, at most the log's end), about
-        `max_bytes`: the last batch may be cut, as in Kafka.
+        """About `max_bytes` of the batches from the one with `offset` up to `limit_offset` (a batch boundary, at most
+        the log's end). The last batch may be cut, as in Kafka.
 
         With `minimum_one` the first batch is whole whatever its size; without, the list is empty where the first batch
-        doesn't fit. The list is empty, too, where there is nothing to read. The caller checks that `offset` lies
-        between the log's start and end. Without `wait`, raises BlockingIOError where the look-up would have to wait for
-        the disk.
+        doesn't fit. The list is empty, too, where there is nothing to read. The caller checks that `offset` is between
+        the log's start and end. Without `wait`, raises BlockingIOError where the look-up would have to wait for the
+        disk.
         """
         if offset >= limit_offset:
             return []
@@ -276,12 +276,12 @@ class Log:
         return self.segments[self.segments.index_of(offset) :]
 
     def segment_after(self, offset: int) -> int | None:
-        """The base offset of the segment behind the one of `offset`; None where there is none."""
+        """The base offset of the segment behind the segment with `offset`; None where there is no such segment."""
         bases, at = self.segments.bases, self.segments.index_of(offset) + 1
         return bases[at] if at < len(bases) else None
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """The size of the batches from the one with `offset` up to `end_offset`, in bytes; batches of later segments
+        """The size in bytes of the batches from the one with `offset` up to `end_offset`; batches of later segments
         aren't counted. Raises BlockingIOError where the look-up would have to wait for the disk."""
         segments = self.segments
         at = segments.index_of(offset)
@@ -343,7 +343,7 @@ class Log:
     # ---- other directories
 
     def moved(self, services: DirectoryServices, directory: str, recovery_point: int) -> None:
-        """Notes that the log's files lie in `directory` now, where everything below `recovery_point` is synced."""
+        """Notes that the log's files are in `directory` now, where everything below `recovery_point` is synced."""
         self.producer_snapshots.moved()
         self.services = services
         self.generation += 1
@@ -354,7 +354,7 @@ class Log:
         self.epochs.moved(directory)
 
     def retire(self, directory: str) -> None:
-        """Notes that the broker gives up this log. Its files lie in `directory` now, where threads that still read find
+        """Notes that the broker gives up this log. Its files are in `directory` now, where threads that still read find
         them. A new log may take the former name of the directory immediately; later calls on this log don't touch the
         new one."""
         self.producer_snapshots.give_up()

@@ -45,7 +45,7 @@ class Moves:
 
     def wish(self, key: LogKey, target: str) -> bool:
         """Notes that a log is to move to log directory `target`, and returns whether the caller has to call `run` for
-        it. If the log lies in `target` already, a move of it to another log directory is given up."""
+        it. If the log is in `target` already, a move of it to another log directory is given up."""
         at_work = key in self._targets
         if self._logs.directory_of(self._logs.logs[key]) == target:
             target = ""

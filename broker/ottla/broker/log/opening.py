@@ -1,5 +1,5 @@
-"""Opens the logs of a broker's log directories: all of them when it starts, and later those that it couldn't open on a
-full disk.
+"""Opens the logs of a broker's log directories: all logs when the broker starts, and later the logs that it couldn't
+open on a full disk.
 
 A log that can't be opened although its disk works goes offline alone, without the other logs of its directory. Source:
 Kafka's LogManager.loadLogs, for which an unforeseen error in one log ends the start of the broker.

@@ -57,7 +57,7 @@ class Damage(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An opened log, and what its recovery did."""
+    """An opened log, and the results of its recovery."""
 
     log: Log
     segments_recovered: int
@@ -71,8 +71,8 @@ class Opened(NamedTuple):
         return self.log
 
     def tell(self, high_watermark: int) -> None:
-        """Writes to the broker's log what was lost; `high_watermark` is the log's high watermark that was checkpointed
-        last."""
+        """Reports the log's losses in the broker's own log; `high_watermark` is the high watermark that was
+        checkpointed last."""
         damage = self.damage
         if damage is not None:
             logger.warning(
@@ -110,7 +110,7 @@ def open_log(
 ) -> Opened:
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
-    `clean` tells that the last stop was a clean one. The three offsets come from the checkpoints. Blocks; may run in
+    `clean` says whether the last stop was a clean one. The three offsets come from the checkpoints. Blocks; may run in
     any thread. Raises BadLog, and any other OSError of the disk's.
     """
     told = recovery_point, log_start_offset, compacted_to
@@ -365,7 +365,7 @@ class _Opening:
     def _drop_hollow(self) -> None:
         """Removes an empty segment whose base offset is among the offsets of the segment before: reads of the offsets
         from there on would find nothing. Such a segment was begun by a roll that failed, or all of its batches were cut
-        off. Its producer snapshot is removed, too, because it wasn't taken at the offset that its name says."""
+        off. Its producer snapshot is removed, too, because it wasn't taken at the offset in its name."""
         for at in range(len(self.segments) - 1, 0, -1):
             segment = self.segments[at]
             if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:

@@ -193,7 +193,7 @@ class Segment:
         self.times.let_go()
 
     def moved(self, directory: str) -> None:
-        """Notes that the files lie in `directory` now."""
+        """Notes that the files are in `directory` now."""
         self._renamed(f"{directory}/{self.base_offset:020d}", "")
 
     def doomed(self) -> None:

@@ -64,7 +64,7 @@ def recover_segment(
 
 
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
-    """What makes a whole batch invalid; empty where it is valid."""
+    """The reason why a whole batch is invalid; empty where the batch is valid."""
     if header.magic != MAGIC:
         return f"a batch of magic {header.magic}"
     if not crc_valid(batch, 0, header.size):

@@ -1,4 +1,4 @@
-"""The snapshots of a log's producers: those on the disk, and pending ones that the next sync writes.
+"""The snapshots of a log's producers: snapshots on the disk, and pending snapshots, which the next sync writes.
 
 Owned by the event loop. A pending snapshot is given up first of all when it is no longer wanted, or when its directory
 gets another name, so that no thread writes its file afterwards.

@@ -32,7 +32,7 @@ class FoundLog(NamedTuple):
 
 
 class InterruptedMove(NamedTuple):
-    """A move between log directories that a stop interrupted: its incomplete copy lies in log directory `to`. Topic id
+    """A move between log directories that a stop interrupted: its incomplete copy is in log directory `to`. Topic id
     and partition are None where they can't be read."""
 
     topic_id: UUID | None

@@ -144,7 +144,7 @@ class Upkeep:
 
     async def remove_due(self) -> None:
         """Removes deleted files whose delay is over. A bounded number is removed each second, so that the disk has time
-        for other work; while a log directory is full, all are removed in one go. Then looks whether full log
+        for other work; while a log directory is full, all are removed in one go. Then checks whether full log
         directories have room again."""
         now_ms = self._now_ms()
         due = self._logs.deletions.due(now_ms, None if self._logs.full else _REMOVALS_PER_TURN)

@@ -52,8 +52,8 @@ class Progress:
 
 
 class LeaderState:
-    """What the leader of one partition knows in one leader epoch. `epoch_start` is the leader's log end offset when the
-    epoch began."""
+    """The knowledge of one partition's leader in one leader epoch. `epoch_start` is the leader's log end offset when
+    the epoch began."""
 
     __slots__ = ("_broker_id", "_joining", "candidates", "epoch_start", "followers", "isr", "maximal_isr")
 

@@ -1,6 +1,6 @@
 """A log that can't be opened, for whatever reason, is offline alone: the broker starts, and serves its other logs.
 
-What a checkpoint says about such a log is kept until the log is opened. Its log directory isn't marked as cleanly
+A checkpoint's lines about such a log are kept until the log is opened. Its log directory isn't marked as cleanly
 stopped if a log in it was never recovered.
 """
 

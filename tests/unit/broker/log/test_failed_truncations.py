@@ -1,5 +1,5 @@
-"""After a truncation that fails half-way, the log is unchanged or unusable. It is never shorter than its log end offset
-says."""
+"""After a truncation that fails half-way, the log is unchanged or unusable. Its files never end before its log end
+offset."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def open_directories(
     node_id: int = 1,
     owner: Owner = ALONE,
 ) -> LogDirectories:
-    """A broker's opened log directories; their clock stands at 5 s."""
+    """A broker's opened log directories; their clock always shows 5 s."""
     logs = LogDirectories([str(path) for path in paths], lambda: 5000, owner, disk=disk)
     logs.open(cluster_id, node_id, lambda topic: config)
     return logs
