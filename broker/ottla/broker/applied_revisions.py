@@ -42,7 +42,7 @@ from ottla.net.streams import Connect
 logger = logging.getLogger(__name__)
 
 WAIT_S = 0.2
-TRUST_S = WAIT_S / 4  # twice the time in which a broker follows a watch on an idle machine
+TRUST_S = WAIT_S / 4  # twice the time in which a broker applies a change on an idle machine
 
 _LATE_MAX = 2  # times late in a row; after them, a broker must show that it keeps up
 

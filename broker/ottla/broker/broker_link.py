@@ -57,7 +57,7 @@ class BrokerLink:
         self._connected_at = 0.0
         self._applied = 0
         self._peer: Peer | None = None
-        self._kept = False  # the connection has idled or carried an answer
+        self._kept = False  # whether the connection has idled or carried an answer
         self._lost = False
         self._idling: asyncio.Timeout | None = None
         self._failures = 0  # in a row

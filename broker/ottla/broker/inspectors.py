@@ -27,7 +27,7 @@ class Inspectors:
     def __init__(self, executor: Executor, count: int) -> None:
         self._executor = executor
         self._idle = count
-        self._running: dict[Hashable, int] = {}  # threads by holder; a holder without a thread has no entry
+        self._running: dict[Hashable, int] = {}  # holder → the number of its threads; no entry if it has none
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def look(self, holder: Hashable, inspection: Inspection) -> Admitted:

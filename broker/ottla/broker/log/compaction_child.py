@@ -49,7 +49,7 @@ class Job:
     end."""
 
     directory: str
-    segments: list[list[int]]  # base offset, end offset, size, index size
+    segments: list[list[int]]  # of each: base offset, end offset, size and index size in bytes
     first_dirty: int
     end_offset: int
     now_ms: int

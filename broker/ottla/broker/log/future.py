@@ -98,7 +98,7 @@ class FutureLog:
     def __init__(self, disk: Disk, log: Log, topic_id: UUID, directory: str) -> None:
         self.log = log
         self.directory = directory
-        self.given_up = threading.Event()  # ends a pass early
+        self.given_up = threading.Event()  # set to end a pass early
         self.log_end_offset = log.log_start_offset
         self.synced_end = log.segments[0].base_offset
         self._disk = disk

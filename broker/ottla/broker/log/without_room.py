@@ -46,7 +46,7 @@ class WithoutRoom:
 
     def __init__(self) -> None:
         self.logs: dict[Key, tuple[Home, FoundLog]] = {}
-        self._under_way: set[str] = set()  # directories
+        self._under_way: set[str] = set()  # directories in which the thread opens a log
         self._one_at_a_time = asyncio.Lock()  # a second `open_each` would wait in a thread that the broker needs
         self._opening = threading.Lock()
         self._ended = False
