@@ -71,9 +71,7 @@ class AwaitedElections:
         self._image = image
         self._clock = clock
         self._lost_at: dict[int, float] = {}
-        self._vanished: dict[
-            int, tuple[Broker, float]
-        ] = {}  # vanished registrations, with times; not of drained brokers
+        self._vanished: dict[int, tuple[Broker, float]] = {}  # registrations, and when; not of drained brokers
         self._brokers: Mapping[int, Broker] = {}
         self._waiting: list[_Waiter] = []
 
