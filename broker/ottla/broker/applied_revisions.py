@@ -6,15 +6,15 @@ until every live broker has *applied* the revision: the broker's image shows the
 leads by that revision are open. Brokers ask each other for revisions over the inter-broker listener, by the protocol of
 `protocol/applied_revision.py`; the store takes no part. Rules:
 
-1. An answer waits `WAIT_S` at most. A broker that hasn't applied the revision by then is a *straggler*: answers that
-   wait for it are given, and no further answer waits for it until it has caught up. So a stopped or slow broker delays
-   answers by that time once. A broker whose connection fails is a straggler at once: a dead broker, or a broker of a
-   version that doesn't know the question, costs no time.
-2. A straggler has caught up in either of two ways: it has applied the newest revision that it was asked for, or it has
-   applied a revision within `WAIT_S` after that revision was wanted. After the first way, answers wait for the broker
-   on trust, and for `TRUST_S` only: a broker that was stopped for a while keeps up again, and a slow broker doesn't. If
-   the broker is late again, only the second way counts. While a broker is late, it is asked for every new revision, so
-   that this broker notices that it keeps up again without an administrator's request.
+1. An answer waits `WAIT_S` at most. A broker that hasn't applied the revision by then is a *straggler*: the answers
+   that wait for it are sent, and no further answer waits for it until it has caught up. So a stopped or slow broker
+   delays answers by that time once. A broker whose connection fails is a straggler at once: a dead broker, or a broker
+   of a version that doesn't know the question, costs no time.
+2. A straggler has caught up (a) when it has applied the newest revision that it was asked for, or (b) when it has
+   applied a revision within `WAIT_S` after an answer needed that revision. After (a), answers wait for the broker
+   again, but for `TRUST_S` only: a broker that was stopped for a while keeps up again, but a slow broker doesn't. If
+   the broker is late again, only (b) counts. While a broker is late, it is asked for every new revision, so that it can
+   catch up without an administrator's request.
 3. At most one question is under way to each broker. The question is for the newest revision that any answer waits for
    when the question is sent, so many waiting answers share it.
 4. The state kept about a broker belongs to the broker's registration: a broker that registers anew is asked anew. If
@@ -203,7 +203,7 @@ class _Other:
             self._caught_up_late()
 
     def _caught_up_late(self) -> None:
-        """Called when the broker has applied every wanted revision, in time or not (rule 2, the first way)."""
+        """Called when the broker has applied every wanted revision, in time or not (rule 2a)."""
         if self._late < _LATE_MAX:
             self._caught_up()
 

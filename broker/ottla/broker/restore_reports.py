@@ -1,12 +1,12 @@
 """Reports the ends of this broker's logs where the metadata alone can't decide the leader, so that the controller
 elects the broker with the best log.
 
-There are two cases. After the metadata store was restored from a backup, this concerns every partition: then the report
-names every log of this broker, also where the backup gives the partition to other brokers. Otherwise it concerns a
-partition without a leader, if this broker was in its ISR, or eligible, and came back from an unclean stop: then the
-report also names an unreadable or missing log. A process that has lost its registration since it started reports even
-if its start followed a clean stop: its new registration names only the registration directly before it, and not the
-registration that the clean stop ended.
+There are two cases. (1) The metadata store was restored from a backup. Then the report names every log of this broker,
+also logs of partitions that the backup gives to other brokers. (2) A partition has no leader, and this broker, which
+was in its ISR or eligible, is back after an unclean stop. Then the report names the partition, also if its log is
+unreadable or missing. A process that has lost its registration since it started reports even if its start followed a
+clean stop: its new registration names only the registration directly before it, and not the registration that the clean
+stop ended.
 
 A report is attached to the lease of the broker's registration. It is written anew for each registration, and when there
 are more partitions to report. The logs don't change meanwhile: the partitions have no leader, so no batch is appended

@@ -89,7 +89,7 @@ class LogSegments(Sequence[Segment]):
         try:
             segment.begin()
         except OSError:
-            segment.erase()  # otherwise a restart would take its start for the log's end
+            segment.erase()  # otherwise, after a restart, the log would end where it begins
             raise
         return segment
 

@@ -79,7 +79,7 @@ class Moves:
                 logger.error("%r isn't moved to %s: %s", log, target, reason)
                 self._targets.pop(key, None)
                 self._logs.directory_failed(self._logs.directory_of(log) if reason is error else target, reason)
-            except Exception:  # a bug, as far as this log is concerned: another wish may still move the log
+            except Exception:  # a bug; another wish may still move the log
                 self._targets.pop(key, None)
                 raise
 

@@ -422,7 +422,8 @@ def _resumable(segment: Segment) -> bool:
 
 
 def _is_hole(end: int, base_offset: int) -> bool:
-    """Whether offsets are missing between a segment that ends at `end` and the next one. A leap too wide for the
-    relative offsets of indexes isn't a hole: `Log` began the next segment beyond it. `Log` measures the leap up to the
-    last offset of the batches to append, which is somewhat beyond `base_offset`; hence half of the limit here."""
+    """Whether offsets are missing between a segment that ends at `end` and the next one. A leap that is too wide for
+    the relative offsets of indexes isn't a hole: `Log` began the next segment behind it on purpose. `Log` measures the
+    leap up to the last offset of the batches to append, which is somewhat beyond `base_offset`. So the limit here is
+    only half as high."""
     return 0 < base_offset - end <= MAX_RELATIVE_OFFSET // 2

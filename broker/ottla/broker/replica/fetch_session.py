@@ -67,7 +67,7 @@ class FollowerSession:
         """Makes the session fetch this partition from `position` on."""
         if self.wanted.get(key) != position:
             self.wanted.pop(key, None)
-            self.wanted[key] = position  # behind the others: busy partitions are named last, so that none starves
+            self.wanted[key] = position  # at the end: busy partitions are named last, so that no other starves
             self._changed[key] = None
         self._dropped.pop(key, None)
 
