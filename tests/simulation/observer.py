@@ -83,7 +83,7 @@ class Observer:
         return [state for (topic_id, _), state in self._states.items() if self._topics.get(topic_id) in topics]
 
     def _told(self, topic_id: UUID) -> str:
-        """The name of a topic in the history. The topic NAME may be deleted and created again, so its name includes its
+        """The name of a topic in the history. The topic NAME may be deleted and created again, so the history adds its
         id."""
         name = self._topics.get(topic_id, "")
         return f"{NAME}/{topic_id}" if name == NAME else name
