@@ -133,8 +133,8 @@ def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
 
 
 def test_a_leader_of_all_that_does_not_hear_etcd_makes_way_for_its_clients(tmp_path: Path) -> None:
-    """The broker believes that it leads all partitions, and librdkafka knows no other leader: librdkafka would wait 30
-    s for each acknowledgement, and ask the same broker again. In some rounds the broker's keep-alives reach etcd all
+    """The broker believes that it leads all partitions, and librdkafka knows no other leader: librdkafka would wait for
+    each acknowledgement for 30 s, and ask the same broker again. In some rounds the broker's keep-alives reach etcd all
     the time, so that no other broker is elected. Such rounds prove nothing, so up to eight more rounds follow."""
     lost = "registrations lost"
     with scene(tmp_path, ("elections", lost), etcd_members=3, proxied=["etcd"]) as here:

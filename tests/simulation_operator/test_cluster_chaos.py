@@ -1,9 +1,9 @@
 """Two Clusters in a Kubernetes in memory. Any request may fail, before or after it takes effect, and the operator may
 die.
 
-Invariants: a serving pod is restarted only while all other pods of its Cluster serve. After an upgrade of the operator,
-pods are restarted in only one Cluster at a time; a Cluster's turn begins and ends while all its pods serve. No volume
-is deleted. When all faults have ended, both Clusters come to agree with their specs, and their statuses say so.
+Invariants: a serving pod is restarted only while all other pods of its Cluster serve. When the operator's release
+changes, pods are restarted in only one Cluster at a time; a Cluster's turn begins and ends while all its pods serve. No
+volume is deleted. When all faults have ended, both Clusters come to agree with their specs, and their statuses say so.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Restarts after changes: one pod of a Cluster at a time and, after an upgrade of the operator, one Cluster at a time.
-Nothing is deleted on outdated observations. Kubernetes is in memory."""
+"""Restarts after changes: one pod of a Cluster at a time and, when the operator's release changes, one Cluster at a
+time. Nothing is deleted on outdated observations. Kubernetes is in memory."""
 
 from __future__ import annotations
 
