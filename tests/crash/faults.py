@@ -1,4 +1,4 @@
-"""A cluster under load, in which a scenario causes faults, and the assertions that hold afterwards for any scenario."""
+"""A cluster under load, in which a scenario causes faults, and the assertions that must hold after every scenario."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Scene:
         self.workload.history.notes.append((time.monotonic(), kind))
 
     def kill(self, number: int) -> None:
-        """kill -9 of a broker."""
+        """Kills a broker as kill -9 does."""
         self.fault(f"kill -9 of broker {number}")
         self.cluster.brokers[number].kill()
 
@@ -74,7 +74,7 @@ class Scene:
         self.workload.wait_for_acknowledgements(records, seconds)
 
     def group_was_rebalanced(self) -> bool:
-        """Whether the group's members got more assignments than those of their first joins."""
+        """Whether the group's members got further assignments after those of their first joins."""
         return self.workload.count("assignments") > 4
 
     def in_sync(self, replicas: int = 3) -> None:

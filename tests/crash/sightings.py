@@ -1,5 +1,5 @@
-"""Counts the elections, faults and other events of a run in the brokers' logs and the clients' history: a run without
-any of them proves nothing."""
+"""Counts the elections, faults and other events of a run, by the brokers' logs and the clients' history: a run that
+lacks some of them proves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATTERNS = {
     "registrations lost": re.compile(r"registration epoch \d+ is lost"),
     "controllers deposed": re.compile(r"controller .*: deposed"),
 }
-# A kill came after a partition's directory was made, and before the file in it that has the topic's id.
+# A kill came between the creation of a partition's directory and that of the file in it with the topic's id.
 _EXPLAINED = ("it has no partition.metadata",)
 _WANTED = ("elections", "truncations", "ISR changes", "ambiguous writes", "faults")
 _SENDS = ("sends repeated", "send unknown", "commit unknown")
@@ -52,7 +52,7 @@ class Sightings:
         return counts
 
     def unexplained(self, explained: Collection[str] = ()) -> list[str]:
-        """Errors and tracebacks in the logs, without those that have words of `explained`."""
+        """Errors and tracebacks in the logs, except those that contain one of `explained`."""
         words = (*explained, *_EXPLAINED)
         return [
             f"broker {number}: {line}"
@@ -63,5 +63,5 @@ class Sightings:
         ]
 
     def logged(self, number: int, words: str) -> bool:
-        """Whether a broker's log has these words."""
+        """Whether a broker's log contains these words."""
         return words in self._cluster.brokers[number].log_path.read_text(errors="replace")

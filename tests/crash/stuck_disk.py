@@ -1,7 +1,7 @@
 """A broker whose log files can be made to hang: `python -m tests.crash.stuck_disk FILE …`, where … are the arguments of
-`ottla.cli.server`. While FILE exists, each write to a log's file waits and stops the event loop, as on a volume that
-has gone away. While FILE.reads exists, the logs of topics called cold… count as not in the page cache, and each read of
-them waits, also that of `sendfile`."""
+`ottla.cli.server`. While FILE exists, each write to a log's file waits and blocks the event loop, as on a volume that
+doesn't answer any more. While FILE.reads exists, the logs of topics whose names begin with `cold` count as not in the
+page cache, and each read of them waits, also a read by `sendfile`."""
 
 from __future__ import annotations
 

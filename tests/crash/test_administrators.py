@@ -27,7 +27,7 @@ PRODUCE, FETCH, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 3, 19, 20
 INCREMENTAL_ALTER_CONFIGS, ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS = 44, 45, 46
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
-SESSION_S = 30  # longer than a pause here, so that the other brokers count a paused one as alive
+SESSION_S = 30  # longer than a pause here, so that a paused broker counts as alive
 AT_ONCE_S = 2.0
 
 
@@ -107,7 +107,7 @@ def test_settings_count_at_once_on_all(cluster: OttlaCluster) -> None:
 
 def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing_and_its_name_is_free(cluster: OttlaCluster) -> None:
     name = "moving"
-    one = cluster.controller()  # the other brokers need it
+    one = cluster.controller()  # the controller isn't paused, because the other brokers need it
     other, away = (number for number in range(3) if number != one)
     assert create(cluster, one, name, [one, other]) == 0
     cluster.wait_until_in_sync(name, 1, 2)
@@ -209,7 +209,7 @@ def test_of_two_administrators_one_wins_and_the_other_is_told(cluster: OttlaClus
             to_one = both.submit(reassign, cluster, 0, name, [1, 2])
             to_other = both.submit(reassign, cluster, 1, name, [2, 0])
             codes = [to_one.result(), to_other.result()]
-            # As in Kafka, a request that comes after the other one's move has begun gives the move another target.
+            # As in Kafka, a request that arrives after the move has begun gives the move another target.
             assert ErrorCode.none in codes
             assert set(codes) <= {ErrorCode.none, ErrorCode.reassignment_in_progress}
             targets = [target for target, code in zip(([1, 2], [2, 0]), codes, strict=True) if code == ErrorCode.none]

@@ -1,8 +1,9 @@
-"""Batch reads of Ottla's Spark source while leaders of the read partitions are killed: every row once, in time.
+"""Batch reads of Ottla's Spark source while leaders of the read partitions are killed: each row is read once, and in
+time.
 
-The tests call the source as Spark does, without Spark: `partitions` plans, `read` yields a task's rows. If a process is
-killed, its kernel closes its connections. If a machine dies, or a pod with its network, the connections stay open: the
-test pauses such a process before it kills it.
+The tests call the source as Spark does, without Spark: `partitions` plans the tasks, `read` yields a task's rows. If a
+process is killed, the kernel closes its connections. If a machine, or a pod with its network, dies, the connections
+stay open: for this case the test pauses the process before it kills the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""kill -9 of brokers and etcd under load, and rolling restarts: no acknowledged record is lost, doubled, reordered."""
+"""kill -9 of brokers and etcd under load, rolling restarts: no acknowledged record is lost, doubled or reordered."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_all_brokers_are_killed_at_once(tmp_path: Path) -> None:
 
 
 def test_who_is_killed_is_not_waited_for_and_who_is_silent_is(tmp_path: Path) -> None:
-    """The session takes a minute, so a paused leader keeps its leadership for that long. If a broker or controller is
-    killed, its closed sockets cause a faster failover."""
+    """The session's time-out is a minute, so a paused leader keeps its leadership for that long. If a broker or
+    controller is killed, its closed sockets cause a faster failover."""
     session = {"broker_session_timeout_ms": "60000"}
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1, **session) as here:
         for number in range(ROUNDS):
@@ -154,7 +154,7 @@ def test_a_rolling_bounce_is_no_event_for_a_producer(tmp_path: Path) -> None:
     """The brokers get SIGTERM one after the other: each hands its leaderships over before it closes a socket."""
     with scene(tmp_path, ("elections", "ISR changes")) as here:
         worst = median(bounce(here) for _ in range(ROUNDS))
-        if worst >= 1:  # a second try, because the machine may have been busy
+        if worst >= 1:  # the test tries again, because the machine may have been busy
             worst = bounce(here)
         assert worst < 1
         assert not here.group_was_rebalanced()

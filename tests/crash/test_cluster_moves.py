@@ -94,7 +94,7 @@ class Storm:
         self._mend: list[tuple[float, Callable[[], None]]] = []
 
     def blow(self) -> None:
-        """Mends the faults that have lasted long enough, and causes another one unless three are left."""
+        """Mends the faults that have lasted long enough, and causes another one unless three faults remain."""
         now = time.monotonic()
         due = [mend for until, mend in self._mend if until <= now]
         self._mend = [(until, mend) for until, mend in self._mend if until > now]

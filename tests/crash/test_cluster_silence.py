@@ -1,7 +1,7 @@
-"""Silent processes instead of dead ones, under load: pauses, paths cut in one direction, a disk without room.
+"""Faults under load in which processes are silent, not dead: pauses, paths cut in one direction, a disk without room.
 
-No process can tell a paused broker or a cut path from a slow one. Acknowledged records must be safe nevertheless, also
-while two brokers believe that they lead.
+No process can distinguish a paused broker from a slow broker, or a cut path from a slow path. Acknowledged records must
+be safe nevertheless, also while two brokers believe that they lead.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_all_of_etcd_is_paused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("deaf", ["follower", "leader"])
 def test_one_does_not_hear_the_other(tmp_path: Path, deaf: str) -> None:
-    """Either a follower's fetches arrive and the answers don't, or the fetches don't arrive. The follower leaves the
+    """Either a follower's fetches arrive and their answers don't, or the fetches don't arrive. The follower leaves the
     ISR, and joins it again with all records."""
     with scene(tmp_path, ("ISR changes",), etcd_members=1, proxied=["brokers"]) as here:
         for number in range(ROUNDS):
@@ -117,8 +117,8 @@ def test_a_broker_does_not_reach_etcd(tmp_path: Path) -> None:
 
 
 def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
-    """The broker learns of no change, whether etcd hears the broker's keep-alives or not. Its partitions go on, while
-    the path from etcd is cut and after the path is healed."""
+    """The broker gets no change of the metadata, whether or not its keep-alives reach etcd. Its partitions are served
+    while the path from etcd is cut, and after the path is healed."""
     with scene(tmp_path, (), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS):
             victim = here.leader(number % PARTITIONS)
@@ -133,9 +133,9 @@ def test_a_broker_does_not_hear_etcd(tmp_path: Path) -> None:
 
 
 def test_a_leader_of_all_that_does_not_hear_etcd_makes_way_for_its_clients(tmp_path: Path) -> None:
-    """The broker believes that it leads all partitions, and librdkafka knows no other leader: librdkafka would wait
-    30 s for each acknowledgement, and ask the same broker again. In some rounds etcd hears the broker's keep-alives all
-    the time, so that no other broker is elected. Such rounds prove nothing, so up to eight more follow."""
+    """The broker believes that it leads all partitions, and librdkafka knows no other leader: librdkafka would wait for
+    each acknowledgement for 30 s, and ask the same broker again. In some rounds the broker's keep-alives reach etcd all
+    the time, so that no other broker is elected. Such rounds prove nothing, so up to eight more rounds follow."""
     lost = "registrations lost"
     with scene(tmp_path, ("elections", lost), etcd_members=3, proxied=["etcd"]) as here:
         for number in range(ROUNDS + 8):
@@ -168,7 +168,7 @@ def drain(here: Scene, brokers: Iterable[int]) -> None:
         try:
             with Wire(here.cluster.brokers[0].bootstrap) as wire:
                 answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources, "validate_only": False})
-        except (OSError, Closed):  # it has just come back, and checks once a second whether it may serve
+        except (OSError, Closed):  # the broker is back, but checks only once a second whether it may serve
             return False
         assert answer.responses[0].error_code == 0, answer
         return True

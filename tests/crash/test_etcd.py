@@ -1,4 +1,4 @@
-"""Brokers on a real etcd, end to end: kill -9 of the broker or of etcd loses no acknowledged record."""
+"""Brokers on a real etcd, end to end: no acknowledged record is lost by kill -9 of the broker or of etcd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Brokers of this version beside brokers of a later one: the later version's fields survive, its new formats wait."""
+"""Brokers of this version beside brokers of a later one: the later version's fields survive, and its new formats aren't
+used yet."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_versions_side_by_side(tmp_path: Path) -> None:
         asyncio.run(add_fields(path))
         before = asyncio.run(read(path))
 
-        # All writers of metadata write: the controller and leaders at each broker's death and return, administrators.
+        # Every writer of metadata writes: administrators, and the controller and leaders at each broker's death and
+        # return.
         for victim in cluster.brokers:
             victim.kill()
             cluster.wait("somebody leads all", lambda: min(cluster.leader(TOPIC, index) for index in range(3)) >= 0)

@@ -115,7 +115,7 @@ def test_full_disk(broker: OttlaBroker, volume: Path, metrics_port: int) -> None
     assert consume(broker.bootstrap, "filled") == first + acknowledged, "reads go on, and show what was acknowledged"
     assert "is full" in broker.log_path.read_text()
     assert metric(metrics_port, "ottla_log_directories_full") == 1
-    if not list(volume.glob("data/*metadata*")):  # a store there is full, too
+    if not list(volume.glob("data/*metadata*")):  # a metadata store on this volume is full, too
         broker.kill()
         broker.start_again()
         assert consume(broker.bootstrap, "filled") == first + acknowledged, "a start without room serves reads"

@@ -39,8 +39,8 @@ def test_a_rolling_update_from_the_previous_commit_and_half_way_back(tmp_path: P
     with scene(tmp_path, ("elections", "ISR changes")) as here:
         newest = [broker.command for broker in here.cluster.brokers]
         older = [started_from(broker, previous) for broker in here.cluster.brokers]
-        # All brokers change to the older commit, then to this one. In between, each version leads, follows and is the
-        # controller beside the other.
+        # All brokers change to the older commit, and then back to this one. In between, brokers of each version lead,
+        # follow and are the controller beside brokers of the other version.
         for commands in (older, newest):
             for broker, command in zip(here.cluster.brokers, commands, strict=True):
                 here.fault("restart as another version")

@@ -1,4 +1,4 @@
-"""When a broker's answer to an administrator arrives, every other broker knows the change."""
+"""When a broker's answer to an administrator arrives, every other broker has applied the change."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OttlaClu
 
 
 class Brokers:
-    """A connection to each broker, and counts of the brokers that didn't know a change after another broker's
-    answer."""
+    """A connection to each broker, and the changes that a broker hadn't applied when another broker answered."""
 
     def __init__(self, cluster: OttlaCluster) -> None:
         self.cluster = cluster
         self.wires = [Wire(broker.bootstrap) for broker in cluster.brokers]
         self.stale: Counter[str] = Counter()
-        self.unseen: set[int] = set()  # changes that some broker didn't know when they were answered
+        self.unseen: set[int] = set()  # changes that some broker hadn't applied when they were answered
         self.took: dict[str, list[float]] = {}
 
     def change(self, at: int, what: str, api_key: int, version: int, message: dict[str, Any]) -> Any:
@@ -50,13 +49,13 @@ class Brokers:
         return answer
 
     def expect(self, what: str, seen: bool) -> None:
-        """Notes whether a broker knows the change that was answered last: `seen`."""
+        """Notes by `seen` whether a broker has applied the change that was answered last."""
         if not seen:
             self.stale[what] += 1
             self.unseen.add(sum(map(len, self.took.values())))
 
     def went_ahead(self) -> float:
-        """The number of answers that were sent before all brokers knew the change, from the brokers' metrics."""
+        """The number of answers that were sent before all brokers had applied the change, from the brokers' metrics."""
         return sum(self.cluster.metric(number, WENT_AHEAD) for number in range(len(self.wires)))
 
 
@@ -143,7 +142,7 @@ def test_a_change_is_known_to_every_broker_when_it_is_answered(cluster: OttlaClu
     stale = {what: count for what, count in brokers.stale.items() if count}
     print(f"stale: {stale}, answers that went ahead: {brokers.went_ahead():g}")
     assert len(brokers.unseen) <= brokers.went_ahead(), "each excuses one change"
-    assert brokers.went_ahead() <= ROUNDS / 10  # of some 600: a machine may stand still for 0.2 s
+    assert brokers.went_ahead() <= ROUNDS / 10  # of some 600: a machine may stop for 0.2 s
 
 
 def test_a_stopped_broker_is_waited_for_once(cluster: OttlaCluster) -> None:
@@ -161,7 +160,7 @@ def test_a_stopped_broker_is_waited_for_once(cluster: OttlaCluster) -> None:
         print(f"usually {usual * 1000:.1f} ms; stopped: first {first * 1000:.1f}, then {median(others) * 1000:.1f} ms")
         assert AT_MOST_S <= first < AT_MOST_S + usual + 0.5
         assert median(others) < AT_MOST_S / 2
-        assert retention(brokers.wires[1], "t") == "6000010"  # broker 1 knows the change, although broker 2 doesn't
+        assert retention(brokers.wires[1], "t") == "6000010"  # broker 1 has applied the change, and broker 2 hasn't
         assert cluster.metric(0, STRAGGLERS) == 1
         assert cluster.metric(0, WENT_AHEAD) >= 11 + ahead
     finally:

@@ -125,7 +125,7 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
         assert contents(holder).keys() == before.keys()
         assert "registration epoch" not in holder.log_path.read_text()
         holder.kill()
-        holder.start_again()  # its killed predecessor's session ends in time
+        holder.start_again()  # the session of its killed predecessor ends in time
     finally:
         holder.kill()
 

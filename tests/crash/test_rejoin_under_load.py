@@ -35,7 +35,7 @@ FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 JOINS_WITHIN_S = 1.0
 LAG_S = 4.0
 RECORD_BYTES = 170  # the size of a batch of one record
-LOAD_S = 90  # the load ends then at the latest; the test ends it earlier
+LOAD_S = 90  # seconds after which the load ends at the latest; the test ends it earlier
 # A process that always has requests with acks=1 in flight, each of one small record: the leader's log grows all the
 # time.
 PRODUCER = """
@@ -100,8 +100,8 @@ def in_sync(wire: Wire) -> set[int]:
 
 
 def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
-    """Starts the follower and waits until it is in sync. Returns the seconds from the moment in which it had caught up
-    until it was in the ISR, and the longest time between two checks."""
+    """Starts the follower and waits until it is in sync. Returns the seconds from the moment at which it had caught up
+    until it was in the ISR, and the longest time in seconds between two checks."""
     cluster.brokers[FOLLOWER].start_again()
     caught_up_at, longest_gap_s, had = -1.0, 0.0, -1
     began = sampled_at = time.monotonic()
@@ -111,7 +111,7 @@ def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
         assert now - began < 60, "it never joins"
         longest_gap_s, sampled_at = max(longest_gap_s, now - sampled_at), now
         if caught_up_at < 0 and 0 <= had <= stored_bytes(cluster, FOLLOWER):
-            caught_up_at = now  # the follower has the bytes that the leader had at the look before
+            caught_up_at = now  # the follower has the bytes that the leader had at the previous check
         had = stored_bytes(cluster, LEADER)
         if FOLLOWER in in_sync(wire):
             break
@@ -133,7 +133,7 @@ def test_a_restarted_follower_joins_within_a_second_of_having_caught_up(tmp_path
                 cluster.brokers[FOLLOWER].kill()
                 cluster.wait("the leader is alone in the ISR", lambda: in_sync(wire) == {LEADER})
                 took_s, longest_gap_s = rejoined(cluster, wire)
-                # On a busy machine a look may come late. That delay isn't the broker's.
+                # On a busy machine a check may be late. The broker doesn't cause that delay.
                 assert took_s <= JOINS_WITHIN_S + longest_gap_s
 
 
@@ -201,7 +201,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
 
                 fetch(end - 1)
                 produce()
-                fetch(end)  # the leader's log ended there at the fetch before
+                fetch(end)  # the leader's log ended there at the previous fetch
                 caught_up_at = time.monotonic()
                 assert in_sync(asking) == {LEADER}, "it is behind the high watermark"
                 held = high_watermark()
@@ -210,7 +210,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
                 cluster.wait("the leader commits alone", lambda: high_watermark() == end + 2, LAG_S + 20)
                 waited_s = time.monotonic() - caught_up_at
                 print(f"the high watermark was held for {waited_s:.2f} s")
-                assert waited_s <= LAG_S + 1  # the test looks every 50 ms, on a machine that may be busy
+                assert waited_s <= LAG_S + 1  # the test checks every 50 ms, on a machine that may be busy
                 produce()
                 assert high_watermark() == end + 3
         finally:

@@ -1,4 +1,4 @@
-"""A broker's HTTP pages predict which partitions its stop would hurt, and tell whether it has caught up."""
+"""A broker's HTTP pages predict which partitions its stop would harm, and tell whether the broker has caught up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.ottla_cluster import OttlaCluster
 from tests.peers.wire import free_port
 
-# The replicas, of which the first leads, and min.insync.replicas. Broker 0 is killed in the test.
+# The replicas, of which the first one leads, and min.insync.replicas. The test kills broker 0.
 TOPICS = {
     "whole": ([0, 1, 2], "2"),
     "pair": ([0, 1], "2"),

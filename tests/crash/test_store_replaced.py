@@ -1,7 +1,7 @@
 """The metadata store is replaced under running brokers: by an older copy, an empty store, or another cluster's. The
-brokers stop, and say why. Their files aren't touched, and on the right store they go on with every acknowledged record.
-A controller without a broker decides nothing on the wrong store. A member of etcd that only lags behind isn't taken for
-a wrong store."""
+brokers stop, and their last messages say why. Their files stay unchanged, and on the right store the brokers go on with
+every acknowledged record. A controller without a broker decides nothing on the wrong store. A member of etcd that only
+lags behind doesn't count as a wrong store."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tests.peers.wire import Wire
 
 ALTER_PARTITION_REASSIGNMENTS = 45
 RECORDS = 2500
-LEARNED_S = 0.5  # so long after a lineage word is written, each broker knows it
+LEARNED_S = 0.5  # seconds within which each broker reads a new lineage word
 
 
 class ReplaceableStore(ABC):
-    """A cluster's metadata store, and the ways in which a person may replace it."""
+    """A cluster's metadata store, which can be replaced in the ways in which a person may do that."""
 
     url: str  # the value of the command line's `--store`
     copied: Path
@@ -297,7 +297,7 @@ def test_nobody_joins_another_clusters_store(cluster: OttlaCluster, store: Repla
 def test_a_controller_alone_decides_nothing_in_a_wrong_store(
     cluster_of_brokers: tuple[OttlaCluster, ControllerAlone], tmp_path: Path, what: str
 ) -> None:
-    """The brokers are paused, so that they can't report. With an older copy they look dead to the controller, and it
+    """The brokers are paused, so that they can't report. By an older copy they would count as dead, and the controller
     would elect leaders."""
     cluster, controller = cluster_of_brokers
     store = store_of(cluster, tmp_path)

@@ -1,5 +1,6 @@
-"""A disk on which writes hang stops a broker's event loop. If that lasts less than the bound, the broker keeps its
-registration; if it lasts longer, other brokers become the leaders. A disk on which reads hang delays only its readers.
+"""A disk on which writes hang blocks a broker's event loop. If the loop is blocked for less than the bound, the broker
+keeps its registration; if for longer, other brokers become the leaders. A disk on which reads hang delays only the
+readers of its logs.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def test_reads_that_the_disk_doesnt_answer_hold_nobody_else(tmp_path: Path) -> N
             for _ in range(RECORDS):
                 producer.produce(topic, VALUE)
         assert producer.flush(30) == 0
-        # The groups' coordinator exists, and a consumer has used it, before the disk is stuck.
+        # Before the disk hangs, the groups' coordinator exists, and a consumer has used it.
         assert consumed(cluster.bootstrap, WARM, "before", RECORDS, 60) == RECORDS
 
         with ThreadPoolExecutor(3) as readers:

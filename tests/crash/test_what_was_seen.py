@@ -1,4 +1,4 @@
-"""The last of the crash tests: checks the events that all scenes before it have seen."""
+"""The last of the crash tests: checks that the scenes before it have seen every kind of event."""
 
 from __future__ import annotations
 

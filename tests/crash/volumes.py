@@ -1,4 +1,4 @@
-"""Volumes of a few megabytes for tests that fill them, each a file system of its own."""
+"""Volumes of a few megabytes, each a file system of its own, for tests that fill them."""
 
 from __future__ import annotations
 

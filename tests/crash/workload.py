@@ -63,7 +63,7 @@ class Workload(threading.Thread):
     def __init__(self, bootstrap: str, partitions: int = 4, *, seed: int = 0, records_per_s: int = 200) -> None:
         super().__init__(name="workload", daemon=True)
         self.history = History(time.monotonic)
-        self.failed: list[str] = []  # errors that an application would have seen
+        self.failed: list[str] = []  # errors that an application would have got
         self.acknowledged: list[tuple[float, float]] = []  # librdkafka's records: the time of sending, the latency
         self._servers = bootstrap
         self._partitions = partitions
@@ -79,11 +79,11 @@ class Workload(threading.Thread):
     # ---- for the scenarios
 
     def count(self, name: str) -> int:
-        """How often an event happened: `op phase` of the history, or a name that the clients count."""
+        """How often an event happened. `name` is `op phase` of the history, or a name that the clients count."""
         return self.history.counts[name]
 
     def wait_for_acknowledgements(self, more: int = 20, seconds: float = 60.0) -> None:
-        """Waits until `more` records more are acknowledged to librdkafka. Raises AssertionError."""
+        """Waits until `more` further records are acknowledged to librdkafka. Raises AssertionError."""
         wanted = len(self.acknowledged) + more
         deadline = time.monotonic() + seconds
         while len(self.acknowledged) < wanted:
@@ -117,7 +117,7 @@ class Workload(threading.Thread):
         """Runs all clients, until `finish`."""
         try:
             asyncio.run(self._run())
-        except Exception as error:  # the error must not get lost with the thread
+        except Exception as error:  # otherwise the error would be lost with the thread
             self.failed.append(f"a client broke: {error!r}")
             raise
 
@@ -298,8 +298,8 @@ class Workload(threading.Thread):
         return consumer.high_watermark
 
     async def _until_consumed(self, ends: list[int], group: list[Committer], reading: list[asyncio.Task[None]]) -> None:
-        """Waits until the group has read and committed all records. If a new generation has just begun, its members
-        read again the records that the generation before hadn't committed, which may take two fetches."""
+        """Waits until the group has read and committed all records. At the beginning of a generation, its members read
+        again the records that the previous generation hadn't committed, which may take two fetches."""
         deadline = time.monotonic() + _FINDING_S
         while (
             any(len(seen) < end for seen, end in zip(self._consumed, ends, strict=True))
@@ -316,7 +316,7 @@ class Workload(threading.Thread):
         offsets = []
         for looker in group:
             await self._again(looker.look)
-            offsets.append(self.history.events[-1]["offset"])  # no other client has run since
+            offsets.append(self.history.events[-1]["offset"])  # no other client has run since that event
         return offsets
 
     async def _read_finally(self, index: int, end: int) -> None:

@@ -14,7 +14,7 @@ LOCK = Path(tempfile.gettempdir(), "ottla-e2e.lock")
 
 @contextmanager
 def alone(lock: Path = LOCK) -> Iterator[None]:
-    """Waits until no other run has the lock. The lock of a process that died is free."""
+    """Waits until no other run has the lock. A process that dies releases its lock."""
     with lock.open("a") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

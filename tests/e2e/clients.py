@@ -1,7 +1,7 @@
 """Runs in a pod: the clients of `tests/crash/workload.py`, until the file /tmp/finish exists, and then their oracles.
 
-Each second a line of JSON reports the clients' progress. The last line says what the oracles found. Then the process
-stays for a while, so that the history can be fetched from /tmp/history.jsonl.
+Each second a line of JSON reports the clients' progress. The last line has the violations that the oracles found. Then
+the process stays for a while, so that the history can be fetched from /tmp/history.jsonl.
 """
 
 from __future__ import annotations

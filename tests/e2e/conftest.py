@@ -40,7 +40,7 @@ def only_run() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kubernetes(only_run: None) -> Iterator[Target]:
-    """The Kubernetes cluster, with Ottla's images except Spark's. Without a Kubernetes cluster pytest exits.
+    """The Kubernetes cluster, with Ottla's images except Spark's. If there is no Kubernetes cluster, pytest exits.
 
     Afterwards the operator, Ottla's CRDs and a node that was started for the run are removed.
     """
@@ -77,7 +77,7 @@ def _or_exit() -> Iterator[None]:
 def operator(kubernetes: Target) -> Operator:
     """The operator, installed and ready when a scenario begins."""
     found = Operator(kubernetes)
-    if found.endings():  # the former scenario has reported them; they must not fail this one
+    if found.endings():  # the previous scenario has reported these ends; they must not fail this scenario
         found.kill()
     installed = Operator(kubernetes)
     installed.install()

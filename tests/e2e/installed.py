@@ -16,8 +16,8 @@ PODS = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 class Operator:
-    """The operator's release, Deployment and pods. An object remembers the ends of processes that it has seen, so each
-    scenario needs a new object."""
+    """The operator's release, Deployment and pods. An object of this class keeps the ends of processes that it has
+    seen, so each scenario needs a new object."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -25,9 +25,9 @@ class Operator:
         self._ended: dict[tuple[str, int], str] = {}  # (pod, restart) → the text of `_unexpected`
 
     def install(self, *words: str) -> None:
-        """`helm upgrade --install`, with the further arguments `words`. Returns when the operator is ready.
+        """Runs `helm upgrade --install`, with the further arguments `words`. Returns when the operator is ready.
 
-        Raises AssertionError with helm's output and the events, because helm only says that pods aren't ready.
+        Raises AssertionError with helm's output and the events, because helm's output says only that pods aren't ready.
         """
         self.endings()
         make_namespace(self.target, NAMESPACE)
@@ -41,7 +41,7 @@ class Operator:
             raise AssertionError(f"{error}\n{seen}") from None
 
     def uninstall(self) -> None:
-        """`helm uninstall`; the CRDs stay."""
+        """Runs `helm uninstall`; the CRDs stay."""
         self.endings()
         self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
 

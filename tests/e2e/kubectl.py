@@ -17,7 +17,7 @@ Manifest = Mapping[str, Any]
 
 
 class KubectlError(AssertionError):
-    """kubectl failed. The text is its output."""
+    """kubectl failed. The error's text is kubectl's output."""
 
 
 class Kubectl:
@@ -53,7 +53,7 @@ class Kubectl:
             self("apply", "-f", "-", stdin=text)
 
     def refused(self, manifest: Manifest) -> str:
-        """The error for a manifest that isn't accepted. Raises AssertionError if it is accepted."""
+        """The error for a manifest that isn't accepted. Raises AssertionError if the manifest is accepted."""
         try:
             self.apply(manifest)
         except KubectlError as error:

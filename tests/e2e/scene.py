@@ -125,7 +125,7 @@ class Scene:
         return {pod["metadata"]["name"]: pod for pod in self.kube.all("pods", BROKERS)}
 
     def births(self) -> dict[str, str]:
-        """The uid of each broker's pod, by which a recreated pod is recognised."""
+        """The uid of each broker's pod; a recreated pod has another uid."""
         return {name: pod["metadata"]["uid"] for name, pod in self.brokers().items()}
 
     def told_restarts(self) -> list[str]:
@@ -270,17 +270,19 @@ def namespace(operator: Operator, name: str) -> Iterator[Scene]:
         raise
     finally:
         if not os.environ.get("OTTLA_E2E_KEEP"):
-            with suppress(KubectlError):  # a scenario may have deleted it
+            with suppress(KubectlError):  # the scenario may have deleted the namespace
                 scene.kube("delete", "namespace", scene.namespace, "--wait=false")
     print(f"{name}: {time.monotonic() - began:.0f} s")
     if not os.environ.get("OTTLA_E2E_KEEP"):
-        # The namespace itself stays for another minute: Kubernetes looks again after half of the pods' grace period.
+        # The namespace itself stays for another minute: Kubernetes checks it again after half of the pods' grace
+        # period.
         wait("its pods are gone", lambda: not scene.kube.all("pods"))
 
 
 @contextmanager
 def working(operator: Operator, name: str, spec: Mapping[str, Any] | None = None) -> Iterator[Scene]:
-    """A Cluster with clients at work. At the end it has to be Ready again, and the clients' history correct."""
+    """A Cluster with clients at work. At the end the Cluster has to be Ready again, and the clients' history has to be
+    correct."""
     with namespace(operator, name) as scene:
         scene.kube.apply(spec or cluster())
         scene.settled()

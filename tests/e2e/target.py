@@ -1,8 +1,8 @@
 """The Kubernetes cluster on which the scenarios run, and how Ottla's images get onto its nodes.
 
-The cluster is that of $KUBECONFIG, else a node that `../shared/kube-node` starts, if that exists. Images are built and
-loaded into that node, or with docker into a kind cluster. For any other cluster they have to be present already
-(OTTLA_E2E_IMAGES=present).
+The cluster is that of $KUBECONFIG, or else a node that `../shared/kube-node` starts, if that program exists. The images
+are built, and loaded into that node, or with docker into a kind cluster. On any other cluster the images have to be
+present already (OTTLA_E2E_IMAGES=present).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ NO_IMAGES = (
 
 
 class TargetMissing(Exception):
-    """There is no cluster to run on. The text says what to do."""
+    """There is no cluster to run on. The error's text says what a person has to do."""
 
 
 class NodeMissing(Exception):
-    """A node doesn't start. The text says why."""
+    """A node doesn't start. The error's text says why."""
 
 
 class CommandFailed(Exception):
-    """A program that starts the node or loads images failed. The text is its output."""
+    """A program that starts the node or loads images failed. The error's text is the program's output."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def target() -> Target:
 
 
 def _node_runs() -> bool:
-    """Whether a node is running. Its files alone don't say so: the machine may have been switched off."""
+    """Whether a node is running. The node's files alone don't prove that: the machine may have been switched off."""
     if not NODE_CONFIG.exists():
         return False
     kubectl = NODE_CONFIG.parent / "bin" / "kubectl"
@@ -143,7 +143,7 @@ def _node(is_ours: bool) -> str:
 
     `is_ours`: no node was running before. Then the remains of a former node are removed first, and this node is removed
     if it doesn't start. `up` gives the node's programs only seconds to answer, and their first load from a cold disk
-    takes longer. So `up` is repeated: it goes on where it stopped.
+    takes longer. So `up` is repeated: each run goes on where the last one stopped.
     """
     if is_ours:
         _take_away()

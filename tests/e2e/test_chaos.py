@@ -1,5 +1,6 @@
-"""Each of the operator's requests to the API server may fail, be answered late or be carried out twice, watches end,
-and the operator dies between any two writes, while a Cluster is created, scaled and rolled, and its topics change.
+"""A Cluster is created, scaled and rolled, and its topics change, under faults: each of the operator's requests to the
+API server may fail, be answered late or be carried out twice, watches end, and the operator may die between any two
+writes.
 
 The same seed (OTTLA_CHAOS_SEED) gives the same request the same fault. `tests/e2e/chaos` has the proxy of the faults.
 """
@@ -21,7 +22,7 @@ from tests.e2e.installed import Operator
 from tests.e2e.kubectl import holds, wait
 from tests.e2e.scene import BROKERS, TOPIC, Scene, cluster, namespace, topic
 
-# Time for a reconcile that has begun before the calm, for the broker that is just restarting, and for kubectl's waits.
+# Time for a reconcile that has begun before the faults ended, for a broker that is restarting, and for kubectl's waits.
 UNDER_WAY_S = 60.0
 STEP_S = 420.0
 TOPICS = ("kept", "grown", "again", TOPIC)
@@ -89,7 +90,7 @@ def changes(scene: Scene, seen: Disruptions) -> dict[str, str]:
     now = claims(scene)
     assert {name: now.get(name) for name in volumes} == volumes, "a volume is gone"
 
-    # The last changes are made just before the calm, and not waited for.
+    # The last changes are made just before the faults end, and aren't waited for.
     scene.change(config={"socket.request.max.bytes": "100000000", "log.retention.ms": "86400001"})
     scene.kube.patch("topics.ottla.dev", "grown", {"spec": {"partitions": 6}})
     return identities
@@ -111,7 +112,7 @@ def agrees(scene: Scene, seconds: float) -> None:
 
 
 def judge(chaos: Chaos, seen: Disruptions) -> None:
-    """Asserts what must have held all the time, and that every kind of fault happened."""
+    """Asserts the rules that must have held all the time, and that every kind of fault happened."""
     faults = chaos.faults()
     print(f"chaos: {sum(faults.values())} faults, {seen.taken} pods taken: {dict(sorted(faults.items()))}")
     assert not seen.wrong, seen.wrong
@@ -121,7 +122,7 @@ def judge(chaos: Chaos, seen: Disruptions) -> None:
 
 
 def ids(scene: Scene) -> dict[str, str]:
-    """The id of each topic in TOPICS. Another id means another topic, without the former one's records."""
+    """The id of each topic in TOPICS. Another id means another topic, which lacks the records of the former topic."""
     found = {}
     for name in TOPICS:
         (described,) = json.loads(scene.ask("topics", "describe", name, "--json"))

@@ -79,6 +79,6 @@ def said(scene: Scene, setting: str) -> list[str]:
 
 
 def why(scene: Scene) -> tuple[str, str]:
-    """Reason and message of OverridesApplied: why not all settings of single brokers are in force."""
+    """Reason and message of OverridesApplied. They say why not all settings of single brokers are in force."""
     found = condition(scene.cluster(), "OverridesApplied")
     return str(found.get("reason", "")), str(found.get("message", ""))

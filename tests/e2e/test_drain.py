@@ -1,4 +1,5 @@
-"""Evictions, as `kubectl drain` requests them: one is granted, the next one only when the first broker is back."""
+"""Evictions, as `kubectl drain` requests them: the first eviction is granted, the next one only when the first broker
+is back."""
 
 from __future__ import annotations
 

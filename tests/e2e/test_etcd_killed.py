@@ -1,4 +1,4 @@
-"""Members of etcd die, one with its volume: producing goes on all the time, and etcd has three members again. This also
+"""Members of etcd die, one with its volume: producing goes on all the time, and etcd has three members again. The same
 holds if members and clients authenticate by certificates."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def test_etcd_killed(operator: Operator, tls: bool) -> None:
 
 
 def test_only_member_killed(operator: Operator) -> None:
-    """The member comes back at another address with its volume, and all brokers are still registered: there is no
-    election."""
+    """The member comes back at another address with its volume, and all brokers are still registered: no leader is
+    elected."""
     with working(operator, "etcd-only-killed", cluster(etcd=1)) as scene:
         (member,) = [pod["metadata"]["name"] for pod in scene.kube.all("pods", ETCD)]
         address = scene.kube.get("pod", member)["status"]["podIP"]

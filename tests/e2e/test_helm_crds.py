@@ -1,4 +1,5 @@
-"""The CRDs are upgraded, kept at `helm uninstall`, installed again, and taken over from others, by Helm 3 and Helm 4.
+"""The CRDs are upgraded, kept at `helm uninstall`, installed again, and taken over from another owner, by Helm 3 and
+Helm 4.
 
 A Cluster exists all the time, and clients work on it: no resource is lost by any of these steps.
 """
@@ -17,7 +18,7 @@ from tests.peers.helm import Helm
 
 CRD = "topics.ottla.dev"
 NOW, BEFORE = "A topic of an Ottla cluster.", "A topic, as an older chart described it."
-# No operator has to run for these checks, and the old chart's operator would be the same one.
+# No operator has to run for these checks, and the old chart would install the same operator.
 NO_PODS = ("--set", "replicas=0", "--namespace", NAMESPACE)
 
 pytestmark = pytest.mark.timeout(2400, func_only=True)
@@ -41,8 +42,8 @@ def test_helm_crds(operator: Operator, tmp_path: Path, version: int) -> None:
 
 
 def taking_over(helm: Helm) -> list[str]:
-    """Helm's options to take over existing resources. Helm 4 applies on the server, which knows each field's owner, so
-    it also needs --force-conflicts."""
+    """Helm's options to take over existing resources. Helm 4 uses server-side apply, by which each field has an owner,
+    so it also needs --force-conflicts."""
     return ["--take-ownership", *(["--force-conflicts"] if helm.version == 4 else [])]
 
 

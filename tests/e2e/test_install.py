@@ -1,4 +1,4 @@
-"""A Cluster of three brokers becomes ready, `kubectl get` shows that, and `kubectl explain` knows every field."""
+"""A Cluster of three brokers becomes ready, `kubectl get` shows that, and `kubectl explain` describes every field."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from tests.e2e.kubectl import condition, wait
 from tests.e2e.scene import NAME, Scene, working
 
 INSIDE = {"name": "plain", "port": 9092, "type": "Internal"}
-# The CRD can't refuse this: the third broker's port would be above 65535.
+# The CRD can't refuse this spec: the third broker's port would be above 65535.
 TOO_HIGH = {"name": "shared", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 65534}}
 SERVICE = f"{NAME}-bootstrap"
 BUDGET = f"{NAME}-brokers"

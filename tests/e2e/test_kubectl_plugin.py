@@ -1,4 +1,4 @@
-"""`kubectl ottla` on a machine that can't resolve the cluster's names: it works, also while pods are restarted."""
+"""`kubectl ottla` works on a machine that can't resolve the cluster's names, also while pods are restarted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def test_kubectl_plugin(operator: Operator) -> None:
 
 
 def goes_on_while_pods_are_restarted(scene: Scene) -> None:
-    """One consumer reads while each broker's pod is deleted, and each time reads the records that follow."""
+    """One consumer reads while the brokers' pods are deleted one by one, and reads the records that follow each
+    deletion."""
     consumer = started(scene, "consume", TOPIC, "--idle", "600")
     try:
         for number, pod in enumerate(sorted(scene.brokers())):

@@ -49,7 +49,7 @@ SHARED = [
     {"name": "shared", "port": 9094, "type": "LoadBalancer", "brokerPorts": {"first": 9200}},
 ]
 
-# Produces with acks=all and reads back: each partition's leader is reached through the only address.
+# Produces with acks=all and reads the records back: each partition's leader is reached through the only address.
 _THROUGH = """
 import sys
 from confluent_kafka import Consumer, Producer, TopicPartition

@@ -1,7 +1,7 @@
 """5,000 Topics: all are ready within three minutes of the operator's start. Then the operator writes only its lease,
 and takes hardly any CPU.
 
-OTTLA_E2E_TOPICS and OTTLA_E2E_QUIET_S make the scenario smaller: with the defaults it takes half an hour.
+OTTLA_E2E_TOPICS and OTTLA_E2E_QUIET_S make the scenario smaller: with the defaults the scenario takes half an hour.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_many_topics(operator: Operator) -> None:
         )
         began = time.monotonic()
         operator.scale(1)
-        # With long pauses, because each look costs a second of CPU.
+        # With long pauses, because each check costs a second of CPU.
         wait("all Topics are ready", lambda: ready(scene) == COUNT, FIRST_S_MAX * 3, 5.0)
         first_s = time.monotonic() - began
         scene.settled()

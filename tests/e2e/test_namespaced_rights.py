@@ -39,7 +39,7 @@ def test_namespaced_rights(operator: Operator) -> None:
 
 
 def refused(kube: Kubectl, *words: str) -> bool:
-    """Whether `kubectl auth can-i` answers no, for which it also exits with an error."""
+    """Whether `kubectl auth can-i` answers no. With this answer it also exits with an error."""
     try:
         return "yes" not in kube(*words)
     except KubectlError:

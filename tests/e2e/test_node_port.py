@@ -1,4 +1,5 @@
-"""A client outside of the cluster reaches every broker by a node port, and a client inside reads its records."""
+"""A client outside of the cluster reaches every broker by a node port, and a client inside reads the first client's
+records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The operator is uninstalled before its Cluster: brokers and topics go on, and the Cluster's deletion is complete."""
+"""The operator is uninstalled before its Cluster: brokers and topics stay in service, and the Cluster's deletion is
+complete."""
 
 from __future__ import annotations
 

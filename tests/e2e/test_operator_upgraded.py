@@ -11,7 +11,7 @@ from typing import Any
 from tests.e2e.installed import Operator
 from tests.e2e.scene import NAME, Scene, cluster, namespace, working
 
-LIBRARY = "docker.io/library"  # container runtimes complete names without a registry by this
+LIBRARY = "docker.io/library"  # container runtimes add this to names without a registry
 OTHERWISE = ("--set", f"image.registry={LIBRARY}")
 PODS = f"app.kubernetes.io/instance={NAME}"
 ROLLED_S = 600
@@ -56,6 +56,6 @@ def ready(pod: dict[str, Any]) -> bool:
 
 
 def rolled(scene: Scene, before: set[str]) -> bool:
-    """Whether every pod was replaced, and their number is the same."""
+    """Whether every pod was replaced, and the number of pods is the same."""
     now = pods(scene)
     return before.isdisjoint(now) and len(now) == len(before) and all(now.values())

@@ -1,4 +1,5 @@
-"""An annotation restarts all brokers. A pause of the Cluster holds all changes back, and its end applies them."""
+"""An annotation restarts all brokers. While the Cluster is paused, all changes are held back; they are applied after
+the pause."""
 
 from __future__ import annotations
 

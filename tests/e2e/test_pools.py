@@ -1,5 +1,5 @@
 """A Cluster with a pool for each broker: one pool is removed, and a new pool gets its broker id while the old broker is
-still being drained. The new pool's broker starts only when the old one is gone."""
+still being drained. The new pool's broker starts only when the old broker is gone."""
 
 from __future__ import annotations
 

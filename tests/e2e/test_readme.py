@@ -13,7 +13,7 @@ from tests.e2e.kubectl import wait
 from tests.e2e.target import ROOT, Target
 
 HEADING = "## On Kubernetes"
-BUILT = "make images"  # blocks with this command are skipped: the images are on the nodes already
+BUILT = "make images"  # blocks with this command are skipped, because the images are on the nodes already
 DEMO = "demo"
 
 

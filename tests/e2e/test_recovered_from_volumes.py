@@ -1,7 +1,7 @@
 """A Cluster is deleted and applied again, also after its namespace was deleted: it finds its volumes and every record.
 
-The commands are those of docs/kubernetes.md. The Topics are applied together with the Cluster, or when it has long been
-Ready. The volumes' reclaim policy is Retain.
+The commands are those of docs/kubernetes.md. The Topics are applied together with the Cluster, or when the Cluster has
+been Ready for long. The volumes' reclaim policy is Retain.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def again(scene: Scene, before: Contents) -> None:
 
 def cluster_before_topics(scene: Scene, before: Contents) -> None:
     """Applies the Cluster, and its Topic only after the Cluster has been Ready for a while. Until the Topic is applied,
-    its topic in Kafka is held, not deleted."""
+    its topic in Kafka is kept, and waits for a user's decision."""
     scene.kube.apply(cluster())
     scene.settled()
     wait("its topics are held", lambda: held(scene) == "ClusterMadeAnew")
@@ -73,7 +73,7 @@ def cluster_before_topics(scene: Scene, before: Contents) -> None:
 
 
 def held(scene: Scene) -> str:
-    """The reason why topics are held for a user's decision; empty if none are."""
+    """The reason why topics wait for a user's decision; empty if no topic waits."""
     found = condition(scene.cluster(), "TopicsHeld")
     return str(found["reason"]) if found.get("status") == "True" else ""
 

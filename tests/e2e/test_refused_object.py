@@ -1,4 +1,5 @@
-"""A node port that is in use, and a quota: each stops only its own part of a Cluster, is reported, and is resolved.
+"""A node port that is in use, and a quota: each stops only its own part of a Cluster, and is reported until it is
+resolved.
 
 Meanwhile the budget for evictions follows the brokers' reports, and a second Cluster, whose node ports the first one
 has, gets its etcd and its brokers.

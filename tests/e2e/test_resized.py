@@ -1,6 +1,6 @@
 """Brokers get other CPU and memory while they run: no pod is replaced, no container restarts, no client notices.
 
-It needs Kubernetes 1.33 or newer.
+The scenario needs Kubernetes 1.33 or newer.
 """
 
 from __future__ import annotations

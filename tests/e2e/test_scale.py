@@ -1,4 +1,5 @@
-"""3 → 4 → 3 → 4 brokers: the fourth gets replicas, is drained before its removal, and comes back on its old volume."""
+"""3 → 4 → 3 → 4 brokers: the fourth broker gets replicas, is drained before its removal, and comes back on its old
+volume."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Brokers are removed and come back while clients outside of the cluster work: each broker keeps its Service and port
 until it is removed.
 
-All clients are outside. Every second a new one starts with the addresses in the Cluster's status.
+All clients are outside of the cluster. Every second a new client starts with the addresses in the Cluster's status.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def port_of(scene: Scene, broker: int) -> int | None:
 
 @contextmanager
 def newcomers(scene: Scene) -> Iterator[None]:
-    """Starts a new producer each second. At the end each of them must have been served in time."""
+    """Starts a new producer each second. At the end each producer must have been served in time."""
     wrong: list[str] = []
     served = [0]
     stopping = threading.Event()

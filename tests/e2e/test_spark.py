@@ -58,7 +58,7 @@ def completed(scene: Scene, job: str, seconds: float = 300.0) -> None:
 
 
 def executors(scene: Scene, application: str) -> set[str]:
-    """The names of the executors' pods so far; empty if the driver found no Kubernetes and did the work itself."""
+    """The names of the executors' pods so far; empty if the driver didn't find Kubernetes and did the work itself."""
     events = json.loads(scene.kube("get", "events", "-o", "json"))["items"]
     names = {event["involvedObject"]["name"] for event in events if event["involvedObject"]["kind"] == "Pod"}
     return {name for name in names if name.startswith(application) and "-exec-" in name}

@@ -1,4 +1,4 @@
-"""Pods and a StatefulSet with the brokers' labels that aren't the Cluster's: they aren't taken for its brokers."""
+"""Pods and a StatefulSet that have the brokers' labels, but don't belong to the Cluster, don't count as its brokers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def broker_labels(scene: Scene) -> dict[str, str]:
 
 
 def labelled(manifest: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-    """Gives a pod's manifest these labels, and takes the Cluster's address out of its environment."""
+    """Gives a pod's manifest these labels, and removes the Cluster's address from its environment."""
     manifest["metadata"]["labels"] = labels
     manifest["spec"]["containers"][0]["env"] = []
     return manifest

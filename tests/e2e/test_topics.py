@@ -34,7 +34,8 @@ def grows(scene: Scene) -> None:
 
 
 def is_set(scene: Scene) -> None:
-    """The resource decides: a setting that others have made is reset, and so is one that is removed from the spec."""
+    """The resource decides about settings: a setting from another source is reset, and so is a setting that is removed
+    from the spec."""
     scene.ask("configs", "alter", "topic", "orders", "--set", "segment.bytes=1048576")
     scene.kube.patch(KIND, "orders", {"spec": {"config": {"retention.ms": None, "cleanup.policy": "compact"}}})
 

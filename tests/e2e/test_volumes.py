@@ -1,6 +1,6 @@
 """Brokers get a second volume, all replicas move there while clients work, and then all move back.
 
-The scenario checks that a removed volume is empty. If volumes are deleted, records with only one replica show that no
+The scenario checks that a removed volume is empty. If volumes are deleted, records with only one replica prove that no
 volume was deleted too early.
 """
 
@@ -59,7 +59,8 @@ def test_volumes(operator: Operator) -> None:
 
 
 def the_other_one(scene: Scene, volumes: list[dict[str, object]], *, goes: int, stays: int) -> None:
-    """Changes the spec, and waits until all replicas of one volume are on the other, and pods have only that volume."""
+    """Changes the spec, and waits until all replicas of one volume are on the other volume, and pods have only that
+    volume."""
     before = {**replicas(scene, goes)}
     for name, count in replicas(scene, stays).items():
         before[name] = before.get(name, 0) + count

@@ -1,8 +1,7 @@
-"""The scripts of the snapshots' Job, unchanged, on a small volume: the snapshots that are kept, those that are deleted,
-and when.
+"""The scripts of the snapshots' Job, unchanged, on a small volume: which snapshots are kept, and which are deleted
+when.
 
-The programs that need an etcd are stand-ins, which write the number of bytes that they are told, as long as the volume
-has room.
+The programs that need an etcd are stand-ins, which write a given number of bytes, as long as the volume has room.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ STAND_INS = {
     "date": "cat $CLOCK",
     "ottla": '[ -z "$AWAY" ] || exit 1; head -c "${METADATA_KIB}K" /dev/zero > "$3"',
     "cp": _FREE + 'wanted=$(du -k "$1" | cut -f 1); to=$2' + _WRITE,
-    # It reports the size of its database, and first writes to a file with another name.
+    # This stand-in reports the size of its database, and first writes to a file with another name.
     "etcdctl": _FREE
     + '[ -z "$AWAY" ] || exit 1; for last; do :; done; [ "$last" = .part ] || '
     + """{ echo '[{"Endpoint":"x","Status":{"dbSize":'$((ETCD_KIB * 1024))',"dbSizeInUse":7}}]'; exit; }\n"""
@@ -61,7 +60,7 @@ class Volume:
             program.chmod(0o755)
 
     def job(self) -> bool:
-        """Runs the Job an hour later, with its three attempts; whether one succeeded."""
+        """Runs the Job an hour later, with its three attempts. Returns whether one of them succeeded."""
         self.hour += 1
         (self.path / "clock").write_text(f"2026-05-01T{self.hour:02}-00-00\n")
         return any(self._try() for _ in range(3))

@@ -1,6 +1,7 @@
-"""Apache Kafka from Maven Central: its tools, for any broker, and its broker, to compare with.
+"""Apache Kafka from Maven Central: its tools, which tests use on any broker, and its broker, with which tests compare.
 
-`tests/conformance/java/kafka.pom.xml` names the jars. Maven fetches them once into the cache, and verifies checksums.
+`tests/conformance/java/kafka.pom.xml` names the jars. Maven fetches the jars once into the cache, and verifies their
+checksums.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class ApacheKafka:
         voters: Sequence[str] = (),
         **settings: str,
     ) -> None:
-        """`voters`: in a cluster, the addresses of all controllers. The node's `node_id` is the index of its own."""
+        """`voters` has the addresses of a cluster's controllers; `node_id` is the index of the node's own address."""
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
         controller = voters[int(settings["node_id"])] if voters else f"127.0.0.1:{free_port()}"
@@ -167,7 +168,7 @@ class ApacheKafka:
         self.process = self._start()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
         self.process.kill()
         self.process.wait()
 

@@ -1,4 +1,4 @@
-"""Five clients behind one interface: write the sample records with a codec, read a topic's digest.
+"""Five clients behind one interface: they write the sample records with a codec, and read a topic's digest.
 
 kafka-python, confluent-kafka (librdkafka) and aiokafka run in this process, franz-go and Apache Kafka's Java client as
 programs.

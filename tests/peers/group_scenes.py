@@ -1,4 +1,4 @@
-"""Scenes from the lives of consumer groups, and Apache Kafka's recorded answers, so that tests need no Java.
+"""Sequences of requests (scenes) of consumer groups, and Apache Kafka's recorded answers, so that tests need no Java.
 
 `python -m tests.peers.group_scenes` starts Apache Kafka and records the answers anew. Member ids are replaced by the
 names that the scenes give them.
@@ -23,7 +23,7 @@ TOPIC = "flights"
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, CREATE, DELETE_GROUPS, DELETE_OFFSETS = (
     8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 42, 47,
 )  # fmt: skip
-ARRIVE_SECONDS = 0.25  # a request that the coordinator parks is parked after this time
+ARRIVE_SECONDS = 0.25  # after this time the coordinator has a request, also one that it doesn't answer yet
 
 Ask = Callable[[int, int, dict[str, Any]], Awaitable[Any]]
 """Asks a broker over a connection of its own: (API key, version, request) → kio's object of the answer."""

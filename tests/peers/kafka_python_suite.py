@@ -58,7 +58,7 @@ def sources() -> Path:
 
 def run_twice_where_it_fails(bootstrap: str, known: Collection[str]) -> dict[str, str]:
     """As `run`, but a test that fails and isn't `known` to fail runs once more, alone. Some of these tests depend on
-    the speed of the machine: on a busy one they also fail against Apache Kafka."""
+    the speed of the machine: on a busy machine they also fail against Apache Kafka."""
     outcomes = run(bootstrap)
     failed = [name for name, outcome in outcomes.items() if outcome.startswith("failed") and name not in known]
     for name in failed:

@@ -1,7 +1,7 @@
-"""A real API server of Kubernetes, with an etcd and nothing else: no controllers, no nodes, no pods that run.
+"""A real API server of Kubernetes with its etcd, but without controllers, nodes and running pods.
 
-As in every cluster, it validates objects, fills in defaults, prunes unknown fields and merges what is applied. The
-program is $KUBE_APISERVER, else the one of `../shared/kube-node`, if it has been built.
+As in every cluster, it validates objects, fills in defaults, prunes unknown fields and merges applied objects. The
+program is $KUBE_APISERVER, or else that of `../shared/kube-node`, if it has been built.
 """
 
 from __future__ import annotations

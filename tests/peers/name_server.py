@@ -1,4 +1,4 @@
-"""A name server for one name whose address changes, like a pod's: without a pod the name is unknown."""
+"""A name server for one name whose address changes, as a pod's does: without a pod, the name is unknown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A cluster of Ottla brokers for one test, each a process with ports of its own, and the faults that a test can cause.
 
-The brokers share an embedded store, or an etcd of one member or three. On request each of these paths goes through a
-proxy of its own (`tests/peers/proxy.py`): to each broker's listener for brokers, to its listener for clients, and from
-each broker to each member of etcd.
+The brokers share an embedded store, or an etcd of one member or three. On request, each of these paths has a proxy of
+its own (`tests/peers/proxy.py`): the path to each broker's listener for brokers, the path to its listener for clients,
+and the paths from each broker to each member of etcd.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OttlaCluster:
             elif etcd_members:
                 self.etcd = etcd_cluster(folder / "etcd", etcd_members)
             self._open_paths(frozenset(proxied))
-            with ThreadPoolExecutor(size) as pool:  # a start is mostly waiting
+            with ThreadPoolExecutor(size) as pool:  # a start spends most of its time waiting
                 starts = [pool.submit(self._broker, folder, number, size, settings) for number in range(size)]
             self.brokers = [start.result() for start in starts if not start.exception()]  # without failed ones
             for start in starts:
@@ -64,11 +64,11 @@ class OttlaCluster:
     # ---- roles and state
 
     def leader(self, topic: str, index: int) -> int:
-        """The leader of a partition, by the newest epoch among the brokers that answer; −1 if it has none."""
+        """The leader of a partition, by the newest epoch among the brokers that answer; −1 where there is no leader."""
         return int(self.partition(topic, index).leader_id)
 
     def partition(self, topic: str, index: int) -> Any:
-        """A partition in Metadata's answer, from the broker that knows its newest leader epoch."""
+        """A partition in the answer to Metadata, from the broker whose answer has the newest leader epoch."""
         message = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
         found = [
             partition
@@ -114,7 +114,7 @@ class OttlaCluster:
         return next((folder for folder in found if folder.exists()), None)
 
     def wait(self, what: str, until: Callable[[], bool], seconds: float = 30.0) -> None:
-        """Waits until `until` is true. Raises AssertionError, which names `what` it waited for."""
+        """Waits until `until` is true. Raises AssertionError, whose message names the awaited state, `what`."""
         deadline = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"

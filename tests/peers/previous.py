@@ -1,4 +1,5 @@
-"""The sources of an older commit: of the one before HEAD, or of OTTLA_PREVIOUS, which may be any that git knows."""
+"""The sources of an older commit: of the commit before HEAD, or of OTTLA_PREVIOUS, which may be any commit that git
+knows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """TCP proxies on the loopback interface that can be cut, in one direction or both, delayed, or reset.
 
-A cut direction holds bytes back and doesn't lose them; they go on when the cut is healed. TCP behaves like that when
-packets are lost for a while. The end of a connection is held back, too, and a connection that is opened meanwhile
-hangs. Direction "there" is from the connecting side to the listening side, "back" is the opposite one.
+A cut direction holds bytes back without losing them; they are forwarded when the cut is healed. TCP behaves like that
+when packets are lost for a while. The end of a connection is held back, too, and a connection that is opened during the
+cut hangs. Direction "there" is from the connecting side to the listening side, "back" is the opposite one.
 
 A cut may apply to some clients only: to connections whose first request has a client id with a given prefix.
 """

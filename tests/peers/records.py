@@ -1,4 +1,5 @@
-"""The records that every client of the codec tests writes, and the digest by which each client checks what it reads.
+"""The records that every client of the codec tests writes, and the digest by which each client checks the records that
+it reads.
 
 The Java and Go programs in `tests/conformance` have the same definition.
 """

@@ -1,4 +1,4 @@
-"""A cluster whose answers a test scripts: it serves Metadata, ListOffsets and Fetch, and any error code instead.
+"""A cluster whose answers a test sets: it serves Metadata, ListOffsets and Fetch, or answers with any error code.
 
 Every broker has its own view of the topics, so that a broker may lag behind the others.
 """
@@ -76,8 +76,8 @@ class ScriptedCluster:
                     view[name] = topic
 
     def times(self, count: int, code: ErrorCode, *api_keys: int, brokers: Sequence[int] = ()) -> None:
-        """Lets the next `count` answers to these APIs have the error `code`, from these brokers or, without `brokers`,
-        from all."""
+        """Gives the next `count` answers to these APIs the error `code`. The answers are those of `brokers`, or of all
+        brokers by default."""
         left = [count]
 
         def fault(broker: int, api_key: int, topic: str) -> ErrorCode:

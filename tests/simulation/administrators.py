@@ -1,8 +1,8 @@
-"""Checks that every live broker knows of a topic's creation or deletion when a broker answers the administrator.
+"""Checks that every live broker has applied a topic's creation or deletion when a broker answers the administrator.
 
-The check runs at the moment in which the answer leaves, and looks into the processes themselves, so nothing can happen
-in between. A broker counts as live if it has a registration that the answering broker saw both before and after its
-wait for the other brokers.
+The check runs at the moment at which the answer is sent, and looks into the brokers' processes themselves, so no event
+can come in between. A broker counts as live if it has a registration that the answering broker saw both before and
+after its wait for the other brokers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 
 class administrators_watched:  # used as a context manager
-    """Appends a sentence to `wrong` for each live broker that doesn't know a change when another broker answers it."""
+    """Appends a sentence to `wrong` for each live broker that lacks a change when another broker answers it."""
 
     def __init__(self, world: Callable[[], World | None], wrong: list[str]) -> None:
         self._world = world
@@ -74,7 +74,8 @@ class administrators_watched:  # used as a context manager
                     self._wrong.append(f"unseen: {name} was {done} by broker {broker.id}, and on {node.host} {why}")
 
     def _unmade(self, other: Broker, name: str, topic_id: UUID) -> str:
-        """A phrase for what `other` lacks of a created topic; empty if it lacks nothing, or the topic is deleted."""
+        """A phrase for the part of a created topic that `other` lacks; empty if it lacks no part, or the topic is
+        deleted."""
         world = self._world()
         assert world is not None
         entry = world.store.entries.get(keys.topic(name))
@@ -98,8 +99,8 @@ def _undeleted(other: Broker, topic_id: UUID) -> str:
 
 
 def _unopened(other: Broker, topic_id: UUID) -> Iterator[str]:
-    """A phrase for each partition that the broker leads by its image, but whose log isn't open. It is no violation if a
-    disk is full or has failed, or if the directory's name is taken."""
+    """A phrase for each partition that the broker leads by its image, but whose log isn't open. That isn't a violation
+    if a disk is full or has failed, or if the directory's name is taken."""
     for index, state in other.image.partitions[topic_id].items():
         leads = state.leads(other.id, other.replicas.broker_epoch)
         wanting = (topic_id, index) in other.replicas._unopened or other.logs.failed or other.logs.full

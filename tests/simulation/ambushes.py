@@ -1,7 +1,8 @@
-"""Faults of several steps. Each step also happens alone, but hardly ever in the order that does most harm.
+"""Faults of several steps (ambushes). Each step also happens alone, but hardly ever in the order that does the most
+harm.
 
-All steps are legal: processes die, links break and leases end, and are restored later. An ambush waits for the cluster
-to reach a state, and causes the next fault then.
+All steps are legal: processes die, links break and leases end, and are restored later. An ambush waits until the
+cluster has reached a state, and then causes the next fault.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED)
 
 def deposed_leader_leads_again(faults: Faults) -> str:
     """A leader gets records that no follower has, is replaced by another leader, truncates, and leads again, perhaps
-    before its producers have heard of the other leader. Producers may resend records that it has and can't commit.
+    before its producers know the other leader. Producers may resend records that this leader has and can't commit.
     """
     return _ambush_a_leader(faults, TOPICS, ("kill", "power", "lease"), _depose_and_reelect, isr_min=2)
 
@@ -104,9 +105,9 @@ async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) ->
 
 
 def restart_at_once(faults: Faults) -> str:
-    """A host restarts before any other has noticed that it was down: its registration ends just before it comes back or
-    just after. The controller may be replaced or learn of it late, and the host may register before it can reach the
-    other hosts.
+    """A host restarts before any other host has noticed that it was down: its registration ends just before or just
+    after the host is back. The controller may be replaced, or get the news late, and the host may register before it
+    can reach the other hosts.
     """
     node = faults.running()
     if node is None:
@@ -155,8 +156,9 @@ def restart_of_all(faults: Faults) -> str:
 
 
 def last_in_sync_goes(faults: Faults) -> str:
-    """A leader is the only in-sync replica, gets records that no other replica has, and goes away. By an unclean
-    election another replica leads without these records. The former leader may not know that, and acknowledge more.
+    """A leader is the only in-sync replica, gets records that no other replica has, and dies or is cut off. By an
+    unclean election another replica leads without these records. The former leader may not know of the election, and
+    acknowledge more records.
     """
     return _ambush_a_leader(faults, (UNCLEAN,), ("kill", "power", "store"), _leave_alone)
 
@@ -187,8 +189,8 @@ async def _leave_alone(faults: Faults, node: Node, key: Key, how: str) -> None:
 
 
 def controller_sleeps(faults: Faults) -> str:
-    """A broker loses its registration, and the controller is paused while it acts on that. It wakes up after another
-    controller has taken over.
+    """A broker loses its registration, and the controller is paused while it acts on that. The controller goes on after
+    another controller has taken over.
     """
     entry = faults.world.store.entries.get(keys.controller.key)
     if entry is None:

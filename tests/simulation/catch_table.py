@@ -32,7 +32,7 @@ class CatchTable:
         self._first_caught = first_caught
 
     def recorded(self) -> dict[str, Catch]:
-        """The file's rows, by the name of the bug."""
+        """The rows of the file, by the name of the bug."""
         rows = [line.split(" | ", 2) for line in self._file.read_text().splitlines() if not line.startswith("#")]
         return {name: Catch(int(seed), why) for name, seed, why in rows}
 

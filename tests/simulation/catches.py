@@ -1,9 +1,9 @@
-"""Which seed catches which planted bug: the table `caught.txt`, how it is made, and how it is replayed.
+"""Writes and replays the table `caught.txt`, which has for each planted bug a seed that catches it.
 
-A seed catches a bug if its run fails with the bug planted and passes without. What a seed means changes with the
-product (every random number that is drawn differently makes another run), so a replay of a seed that doesn't catch its
-bug any more goes on with the seeds after the recorded one, up to a bound. A replay may therefore miss a bug that only
-few seeds catch, although the swarm still catches it.
+A seed catches a bug if the seed's run fails with the bug planted and passes without it. A change of the product changes
+the runs of all seeds, because each random number that is drawn differently makes another run. So if a recorded seed
+doesn't catch its bug any more, the replay goes on with the seeds after it, up to a bound. A replay may therefore miss a
+bug that only few seeds catch, although the swarm still catches it.
 
 `python -m tests.simulation.catches --seeds 0-499 [--bug NAME …]` writes the table (or the lines of these bugs)
 anew. `--replay` runs the recorded seeds; with `--seconds 30` no run begins after that time.

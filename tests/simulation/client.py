@@ -1,4 +1,4 @@
-"""Small clients over the protocol's messages, which retry as persistently as Kafka's clients do.
+"""Small clients that send the protocol's messages, and retry as persistently as Kafka's clients do.
 
 They obey Kafka's rules that matter for safety. An idempotent producer resends in order from the first unacknowledged
 batch. A client ignores metadata with an older leader epoch than the known one. Fetches name the leader epoch, so that a
@@ -38,7 +38,7 @@ _size = struct.Struct(">i")
 
 
 class Unavailable(Exception):
-    """The request isn't served now. `sent` says whether it may have had an effect nevertheless."""
+    """The request isn't served now. `sent` says whether the request may have had an effect nevertheless."""
 
     def __init__(self, reason: object, *, sent: bool) -> None:
         super().__init__(str(reason))

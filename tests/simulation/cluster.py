@@ -85,12 +85,12 @@ class Node:
         self.world.loop.create_task(self._main(process), context=process.context, name=self.host)
 
     def kill(self) -> None:
-        """kill -9: no step of the process runs any more; the page cache stays."""
+        """Kills the process as kill -9 does: no step of it runs any more; the page cache stays."""
         self._dies()
         self.disk.process_died()
 
     def lose_power(self) -> None:
-        """The host loses its power: unsynced data is lost, and no peer is told."""
+        """Cuts the host's power: unsynced data is lost, and the peers' connections stay open."""
         self.power_losses += 1
         self.world.losing_power(self)
         if self.process is not None:
@@ -99,7 +99,7 @@ class Node:
         self.disk.lose_power()
 
     def kill_after(self, steps: int, *, power: bool = False) -> None:
-        """Dies after `steps` further steps of its process, which may be in the middle of an operation."""
+        """Kills the process after `steps` further steps, which may be in the middle of an operation."""
         process = self.process
         if process is not None:
             process.fuse = steps
@@ -107,7 +107,7 @@ class Node:
             self.wanted = False
 
     async def stop(self) -> None:
-        """SIGTERM. Waits for the end of the process."""
+        """Stops the process as SIGTERM does, and waits for its end."""
         self.wanted = False
         self.stopping = self.process is not None
         if self._stopping is not None:
@@ -116,12 +116,12 @@ class Node:
             await self._ended.wait()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Pauses the process, as SIGSTOP does."""
         if self.process is not None:
             self.process.paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Lets the process go on, as SIGCONT does."""
         if self.process is not None and self.process.paused:
             self.world.loop.resume(self.process)
 
@@ -188,7 +188,7 @@ class Node:
         self.broker = broker
         broker.compactor._in_child = self._compact  # type: ignore[method-assign]
         try:
-            patience = Patience(0.0, self._stopping)  # so that starts may fail, too: the supervisor repeats them
+            patience = Patience(0.0, self._stopping)  # so that a start may fail, too: the supervisor repeats it
             await broker.open(patience)
             await broker.register(patience)
             stand_for_controller(broker, config, connect_to)
@@ -245,7 +245,7 @@ class World:
         self.store = StoreServer(loop, random)
         self.nodes: dict[int, Node] = {}
         self.processes: list[Process] = []
-        self.errors: list[str] = []  # errors that no process may log or end with
+        self.errors: list[str] = []  # errors that a process logged or ended with, although it must not
         self.losing_power: Callable[[Node], None] = lambda node: None
         self.process_left: Callable[[Node], None] = lambda node: None
         self.compacting: Callable[[Node, Job], None] = lambda node, job: None

@@ -25,8 +25,8 @@ class Keyed:
         self.key: dict[str, str] = {}
         self._sent: dict[str, float] = {}  # value → its event's position, plus a fraction for its place in the batch
         self._of: dict[tuple[Key, str], list[str]] = defaultdict(list)
-        self._offsets: dict[tuple[Key, str], int] = {}  # from the acknowledgement, or from the end of the run
-        self._going: set[str] = set()  # tombstones that compaction may take
+        self._offsets: dict[tuple[Key, str], int] = {}  # by the acknowledgement, or by the content at the end
+        self._going: set[str] = set()  # tombstones that compaction may remove
         for position, event in enumerate(events):
             if event["op"] == "send" and "keys" in event:
                 partition = key_of(event)
@@ -46,8 +46,8 @@ class Keyed:
 
     def outdone(self, partition: Key, offset: int | None, value: str, before: int | None = None) -> bool:
         """Whether compaction may have removed a record because of a later record of its key. The later record must be
-        there at the end, or have been sent before the event at `before`. A tombstone that compaction may remove needn't
-        be there."""
+        in the partition at the end, or have been sent before the event at `before`. A tombstone that compaction may
+        remove needn't be in the partition."""
         return any(
             (other in self._going and (other == value or self._later(partition, other, offset, value)))
             or (
@@ -70,7 +70,8 @@ class Keyed:
 
 
 def lost_updates(events: Sequence[Event]) -> Iterator[str]:
-    """An acknowledged or read record of a compacted topic is there at the end, unless a later record of its key is."""
+    """An acknowledged or read record of a compacted topic is in the partition at the end, unless a later record of its
+    key is."""
     keyed, permitted = Keyed(events), Permitted(events)
     told: set[tuple[Key, str]] = set()
     for position, event in enumerate(events):

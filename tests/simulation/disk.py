@@ -1,10 +1,10 @@
 """A disk in memory that loses unsynced data, tears writes, fills up, and fails.
 
 Each file has the content that programs see (`data`, the page cache) and the content on the platter (`durable`). They
-differ by the writes since the last `fsync`, in order. Directories are alike: the names that programs see, and the
-durable names, differ by the changes since the last `fsync_directory`. A kill leaves the page cache alone. When the
-power goes, a prefix of each list of unsynced changes survives. The first lost write of a file may survive in part, and
-the file may have grown by zeros instead of its rest (as with delayed allocation).
+differ by the writes since the last `fsync`, in order. The same holds for directories: the names that programs see
+differ from the durable names by the changes since the last `fsync_directory`. A kill leaves the page cache alone. After
+a loss of power, a prefix of each list of unsynced changes survives. The first lost write of a file may survive in part,
+and the file may have grown by zeros instead of its rest (as with delayed allocation).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.protocol.received import Buffer
 
 from .machine import Descriptors
 
-Change = tuple[int, bytes | None]  # (position, what was written there) or (size, None): a truncation
+Change = tuple[int, bytes | None]  # (position, the written bytes), or (size, None) for a truncation
 Names = dict[str, "Inode | Directory"]
 
 
@@ -185,7 +185,7 @@ class SimulatedDisk:
         return lost
 
     def process_died(self) -> None:
-        """Ends the locks of the process; the page cache stays."""
+        """Releases the locks of the dead process; the page cache stays."""
         for inode in self._inodes(self._root):
             inode.locked = False
 
@@ -196,7 +196,7 @@ class SimulatedDisk:
             raise OSError(errno.EIO, "Input/output error")
 
     def room_for(self, growth: int) -> int:
-        """0 if a file can grow by this many bytes, else a negative number: how many of them don't fit."""
+        """0 if a file can grow by this many bytes; otherwise a negative number, the count of bytes that don't fit."""
         if self.full and growth:
             return -self._random.randint(1, growth)
         return 0

@@ -1,7 +1,7 @@
 """One seed decides everything: the cluster's settings, the machine's behaviour, the faults and their times.
 
-Each run favours some kinds of fault over others (a swarm). With all kinds together few requests would ever be served,
-and two faults of the same kind would hardly ever follow each other.
+Each run favours some kinds of fault over others (a swarm). If all kinds were equally likely, few requests would ever be
+served, and two faults of the same kind would hardly ever follow each other.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Faults:
             world.reach_store_again(node)
             node.disk.full = False
             node.disk.failing = frozenset()
-            node.clock_ms = 0  # a broker more than an hour behind refuses records' timestamps
+            node.clock_ms = 0  # a broker whose clock is more than an hour behind refuses records by their timestamps
             if node.store is not None:
                 node.store.unknown_chance = 0.0
                 node.store.watch_delay_s = 0.0

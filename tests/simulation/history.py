@@ -16,7 +16,7 @@ compaction may remove them) |
 | sync | process, group, generation, member; ok: token of the assignment, partitions of the member |
 | committed | group, partition; ok: offset |
 | final | partition; ok: start, records: the content when all is healed; producers: [id, epoch] for each record |
-| permitted | partition, offset: records from there on may be lost, because all in-sync replicas lost unsynced data |
+| permitted | partition, offset: records from this offset on may be lost: all in-sync replicas lost unsynced data |
 | unclean | partition, broker, held: a replica that may lack committed records was elected; held are its records |
 
 Process, crash and end-to-end tests write the same lines.

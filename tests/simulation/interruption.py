@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for programs of many runs: an interrupted program prints what it has counted until then."""
+"""Handles Ctrl-C and SIGTERM in programs of many runs: an interrupted program prints its counts up to then."""
 
 from __future__ import annotations
 

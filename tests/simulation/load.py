@@ -1,8 +1,8 @@
 """A follower comes back while producers write without a pause to its leader, the only in-sync replica.
 
-As in Kafka the follower can join the ISR, because the high watermark waits for a follower that has caught up. Among
-other faults the outcome of the scene isn't checked. When all faults are healed it is played once more, and the follower
-has to join.
+As in Kafka, the follower can join the ISR, because the high watermark waits for a follower that has caught up. While
+there are other faults, the outcome of the scene isn't checked. After all faults are healed, the scene is played once
+more, and the follower has to join.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .faults import Faults
 
 LOOK_S = 0.01
-LEAVES_WITHIN_S = 15.0  # sessions and lags are shorter
-JOINS_WITHIN_S = 1.0  # virtual time from the moment in which it serves: it has little to copy
+LEAVES_WITHIN_S = 15.0  # sessions and the allowed lag are shorter
+JOINS_WITHIN_S = 1.0  # virtual time, from the moment at which the broker serves: the follower has little to copy
 
 
 class Load:
@@ -83,7 +83,7 @@ async def joins_under_load(faults: Faults) -> str:
 
 
 def _choose(faults: Faults) -> tuple[Partition, Node] | None:
-    """(the partition's state, a follower that can be killed); None if there is none."""
+    """(the partition's state, a follower that can be killed); None if there is no such follower."""
     for state in faults.observer.states((LOADED,)):
         nodes = [faults.world.nodes[replica] for replica in state.replicas if replica != state.leader]
         alive = [node for node in nodes if node.process is not None and not node.stopping and not node.process.paused]

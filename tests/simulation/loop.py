@@ -1,12 +1,13 @@
 """An asyncio event loop on virtual time: same seed, same order of steps, and no waiting.
 
-Time stands still while there are steps to run, and jumps to the next timer when there are none. Each step (a callback)
-belongs to the simulated process in whose context it was scheduled, and runs only if that process runs. A dead process's
-steps are dropped; a paused process's steps are kept until it goes on. So a process can die at any `await`, and none of
-its code runs afterwards, not even `finally`.
+Time stands still while there are steps to run, and jumps to the next timer when there are none. Each step is a
+callback. A step belongs to the simulated process in whose context it was scheduled, and runs only while that process
+runs. A dead process's steps are dropped; a paused process's steps are kept until it goes on. So a process can die at
+any `await`, and none of its code runs afterwards, not even `finally`.
 
-The loop is deterministic where asyncio isn't. Tasks and futures hash by the order in which they were first put into a
-set, not by address. Threads' work (`run_in_executor`) runs in the loop's own thread at a later virtual time.
+The loop is deterministic where asyncio isn't. The hashes of tasks and futures follow the order in which they were first
+put into a set, not their addresses. The work of threads (`run_in_executor`) runs in the loop's own thread, at a later
+virtual time.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: contextvars.Context | None = None
     ) -> Step:
-        """Steps run in the order of their times; at the same time, in the order of the calls."""
+        """Schedules a step. Steps run in the order of their times; steps of the same time run in the order of the
+        calls."""
         timer = Step(when, callback, args, contextvars.copy_context() if context is None else context)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, timer))

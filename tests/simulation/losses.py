@@ -1,11 +1,12 @@
 """The records that may be lost by an event, and the answers that such a loss excuses. Pure.
 
 - A `permitted` event: all in-sync replicas lost their power. Records from the event's offset on may be lost.
-- An `unclean` event: a replica that may lack records was elected, since the topic allows that. Its records stay; all
-  others may be lost.
+- An `unclean` event: a replica that may lack records was elected, since the topic allows that. The records of that
+  replica stay; all other records may be lost.
 
 Either event excuses only answers to earlier requests. The time of the request doesn't always count: a leader that was
-deposed while it was paused or cut off still answers with its old records. Such an answer is as old as its leadership.
+deposed while it was paused or cut off still answers with its old records. Such an answer counts as no newer than the
+end of that leadership.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Asked(NamedTuple):
     """The age of an answer, as two positions among the history's events: only a loss after that position excuses it."""
 
     when: int  # for losses of power: a loss excuses no request that comes after it
-    as_of: int  # for unclean elections: a deposed leader that hasn't heard of one goes on to acknowledge
+    as_of: int  # for unclean elections: a deposed leader that doesn't know of the election may still acknowledge
 
 
 class _Election(NamedTuple):
@@ -84,8 +85,8 @@ class Permitted:
         return Asked(as_of if self._sent.get(value, position) < as_of else invoked, as_of)
 
     def excuses(self, key: Key, offset: int | None, value: str, asked: Asked) -> bool:
-        """Whether a loss excuses that a value isn't there, although an answer of the age `asked` said that the value
-        was written or committed. `offset` is None if it is unknown."""
+        """Whether a loss excuses that a value is missing, although an answer of the age `asked` said that the value was
+        written or committed. `offset` is None if it is unknown."""
         return any(
             at > asked.when and (offset is None or offset >= lost) for at, lost in self._power.get(key, ())
         ) or any(

@@ -2,8 +2,8 @@
 
 `uuid4`, `secrets` and `SystemRandom` all use `os.urandom`. It is replaced while a simulation runs, so that all random
 numbers of the product come from the seed. `os.sendfile` is replaced because its arguments are descriptors, which are
-numbers in a table here. `perf_counter`, by which long work is cut into slices, stands still: otherwise the number of
-yields would depend on the machine.
+numbers in a table here. `perf_counter`, by which long work is cut into slices, always returns the same time: otherwise
+the number of yields would depend on the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Members of a classic group: they join, are assigned partitions, and commit under their generation until it ends.
 
-The leader of a generation assigns the partitions at random, with a token of its own. So the history shows if two
-leaders ever assign for one generation. A member reads the committed number before it commits the next one.
+The leader of a generation assigns the partitions at random, and adds a token that no other assignment has. So the
+history shows if two leaders ever assign partitions in one generation. A member reads the committed number before it
+commits the next one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Hosts, links and stream sockets with the faults of real ones.
+"""Simulated hosts, links and stream sockets, with the faults of real networks.
 
 The bytes of one direction arrive in order, in pieces, after a latency. A receiver that doesn't read fills the sender's
 window. A link can be cut in one direction: bytes that are sent meanwhile arrive when the link heals (like
-retransmissions), unless either side has given up by then. When a process dies its sockets are closed, and the peers see
-that. A host that loses its power is silent, and the peers' connections are reset only after it is back.
+retransmissions), unless either side has given up by then. When a process dies, its sockets are closed, and the peers
+see that. A host that loses its power is silent, and the peers' connections are reset only after the host is back.
 
 `SimulatedSocket` has the methods of `socket.socket` that `ottla.net` uses; `Stream` is a stream of `ottla.net.streams`.
 """
@@ -124,7 +124,7 @@ class Network:
             sock.close()
 
     def lost_power(self, process: Process) -> None:
-        """Removes the sockets of a process whose host lost its power. The peers aren't told."""
+        """Removes the sockets of a process whose host lost its power. The peers don't notice."""
         self.down.add(process.host)
         for sock in [sock for sock in self._sockets if sock.process is process]:
             sock.vanish()
@@ -296,7 +296,7 @@ class SimulatedSocket(_Pollable):
         self.host = host
         self.peer: SimulatedSocket | None = None
         self.inbox = bytearray()
-        self.held: list[bytes] = []  # data that came while the link was cut
+        self.held: list[bytes] = []  # data that was sent while the link was cut
         self.unread = 0  # the number of bytes that the peer sent and this side hasn't read
         self.next_arrival = 0.0
         self.ended = False

@@ -1,15 +1,17 @@
 """Checks brokers and the store while they run, for invariants that clients can't see:
 
-- An epoch never falls: not in the store, not in a broker, not inside a log. No two brokers lead in the same epoch, and
-  no broker leads by a state from before its process was registered.
+- An epoch never falls in the store, in a broker or inside a log. No two brokers lead in the same epoch, and no broker
+  leads by a state that was written before its process was registered.
 - A leader's high watermark doesn't fall within its epoch, and no record above a high watermark is compacted.
 - The last member of an ISR is never removed. A broker that is added to an ISR is registered and running, and has all
   committed records.
 - A replica that may lack records is elected only if the topic allows that.
-- At the end, replicas are the same, byte for byte, below the high watermark; compacted ones, key for key.
+- At the end, replicas have the same bytes below the high watermark; compacted replicas have the same last record of
+  each key.
 
-It also decides which records may be lost: by a loss of power (`permitted`) those that all in-sync replicas of that
-moment have lost, and by an unclean election (`unclean`) those that the elected replica lacks.
+The observer also decides which records may be lost. By a loss of power (`permitted`), these are the records that all
+replicas in sync at that moment have lost; by an unclean election (`unclean`), the records that the elected replica
+lacks.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Observer:
         self._led_by: dict[tuple[Key, int], int] = {}
         self._watermarks: dict[tuple[Key, int, str], int] = {}
         self._epochs: dict[tuple[Key, str], int] = {}
-        self._lost_by: dict[Key, dict[int, int]] = {}  # broker → the offset from which on it lost its log
+        self._lost_by: dict[Key, dict[int, int]] = {}  # partition → broker → the offset at which its loss begins
         world.store.observers.append(self._revision)
         self._lost_under: dict[int, int] = {}  # broker → the registration that it had when it last stopped uncleanly
         self._durable: dict[tuple[Key, int], int] = {}  # the offset below which a broker's log was synced
@@ -81,8 +83,8 @@ class Observer:
         return [state for (topic_id, _), state in self._states.items() if self._topics.get(topic_id) in topics]
 
     def _told(self, topic_id: UUID) -> str:
-        """The name by which the history has a topic: with its id for the topic NAME, which may be deleted and created
-        again."""
+        """The name of a topic in the history. The topic NAME may be deleted and created again, so the history adds its
+        id."""
         name = self._topics.get(topic_id, "")
         return f"{NAME}/{topic_id}" if name == NAME else name
 
@@ -166,7 +168,7 @@ class Observer:
                 )
         for broker in list(self._lost_by.get(key, ())):
             if state.epoch_in_isr(broker) > self._lost_under.get(broker, -1):
-                del self._lost_by[key][broker]  # it is in sync again, under a newer registration
+                del self._lost_by[key][broker]  # the broker is in sync again, under a newer registration
         if key in self._lost_by:
             self._permit(key, state)
 
@@ -340,7 +342,7 @@ class Observer:
 
     def _content_of(self, log: Log, start: int, end: int) -> object:
         """The content that all replicas must share. Keys whose tombstone compaction may have removed are left out: a
-        replica that wasn't in sync at the removal never learns of the tombstone, in Kafka neither."""
+        replica that wasn't in sync at the removal never gets the tombstone, as in Kafka."""
         if not log.config.compacts:
             return _content(log, start, end)
         latest = _latest_by_key(log, start, end)

@@ -1,4 +1,4 @@
-"""Oracles: properties that every history must have, whatever faults there were. Pure.
+"""Oracles: properties that every history must have, whatever faults occurred. Pure.
 
 Each oracle takes the events of a run (`history.py`) and yields a sentence for each violation. Permitted losses
 (`losses.py`) excuse answers to earlier requests, and nothing else. `compacted.py` has the oracles for compacted topics.
@@ -32,7 +32,7 @@ def check_all(events: Sequence[Event]) -> list[str]:
 
 
 def lost_writes(events: Sequence[Event]) -> Iterator[str]:
-    """Every value acknowledged with acks=all is there at the end, at the acknowledged offset."""
+    """Every value acknowledged with acks=all is in the partition at the end, at the acknowledged offset."""
     final, permitted = finals(events), Permitted(events)
     where = {key: {value: offset for offset, value in found.records} for key, found in final.items()}
     sparse = compacted.compacted(events)
@@ -62,7 +62,8 @@ def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
 
 
 def strayed(events: Sequence[Event]) -> Iterator[str]:
-    """A value that is read from a partition was sent to it, not to another one or to a deleted topic of that name."""
+    """A value that is read from a partition was sent to that partition, not to another one or to a deleted topic of
+    that name."""
     sent_to = {value: key_of(event) for event in of(events, "send", "invoke") for value in event["values"]}
     for key, offset, value in reads(events):
         if sent_to.get(value, key) != key:
@@ -103,9 +104,10 @@ def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
 def duplicates(events: Sequence[Event]) -> Iterator[str]:
     """Each value of an idempotent producer is in the log once.
 
-    A client may break that itself: it begins a new epoch, and sends unanswered values again in that epoch. A broker
-    can't recognise those as duplicates. librdkafka does so if its next request overtakes one that a deposed leader has
-    refused (librdkafka's issue 4953). Each value of such a client (`renumbers`) is there once in each epoch.
+    A client may break this rule itself: it begins a new epoch, and sends unanswered values again in that epoch. A
+    broker can't recognise these values as duplicates. librdkafka does so if its next request overtakes a request that a
+    deposed leader has refused (librdkafka's issue 4953). Each value of such a client (`renumbers`) is in the log at
+    most once in each epoch.
     """
     sends = [event for event in of(events, "send", "invoke") if event["idempotent"]]
     idempotent = {value for event in sends for value in event["values"]}
@@ -140,7 +142,7 @@ def reordered(events: Sequence[Event]) -> Iterator[str]:
 
 
 def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
-    """A poll returns the offsets from the requested one on, without a gap; compacted partitions may have gaps."""
+    """A poll returns the offsets from the requested offset on, without a gap; compacted partitions may have gaps."""
     sparse = compacted.compacted(events)
     for event in of(events, "poll", "ok"):
         if key_of(event) in sparse:
@@ -163,7 +165,7 @@ def reads_out_of_range(events: Sequence[Event]) -> Iterator[str]:
 
 
 def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
-    """A record that a consumer has read is committed: it is still there at the end."""
+    """A record that a consumer has read is committed, so it is still in the partition at the end."""
     final, permitted = finals(events), Permitted(events)
     there = {key: dict(found.records) for key, found in final.items()}
     told: set[tuple[Key, int]] = set()
@@ -217,12 +219,12 @@ def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
 
 
 def group_offsets(events: Sequence[Event]) -> Iterator[str]:
-    """A group's offset is the last committed one, or that of a commit with an unknown outcome, which may have arrived
-    late and out of order.
+    """A group's offset is the last committed offset, or the offset of a commit with an unknown outcome, which may have
+    arrived late and out of order.
 
-    A coordinator that doesn't know yet that another one has taken over answers with its old offsets, as Kafka's does. A
-    consumer then reads records again, which at-least-once allows. So such answers prove nothing, unless the offset was
-    never committed.
+    A coordinator that doesn't know yet that another coordinator has taken over answers with its old offsets, as Kafka's
+    does. A consumer then reads records again, which at-least-once allows. So such answers prove nothing, unless the
+    offset was never committed.
 
     A group's offsets grow, and are committed one at a time: by its one process, or by the members that own them.
     """

@@ -1,4 +1,4 @@
-"""Bugs to plant into the product: the swarm must catch each of them, or its oracles prove nothing.
+"""Bugs to plant into the product. If the swarm doesn't catch each of them, its oracles prove nothing.
 
 Each bug is a mistake that a developer could make or has made, as the smallest possible patch. `plant` is called in a
 process of its own, before a run.

@@ -23,7 +23,7 @@ REFUSED = frozenset(
         ErrorCode.corrupt_message,
     }
 )
-# Errors that say, for the first unacknowledged batch, that the broker has forgotten the producer.
+# Errors that, for the first unacknowledged batch, mean that the broker has forgotten the producer.
 FORGOTTEN = frozenset(
     {
         ErrorCode.out_of_order_sequence_number,
@@ -36,7 +36,7 @@ VALUE = "value"  # the name of the header that has a tombstone's value
 
 
 def as_header(value: str) -> dict[str, Any]:
-    """The fields of a tombstone. The value that tells it from other tombstones is in a header."""
+    """The fields of a tombstone. The value that distinguishes it from other tombstones is in a header."""
     return {"value": None, "headers": [(VALUE, value.encode())]}
 
 
@@ -58,7 +58,7 @@ class _Batch:
 
 class Producer:
     """Sends numbered values to one partition. `depth` batches may be in flight, sent at most `spread_s` apart. With
-    `keys` every record has one of that many keys, and some records are tombstones, with their values in a header. The
+    `keys`, every record has one of that many keys, and some records are tombstones, whose values are in a header. The
     history notes `fields` with each batch.
     """
 

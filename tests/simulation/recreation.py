@@ -1,7 +1,7 @@
 """A topic that is repeatedly deleted and created anew under the same name, while it is written and read.
 
-Requests name the topic by its id, so that the records of one topic can be told from those of its successors. In the
-history each of these topics is a topic of its own.
+Requests name the topic by its id, so that the records of one topic are distinguished from the records of its
+successors. In the history, each of these topics is a topic of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ PRODUCE_BY_ID, FETCH_BY_ID = 13, 13
 
 
 class Recreated:
-    """Creates, writes, reads and deletes the topic, again and again, until stopped. The last topic stays."""
+    """Creates, writes, reads and deletes the topic, again and again, until stopped. The topic that was created last
+    stays."""
 
     def __init__(self, client: Client, replicas: list[int]) -> None:
         self.client = client

@@ -2,8 +2,9 @@
 
 - The other store is empty, another cluster's, an older copy, or an older copy that other writes have taken beyond the
   right store's revision. A copy is used only once every broker's disk has a lineage word from after the copy: a broker
-  that has seen no later word can't recognise it.
-- No process writes to a wrong store, so none registers there or decides. Only ended leases may remove keys.
+  that has seen no later word can't recognise the copy as a wrong store.
+- No process writes to a wrong store, so no process registers or decides in it. Only the ends of leases may remove its
+  keys.
 - No replica is deleted that the right store assigns to a broker. Afterwards the right store is back, and the cluster
   converges.
 

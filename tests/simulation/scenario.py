@@ -1,4 +1,5 @@
-"""A run from its seed to its verdict: build, work under faults, heal, converge, read everything, check."""
+"""One run, from its seed to its verdict: builds the cluster, lets clients work under faults, heals the faults, waits
+until the cluster has converged, reads all records, and checks."""
 
 from __future__ import annotations
 
@@ -332,7 +333,8 @@ class Scenario:
 
 
 class _quiet:  # used as a context manager
-    """Captures the product's log: messages about bugs of the product are violations, others go into the trace."""
+    """Captures the product's log: messages about bugs of the product are violations, all other messages go into the
+    trace."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario

@@ -1,8 +1,8 @@
 """The metadata store in memory: one server, a connection for each process, and the faults of the connections.
 
-Each connection has its own faults. It may be cut: then reads are refused, and writes have an unknown outcome (done, not
-done, or done a while later). Its watch may be slow, and its lease may end early. Each request takes two latencies, and
-is applied between them in one instant, as by etcd.
+Each connection has its own faults. It may be cut: then reads are refused, and writes have an unknown outcome (the write
+takes effect, doesn't, or does a while later). Its watch may be slow, and its lease may end early. Each request takes
+two latencies, and is applied between them in one instant, as etcd does.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ class SimulatedStore:
             raise UnknownOutcome("no answer came")
         applied: asyncio.Future[T] = server.loop.create_future()
         change = server.sent(change)
-        server.loop.in_world(self._latency(), _apply, change, applied)  # even if the asking process dies meanwhile
+        server.loop.in_world(self._latency(), _apply, change, applied)  # even if the requesting process dies meanwhile
         answer = await applied
         await asyncio.sleep(self._latency())
         if self.cut:
@@ -438,6 +438,6 @@ def _apply(change: Callable[[], T], applied: asyncio.Future[T]) -> None:
 
 
 def _quietly(change: Callable[[], Any]) -> None:
-    """Applies a write whose outcome isn't returned to anybody."""
+    """Applies a write whose outcome is dropped."""
     with contextlib.suppress(LeaseExpired, StoreUnavailable):
         change()

@@ -1,9 +1,9 @@
 """Many seeds in parallel processes: `python -m tests.simulation.swarm --seeds 0-999 [--jobs 2]`.
 
-Each run is a fork of a process that has everything imported and has made a run itself: what Python and the product
-prepare once (schemas, specialised code) is half the cost of a run. So runs can't influence each other, and nothing of a
-dead world has to be taken apart. Strings hash the same everywhere (PYTHONHASHSEED is set before Python starts). When
-the swarm is interrupted, it prints what it has counted until then.
+Each run is a fork of a process that has everything imported and has made a run itself: the work that Python and the
+product do only once (schemas, specialised code) is half the cost of a run. So runs can't influence each other, and no
+objects of a finished run have to be freed. Strings hash the same everywhere (PYTHONHASHSEED is set before Python
+starts). When the swarm is interrupted, it prints its counts up to then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .interruption import Interruption
 RUN_CPU_SECONDS_MAX = 120  # CPU time of a run; on a busy machine the run may take longer
 WARM_UP_SEEDS = (1, 4)  # runs with whole clusters and many kinds of fault
 LOOK_S = 0.5  # the time between two checks whether the swarm is interrupted
-ENOUGH_RUNS = 100  # so many that each kind of fault must have happened
+ENOUGH_RUNS = 100  # in so many runs each kind of fault must have happened
 
 # Events that a swarm must have seen; otherwise it has not tested them.
 SEEN = (

@@ -56,7 +56,7 @@ def test_a_swarm_that_is_interrupted_says_what_it_has_counted(swarm: str, number
 
 @pytest.mark.parametrize("swarm", SWARMS)
 def test_a_swarm_whose_time_is_over_says_what_it_has_counted(swarm: str) -> None:
-    # On a busy machine all of the time may pass before the first run.
+    # On a busy machine the whole time may be over before the first run.
     done = subprocess.run(
         command(swarm, "--seconds", "12"),
         capture_output=True,

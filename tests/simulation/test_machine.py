@@ -1,4 +1,4 @@
-"""The simulated machine behaves towards programs as real machines do."""
+"""To programs, the simulated machine behaves like a real machine."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class World:
         pass
 
     def runs(self, broker: int, incarnation: str, end: int, *, high_watermark: int = 0, epoch: int = 0) -> None:
-        """Lets a process of the broker run, with a replica whose log ends at `end`."""
+        """Starts a process of the broker, with a replica whose log ends at `end`."""
         log = SimpleNamespace(log_start_offset=end, log_end_offset=end, recovery_point=0, directory="/data/t-0")
         replica = SimpleNamespace(
             topic_id=TOPIC_ID, index=0, log=log, high_watermark=high_watermark, leader_epoch=epoch

@@ -1,5 +1,5 @@
 """Checks whether a Cluster has converged to its spec, and whether its status is true. The expected state is computed
-from the spec by other code than the operator's.
+from the spec, but not by the operator's code.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Agreement:
         )
 
     def status_lies(self, served: frozenset[str]) -> Iterator[str]:
-        """The false statements in a status that was written just now. `served`: the pods that served before it."""
+        """The false statements in a status that was written just now. `served` are the pods that served before the
+        write."""
         cluster = self._person.cluster
         assert cluster is not None
         status = cluster.get("status") or {}
@@ -80,8 +81,8 @@ class Agreement:
             yield "Rolling isn't False though the Cluster is paused"
 
     def budget_lies(self) -> Iterator[str]:
-        """Evictions that the PodDisruptionBudget wrongly allows. Called after a reconcile without faults, except that
-        objects may have been refused.
+        """Evictions that the PodDisruptionBudget wrongly allows. Called after a reconcile in which no fault occurred
+        other than refused objects.
         """
         budget = self._server.get_now("PodDisruptionBudget", f"{NAME}-brokers")
         followed = self._server.get_now("ConfigMap", f"{NAME}-followed")
@@ -128,8 +129,8 @@ class Agreement:
                 yield f"pod {name} asks for a restart"
 
     def _volumes(self) -> Iterator[str]:
-        """Differences of volumes: each broker is to have its wanted volumes, large enough, and to place replicas on all
-        of them.
+        """Differences in volumes: each broker is to have its wanted volumes, which are large enough, and to place
+        replicas on all of them.
         """
         wanted = self.volumes()
         for broker, name in self.ids().items():
@@ -175,8 +176,8 @@ class Agreement:
             yield "the dynamic settings aren't in force"
 
     def _overrides(self) -> Iterator[str]:
-        """Differences of brokers' own settings: each broker is to have those of the spec and its addresses, and no
-        others; and the status is to say so.
+        """Differences in the settings of single brokers: each broker is to have the settings of the spec and its
+        addresses, and no others. The status is to say so.
         """
         overrides = {each["broker"]: each["config"] for each in self._person.spec.get("configOverrides", ())}
         config = self._server.get_now("ConfigMap", f"{NAME}-config")

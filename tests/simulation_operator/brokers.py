@@ -1,7 +1,8 @@
 """The brokers and etcd as the operator sees them: their state, their reports, and their reactions to requests.
 
-Topics are on the brokers' volumes: the only state that can't be restored. A move of replicas takes one step of the
-scenario, a started broker catches up within a few steps, and a broker's report about its stop follows from the ISRs.
+Topics are on the brokers' volumes, and are the only state that can't be restored. A move of replicas takes one step of
+the scenario, a started broker catches up within a few steps, and a broker's report about its stop follows from the
+ISRs.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Brokers:
         topics = {}
         load: dict[int, int] = {}
         for topic in self.topics.values():
-            # The last in-sync replica stays in the ISR when it stops. Here all replicas count as the last one.
+            # The last in-sync replica stays in the ISR when it stops. Here every replica counts as the last one.
             partitions = {
                 index: replace(one, in_sync=(frozenset(one.original) & in_sync) or frozenset(one.original))
                 for index, one in topic.partitions.items()
@@ -141,7 +142,7 @@ class Brokers:
         ]
 
     def needed_beside(self, wanted: Collection[int]) -> set[int]:
-        """The brokers with the replicas of partitions that no broker of `wanted` has."""
+        """The brokers that have the replicas of partitions of which no broker in `wanted` has a replica."""
         partitions = (one for topic in self.topics.values() for one in topic.partitions.values())
         return {broker for one in partitions if not set(one.original) & set(wanted) for broker in one.original}
 
@@ -182,8 +183,8 @@ class Brokers:
         )
 
     def lost_by(self, stopping: Set[int], *, alone: bool = False) -> tuple[str, ...]:
-        """The partitions that lose their leader if all these brokers stop together: those with several replicas, or,
-        with `alone`, those with a single replica.
+        """The partitions that lose their leader if all these brokers stop together: partitions with several replicas
+        or, with `alone`, partitions with a single replica.
         """
         serving = self.running().keys() - self._behind.keys()
         return tuple(

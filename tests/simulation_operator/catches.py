@@ -1,10 +1,11 @@
-"""Which seed catches which planted bug: the table `caught.txt`, how it is made, and how it is replayed.
+"""Writes and replays the table `caught.txt`, which has for each planted bug a seed that catches it.
 
-A seed catches a bug if its run fails with the bug planted and passes without. What a seed means changes with the
-operator (each request draws random numbers), so a replay goes on with the seeds behind the recorded one, up to a bound.
+A seed catches a bug if the seed's run fails with the bug planted and passes without it. A change of the operator
+changes the runs of all seeds, because each request draws random numbers. So if a recorded seed doesn't catch its bug
+any more, the replay goes on with the seeds after it, up to a bound.
 
-`python -m tests.simulation_operator.catches [--bug NAME …]` makes the table anew; `--replay` runs it, and with
-`--seconds 20` as much of it as can be begun in that time.
+`python -m tests.simulation_operator.catches [--bug NAME …]` writes the table anew; `--replay` runs its seeds, and with
+`--seconds 20` no run begins after that time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The connections of one operator process to the world, and their faults.
 
-A request may be refused, carried out with a lost answer, carried out twice, or answered late, when the world has gone
-on. The process may die before or after any write, and a dead process writes no more. The answers that the process got
-last are passed to the invariants, which are about what it could know.
+A request may be refused, carried out with a lost answer, carried out twice, or answered late, after further steps of
+the world. The process may die before or after any write, and a dead process writes no more. The answers that the
+process got last are passed to the invariants, because these depend on what the process could know.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Chances:
     """The probability of each fault, for each request; by default all are 0."""
 
     refused: float = 0.0
-    lost: float = 0.0  # done, but the answer is lost
+    lost: float = 0.0  # the request is carried out, but its answer is lost
     twice: float = 0.0
     late: float = 0.0
     death: float = 0.0
-    silent: float = 0.0  # a broker's page, etcd, the brokers' Kafka protocol
+    silent: float = 0.0  # a broker's page, etcd, or the brokers' Kafka protocol gives no answer
 
 
 class Connection:
@@ -189,7 +189,7 @@ class Connection:
         """Does nothing: there is no connection to close."""
 
     async def kafka(self, does: Callable[[], T], what: str = "") -> T:
-        """A request by Kafka's protocol. `what` names the change; empty for a request that only reads."""
+        """Sends a request by Kafka's protocol. `what` names the change; it is empty for a request that only reads."""
         self._alive()
         self._move_on()
         if not self.brokers.running():
@@ -300,7 +300,7 @@ class Connection:
 
 
 class Admin:
-    """In place of `KafkaAdmin`, for one process and one Cluster."""
+    """A stand-in for `KafkaAdmin`, for one process and one Cluster."""
 
     def __init__(self, connection: Connection, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -340,7 +340,7 @@ class Admin:
         await self._to.kafka(lambda: self._to.brokers.directories.move(broker, moves), "directories")
 
     def _only_one(self) -> int:
-        """The broker whose pod has the bootstrap address."""
+        """The id of the broker whose pod has the bootstrap address."""
         for broker, pod in self._to.brokers.running().items():
             if self.bootstrap.startswith(f"ip-{pod}:"):
                 return broker

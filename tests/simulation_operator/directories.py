@@ -1,8 +1,8 @@
 """The replicas on each volume of a broker, placed and moved as a broker does it.
 
-A new replica goes to the log directory with the fewest replicas, among those that get new ones. On request a broker
-copies a replica to another log directory, which takes one step of the scenario. If the broker stops before the copy is
-complete, the copy is dropped.
+A new replica goes to the log directory with the fewest replicas, among the directories that get new replicas. On
+request a broker copies a replica to another log directory, which takes one step of the scenario. If the broker stops
+before the copy is complete, the copy is dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Directories:
         self._topics = topics
         self._pods = pods
         self._own = own
-        self._lies: dict[int, dict[_Replica, int]] = {}  # broker → replica → volume
+        self._lies: dict[int, dict[_Replica, int]] = {}  # broker → replica → the volume that has the replica
         self._arriving: dict[int, dict[_Replica, int]] = {}
 
     def step(self) -> None:

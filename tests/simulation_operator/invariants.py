@@ -1,10 +1,10 @@
 """Invariants of every write of an operator, whatever faults there are. They depend on the present world, and on the
 answers that the operator got.
 
-1. A topic is deleted only if a user deleted its Topic under the present Cluster, with the policy Delete. It isn't
-   deleted if the Topic was created again with the policy Retain, or under an older operator, which gave the topic to
-   the new Topic. So a topic is marked as a Topic's under the present Cluster only if that Topic existed beside the
-   Cluster.
+1. A topic is deleted only if a user deleted its Topic under the present Cluster, with the policy Delete. The topic
+   isn't deleted if the Topic was created again with the policy Retain, or under an older operator, which gave the topic
+   to the new Topic. So a topic is marked as belonging to a Topic under the present Cluster only if that Topic existed
+   at the same time as the Cluster.
 2. No volume is deleted: no spec here lets volumes be deleted with their Cluster.
 3. The operator deletes a serving pod only if each pod that it deleted before is back, or is gone for good. It deletes a
    broker's pod only if the broker's report allows that. It never deletes a pod that no StatefulSet of the Cluster
@@ -16,8 +16,8 @@ answers that the operator got.
 6. The PodDisruptionBudget allows an eviction only if the brokers' last reports do.
 7. Nothing is changed in a Cluster that was read as paused.
 8. No broker is started without a volume on which it has replicas. No pod is deleted while a pod of the same StatefulSet
-   with a smaller ordinal lacks a volume: Kubernetes creates no pod after that one. If a later pod is missing, a pod
-   that lacks a volume is deleted whatever its broker reports about availability.
+   with a smaller ordinal lacks a volume: Kubernetes creates no pod with a larger ordinal than that pod's. If such a pod
+   is missing, the pod that lacks a volume is deleted whatever its broker reports about availability.
 9. The event that a pod was resized is sent only once its container has the new resources.
 """
 
@@ -45,7 +45,7 @@ class Wishes:
         self.deleted: dict[str, str] = {}  # uid of a Topic that a user deleted → uid of the Cluster at that time
         self.retained: set[str] = set()  # uids of Topics whose topics are to stay
         self.given: set[str] = set()  # uids of Topics to which an older operator gave the topic of their name
-        self.beside: set[tuple[str, str]] = set()  # (Topic's uid, Cluster's uid) that existed at the same time
+        self.beside: set[tuple[str, str]] = set()  # (a Topic's uid, a Cluster's uid) that existed at the same time
 
 
 class Invariants:
@@ -211,7 +211,7 @@ class Invariants:
         }
         served = self._server.serves(name)
         if _component(item) == "broker" and _broker(name) in self._leaving():
-            if served:  # a broker that is stuck is started anew, and drained afterwards
+            if served:  # a broker that doesn't serve is restarted, and drained afterwards
                 self._leave(range(_broker(name), _broker(name) + 1))
             return
         if served and (first := self._lacking_before(name)):

@@ -1,8 +1,8 @@
 """The API server of the operator's simulation: the objects, and Kubernetes' own controllers, in small steps.
 
-It extends the in-memory world of the unit tests by things that take time in Kubernetes: StatefulSets notice a change
-later, pods end and start in stages, volumes are claimed, node ports are assigned, and objects without an owner are
-collected. Each controller makes its step when the scenario says so, also between two requests of one reconcile.
+It extends the in-memory world of the unit tests by processes that take time in Kubernetes: StatefulSets notice a change
+later, pods end and start in stages, volumes are bound, node ports are assigned, and objects without an owner are
+collected. Each controller makes a step when the scenario calls for it, also between two requests of one reconcile.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class ApiServer(World):
         }
 
     def made(self, component: str) -> dict[str, Object]:
-        """The pods that any StatefulSet created, also one that is deleted by now: its pods may still run."""
+        """The pods that any StatefulSet created, also a StatefulSet that is deleted by now: its pods may still run."""
         return {
             pod["metadata"]["name"]: pod for pod in self.all("Pod", component) if pod["metadata"]["uid"] in self._made
         }
@@ -262,7 +262,7 @@ class ApiServer(World):
                 self._says(pod, ready=True, since=self.now)
                 self.pod_serves(meta["name"], pod)
         elif pod["spec"]["containers"][0].get("resources", {}) != pod["status"]["containerStatuses"][0]["resources"]:
-            self._says(pod, ready=True, since=self.now)  # or sets again why the pod isn't resized
+            self._says(pod, ready=True, since=self.now)  # or sets the reason again why the pod isn't resized
 
     def _says(self, pod: Object, *, ready: bool, since: datetime) -> None:
         told, container = resources_told(pod, self.node_says.get(pod["metadata"]["name"], ""))

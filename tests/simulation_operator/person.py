@@ -1,4 +1,4 @@
-"""The actions of people on a Cluster, its Topics and other objects, and accidents of pods, each with a name.
+"""The named actions of people on a Cluster, its Topics and other objects, and accidents of pods.
 
 An action that isn't possible now does nothing and isn't counted.
 """
@@ -306,7 +306,7 @@ class Person:
         return True
 
     def add_volume(self) -> bool:
-        """Adds a new volume, or one that was removed before and whose claims may still exist."""
+        """Adds a new volume, or a volume that was removed before and whose claims may still exist."""
         wanted = self._volumes()
         if len(wanted) >= VOLUMES_MAX:
             return False
@@ -340,7 +340,7 @@ class Person:
         pools = brokers.get("pools") or [{"name": "broker", **brokers}]
         steady = all(sets.get(f"{NAME}-{pool['name']}") == pool["replicas"] for pool in pools)
         if not steady or self._brokers.drained() or (self.cluster or {}).get("status", {}).get("draining"):
-            return False  # brokers that were being removed would have to be brought back
+            return False  # brokers that are being removed would have to come back
         spec = self.spec
         if fewer:
             if sum(pool["replicas"] for pool in _pools(spec)) <= REPLICAS_MAX or _pools(spec)[0]["replicas"] < 2:

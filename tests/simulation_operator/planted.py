@@ -1,4 +1,4 @@
-"""Bugs to plant into the operator: the swarm must catch each of them, or its invariants prove nothing.
+"""Bugs to plant into the operator. If the swarm doesn't catch each of them, its invariants prove nothing.
 
 The first seven bugs in this file were in the operator once, and were seen on a real Kubernetes. The eighth was found by
 this swarm, and the others before the heading "restarts" were found by reading the code. The bugs after that heading are
@@ -47,7 +47,7 @@ BUGS: dict[str, Callable[[Patch], None]] = {}
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Plants the bug of this name for the time of the context; none if the name is empty."""
+    """Plants the bug of this name for the time of the context; plants none if the name is empty."""
     with Patch.context() as patch:
         if name:
             BUGS[name](patch)

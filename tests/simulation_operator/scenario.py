@@ -1,8 +1,9 @@
-"""One seed: a Cluster, what people and the world do to it, how the operator's requests go wrong, and what has to hold.
+"""The run of one seed: a Cluster, the actions of people, accidents, the faults of the operator's requests, and the
+checks.
 
-`python -m tests.simulation_operator.scenario 42` tells one run at length. First everything goes wrong for some rounds;
-then it is healed and has to come to rest within `ROUNDS_MAX` rounds, as the spec says and with a status that is true;
-then something is done to the Cluster at rest that has an outcome of its own, and it has to come to rest again.
+`python -m tests.simulation_operator.scenario 42` prints one run in detail. First there are faults of all kinds for some
+rounds. Then they are healed: the Cluster has to converge to its spec within `ROUNDS_MAX` rounds, with a true status.
+Then the converged Cluster gets one more change, whose own outcome is checked, and it has to converge again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
 SEVERAL_VOLUMES = 0.4  # the share of Clusters that begin with several volumes per broker
 HEALED_ROUND_S = 31.0
-NEEDS_MORE = "ask for so many brokers that it comes back"  # the status says so to a person, who does it
+NEEDS_MORE = "ask for so many brokers that it comes back"  # the status tells a person to do so, and the person does
 RESIZED = 0.4  # the share of Clusters that get other resources at the end, on nodes that delay the resize
 
 
@@ -81,7 +82,7 @@ class Process:
             utc=lambda: server.now,
         )
         self.access = Access(kube)
-        self.told: dict[str, Object] = {}  # the Topics in the watch's last events
+        self.told: dict[str, Object] = {}  # the Topics as of the watch's last events
 
 
 class Run:
@@ -199,7 +200,7 @@ class Run:
         self.process.connection.chances = chances
 
     async def _round(self) -> None:
-        """One round: the world goes on, the watch sends events, and the operator reconciles."""
+        """One round: the world makes steps, the watch sends events, and the operator reconciles."""
         for _ in range(self.random.randint(0, 3)):
             self.world_goes_on()
         self.server.now += timedelta(seconds=self.random.choice((1, 3, 10, 30, 120)))
@@ -377,7 +378,7 @@ class Run:
             self.invariants.wrong.append("a Service that was deleted isn't made again while the spec is invalid")
 
     async def _refused(self) -> None:
-        """The API server always refuses one object: the operator still does everything else."""
+        """Makes the API server always refuse one object: the operator still has to do all other work."""
         request = self.random.choice(("apply Service k-bootstrap", "apply ConfigMap k-client"))
         self.server.refusals[request] = KubeError(403, request, "a webhook says no")
         self.brokers.blocking = {min(self.brokers.running())}
@@ -394,7 +395,8 @@ class Run:
         self.invariants.wrong.append(f"a roll doesn't end while {request} is refused")
 
     async def _resized(self) -> None:
-        """Brokers get more CPU, which nodes grant only later. If a resize in place is possible, no broker restarts."""
+        """Gives brokers more CPU, which nodes grant only later. If a resize in place is possible, no broker may
+        restart."""
         pods = self.server.pods("broker")
         before = next(iter(pods.values()))["spec"]["containers"][0]["resources"]
         cpu = "300m" if before["requests"]["cpu"] != "300m" else "400m"

@@ -2,8 +2,8 @@
 
 One process runs one seed after the other; runs share nothing but code. To use four processes, start `--part 0/4` to
 `--part 3/4`: each takes every fourth seed. Strings hash the same everywhere (PYTHONHASHSEED is set before Python
-starts), so a seed always gives the same run. When the swarm is interrupted, the run that has begun comes to its end,
-and the swarm prints what it has counted until then.
+starts), so a seed always gives the same run. When the swarm is interrupted, it ends the run that has begun, and prints
+its counts up to then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import Counter
 from tests.simulation.fixed_hashes import with_fixed_hashes
 from tests.simulation.interruption import Interruption
 
-ENOUGH_RUNS = 60  # so many that each kind of fault and each action must have happened
+ENOUGH_RUNS = 60  # in so many runs each kind of fault and each action must have happened
 # Events that a swarm must have seen, besides all actions of people; otherwise it has not tested them.
 SEEN = (
     "another process took over",

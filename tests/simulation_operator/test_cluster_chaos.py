@@ -1,9 +1,9 @@
-"""Two Clusters in a world in memory in which any request may fail, before or after it was done, and the operator may
+"""Two Clusters in a Kubernetes in memory. Any request may fail, before or after it takes effect, and the operator may
 die.
 
-Invariants: a serving pod is restarted only while all other pods of its Cluster serve. For another release of the
-operator, pods are restarted in only one Cluster at a time; a Cluster's turn begins and ends while all its pods serve.
-No volume is deleted. When all faults have ended, both Clusters become as their specs say, and their statuses say so.
+Invariants: a serving pod is restarted only while all other pods of its Cluster serve. When the operator's release
+changes, pods are restarted in only one Cluster at a time; a Cluster's turn begins and ends while all its pods serve. No
+volume is deleted. When all faults have ended, both Clusters come to agree with their specs, and their statuses say so.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Faulty(World):
         self.well = True
         self.broken: list[str] = []  # a sentence for each broken invariant
         self.release = ""  # the operator's release
-        self.unasked: set[str] = set()  # Clusters whose spec hasn't changed since this release of the operator runs
+        self.unasked: set[str] = set()  # Clusters whose spec hasn't changed since this release of the operator started
 
     def _strike(self, doing: str, dies: float = 0.004) -> None:
         if self.well:
@@ -201,7 +201,7 @@ class Play:
         self.world.edit("Cluster", scene.key.name, lambda present: present.update(spec))
 
     def _asked_for(self, scene: Scene) -> bool:
-        """Whether the Cluster's spec has other settings than the last valid spec, which the operator follows."""
+        """Whether the Cluster's spec differs in its settings from the last valid spec, which the operator follows."""
         kept = self.world.objects.get(("ConfigMap", "shop", f"{scene.key.name}-followed"))
         spec = scene.cluster["spec"]
         return kept is not None and json.loads(kept["data"]["spec.json"]).get("config") != spec.get("config")

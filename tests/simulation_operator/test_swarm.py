@@ -35,7 +35,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 def test_each_planted_bug_was_caught() -> None:
     recorded = TABLE.recorded()
     assert BUGS.keys() == recorded.keys()
-    # If the patch itself raised an exception, the bug wouldn't be caught.
+    # An exception in the patch itself wouldn't count as catching the bug.
     assert [name for name, catch in recorded.items() if "failed unexpectedly" in catch.why] == []
 
 
@@ -67,9 +67,9 @@ def test_a_topic_is_kept_though_the_watch_still_tells_of_the_topic_resource_of_t
 
 
 def test_a_broker_whose_statefulset_is_made_anew_has_read_its_files_when_it_starts_meanwhile() -> None:
-    """A bug of the simulation, which seed 6866 found: brokers stopped serving while their pods had no owner, and
-    started without a file checksum. So the operator couldn't tell with which files the broker had started, and didn't
-    restart it for other settings."""
+    """Seed 6866 found a bug of the simulation: brokers stopped serving while their pods had no owner, and started
+    without a file checksum. So the operator couldn't find out with which files a broker had started, and didn't restart
+    it for other settings."""
     world = Run(4)
 
     async def scene() -> None:
@@ -88,8 +88,8 @@ def test_a_broker_whose_statefulset_is_made_anew_has_read_its_files_when_it_star
 
 
 def test_a_budget_of_the_cluster_before_is_no_word_of_this_cluster() -> None:
-    """Kubernetes deletes the former Cluster's PodDisruptionBudget with the pods. Until then the operator may not touch
-    this budget, and it says nothing about the present Cluster (seed 3532).
+    """Kubernetes deletes the former Cluster's PodDisruptionBudget with the pods. Until then the operator mustn't change
+    this budget, and the budget says nothing about the present Cluster (seed 3532).
     """
     world = Run(4)
 

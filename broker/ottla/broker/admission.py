@@ -41,9 +41,9 @@ class AdmissionRules:
 
 def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: int, now_ms: int) -> Admitted:
     """Checks the record set buffer[start:end] of a Produce request of `version`; returns its batch, which stays in
-    place, and the batch's header. Up to a batch's first few bytes may follow it: they aren't appended.
+    place, and the batch's header. The first few bytes of another batch may follow the batch; they aren't appended.
 
-    Raises KafkaError with the code and, where it helps, the sentence that the producer gets.
+    Raises KafkaError with the error code for the producer and, where it helps, a sentence.
     """
     size = end - start
     if size < batches.HEADER_SIZE:
@@ -58,7 +58,7 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
             or _batch_bytes(buffer, rest, end)
         ):
             raise _not_one_batch(buffer, start, end)
-        size, end = rest - start, rest  # too little for a batch follows: it isn't appended, as by Kafka
+        size, end = rest - start, rest  # the rest is too short for a batch: it isn't appended, as in Kafka
     if size > rules.message_bytes_max:
         raise KafkaError(
             ErrorCode.message_too_large,
@@ -70,7 +70,7 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
     _check_header(header, version)
     if rules.create_time and not rules.validate_records:
         _check_times(header, rules, now_ms)
-        if header.attributes & batches.LOG_APPEND_TIME:  # the topic decides the type: it is corrected, as by Kafka
+        if header.attributes & batches.LOG_APPEND_TIME:  # the topic decides the timestamp type, as in Kafka
             batches.stamp_create_time(batch, 0, header.max_timestamp)
             header = batches.read_header(batch)
     return batch, header
@@ -140,7 +140,7 @@ def _check_header(header: BatchHeader, version: int) -> None:
 
 
 def _check_times(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> None:
-    """Checks the header's greatest and first timestamps, which stand for all records' where the records aren't read."""
+    """Checks the header's greatest and first timestamps, in place of the timestamps of records that aren't read."""
     newest, oldest = header.max_timestamp, header.base_timestamp
     if newest - now_ms > rules.timestamp_after_max_ms:
         raise KafkaError(

@@ -1,8 +1,9 @@
 """The addresses that a broker advertises to clients. Pure: the settings and the opened ports are arguments.
 
-`advertised.listeners` names them at the start, as in Kafka. An address that is known only later, such as a load
-balancer's or a node port's, comes by `ottla.listener.addresses`, a setting of this one broker that changes while the
-broker runs. A listener that neither setting names is open, but isn't advertised to any client.
+`advertised.listeners` names the addresses that are known at the start, as in Kafka. An address that is known only
+later, such as a load balancer's or a node port's, is set in `ottla.listener.addresses`, a setting of this one broker
+that may change while the broker runs. A listener that neither setting names is open, but isn't advertised to any
+client.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How the C library's allocator keeps the memory that a broker frees.
 
-glibc gives a block above a threshold back to the kernel when it is freed, and cuts the free end of its heap. Memory
-that is asked for again then comes as fresh pages, each of which costs a fault and is filled with zeros: producing
-batches of 330 kB of Zstandard took 2.7 times as much CPU. By default both thresholds start low and grow with the blocks
-that are freed, so that the cost of a request depended on the requests before it.
+glibc gives a block above a threshold back to the kernel when it is freed, and cuts the free end of its heap. The next
+allocation then gets fresh pages, each of which costs a page fault and is filled with zeros: producing batches of 330 kB
+of Zstandard took 2.7 times as much CPU. By default both thresholds start low and grow with the blocks that are freed,
+so the cost of a request would depend on the requests before it.
 """
 
 from __future__ import annotations

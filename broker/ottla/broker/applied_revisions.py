@@ -1,24 +1,25 @@
 """Delays an administrator's answer until the other brokers have applied the metadata that the answer is about.
 
 A broker answers an administrator from its own image. Every other broker reaches the revision of that image some
-milliseconds later, and a client that asked another broker at once would be told of an older revision. So the answer
-waits until every live broker has *applied* the revision: the broker's image shows the revision, and the logs that the
-broker leads by it are open. Brokers ask each other for revisions over the inter-broker listener, by the protocol of
+milliseconds later, and a client that asked another broker at once would get an older revision. So the answer waits
+until every live broker has *applied* the revision: the broker's image shows the revision, and the logs that the broker
+leads by that revision are open. Brokers ask each other for revisions over the inter-broker listener, by the protocol of
 `protocol/applied_revision.py`; the store takes no part. Rules:
 
-1. An answer waits `WAIT_S` at most. A broker that hasn't applied the revision by then is a *straggler*: answers that
-   wait for it are given, and no further answer waits for it until it has caught up. So a stopped or slow broker costs
-   that time once. A broker whose connection fails is a straggler at once: a dead broker, or a broker of a version that
-   doesn't know the question, costs no time.
-2. A straggler has caught up in either of two ways: it has applied the newest revision that it was asked for, or it has
-   applied a revision within `WAIT_S` after that revision was wanted. After the first way, answers wait for the broker
-   on trust, and for `TRUST_S` only: a broker that was stopped for a while keeps up again, and a slow broker doesn't. If
-   the broker is late again, only the second way counts. While a broker is late, it is asked for every new revision, so
-   that this broker notices that it keeps up again without an administrator's request.
-3. One question at a time is under way to each broker, for the newest revision wanted when the question was sent: many
-   answers that wait at the same time share it.
-4. The state kept about a broker belongs to the broker's registration: a broker that registers anew is asked anew. Where
-   the image's own revision falls, the store is another one, and the state about all brokers is dropped.
+1. An answer waits `WAIT_S` at most. A broker that hasn't applied the revision by then is a *straggler*: the answers
+   that wait for it are sent, and no further answer waits for it until it has caught up. So a stopped or slow broker
+   delays answers by that time once. A broker whose connection fails is a straggler at once: a dead broker, or a broker
+   of a version that doesn't know the question, costs no time.
+2. A straggler has caught up (a) when it has applied the newest revision that it was asked for, or (b) when it has
+   applied a revision within `WAIT_S` after an answer needed that revision. After (a), answers wait for the broker
+   again, but for `TRUST_S` only: a broker that was stopped for a while keeps up again, but a slow broker doesn't. If
+   the broker is late again, only (b) counts. While a broker is late, it is asked for every new revision, so that it can
+   catch up without an administrator's request.
+3. At most one question is under way to each broker. The question is for the newest revision that any answer waits for
+   when the question is sent, so many waiting answers share it.
+4. The state kept about a broker belongs to the broker's registration: a broker that registers anew is asked anew. If
+   the revision of the image falls, the metadata store has been replaced by another one, and the state about all brokers
+   is dropped.
 
 This module makes the links to the other brokers (`broker_link.py`), so it also tells `AwaitedElections` which broker
 has closed its connection. Source: ours; in Apache Kafka each client waits and asks again.
@@ -41,15 +42,15 @@ from ottla.net.streams import Connect
 logger = logging.getLogger(__name__)
 
 WAIT_S = 0.2
-TRUST_S = WAIT_S / 4  # twice the time in which a broker follows a watch on an idle machine
+TRUST_S = WAIT_S / 4  # twice the time in which a broker applies a change on an idle machine
 
-_LATE_MAX = 2  # times late in a row; then a broker must show that it keeps up
+_LATE_MAX = 2  # times late in a row; after them, a broker must show that it keeps up
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
 
 
 class AppliedRevisions:
-    """The revisions that the other brokers have applied, as far as this one has asked. Owned by the event loop."""
+    """The revisions that the other brokers have applied, as far as they were asked. Owned by the event loop."""
 
     def __init__(
         self,
@@ -154,7 +155,8 @@ class _Other:
             self.link.want(revision)
 
     def was_late(self, revision: int, wait: asyncio.Future[None], seconds: float) -> None:
-        """An answer has waited `seconds` for this broker. If the wait isn't done, the broker becomes a straggler."""
+        """Called when an answer has waited `seconds` for this broker. If the wait isn't done, the broker becomes a
+        straggler."""
         if wait.done():
             return
         self._late += 1
@@ -168,7 +170,7 @@ class _Other:
         self._release(self._wanted)
 
     def end(self) -> None:
-        """The registration is gone."""
+        """Ends all waits and the link, because the registration is gone."""
         self.ended = True
         self._release(self._wanted)
         if self.task is not None:
@@ -201,7 +203,7 @@ class _Other:
             self._caught_up_late()
 
     def _caught_up_late(self) -> None:
-        """The broker has applied every wanted revision, in time or not."""
+        """Called when the broker has applied every wanted revision, in time or not (rule 2a)."""
         if self._late < _LATE_MAX:
             self._caught_up()
 
@@ -211,7 +213,7 @@ class _Other:
             logger.info("broker %d has caught up with revision %d", self.id, self.applied)
 
     def _release(self, revision: int) -> None:
-        """Ends the waits for that revision and for older ones."""
+        """Ends the waits for `revision` and for older revisions."""
         for wanted, wait in self._waiting:
             if wanted <= revision and not wait.done():
                 wait.set_result(None)

@@ -1,7 +1,7 @@
-"""The operations that a client is told it may do, as bit sets over the codes of Kafka's AclOperation (KIP-430).
+"""The authorized operations in responses to clients, as bit sets over the codes of Kafka's AclOperation (KIP-430).
 
-Pure. Without an authoriser every client may do every operation. A client that doesn't ask for its operations is told
-the least int32.
+Pure. Without an authoriser every client may do every operation. If a request doesn't ask for the operations, the
+response has the least int32 in their place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The port by which dispatch asks, before a handler gets a request, whether the client has the right to it.
 
 Ottla has no access control lists yet, so every request is allowed, as in Apache Kafka where `authorizer.class.name` is
-empty. `api/declaration.py` says which rights an authoriser is asked about, and which it isn't asked about yet.
+empty. `api/declaration.py` says which rights an authoriser is asked about, and which rights it isn't asked about yet.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ answer about a partition waits for the election where all of this holds:
    help.
 2. A replica can be elected: it is in the ISR under its broker's present registration, the broker may lead, and the
    broker isn't known to be dead.
-3. The wait delays no other request of the connection, although a connection's answers leave in order: Produce requests
-   that arrive behind it are served meanwhile, and any other request ends the wait, unless that request asks for
-   leaders, too.
+3. The wait delays no other request of the client's connection, although a connection's answers are sent in order:
+   Produce requests that arrive behind it are served meanwhile, and any other request ends the wait, unless that request
+   asks for leaders, too.
 
 The wait lasts `WAIT_S` at most. A broker that died stays in the list of brokers for `LISTED_S` after its registration
 vanished. The reason is librdkafka: if one answer says both that a broker is gone and that another broker leads,
@@ -37,9 +37,9 @@ from ottla.net.pending import Pending
 WAIT_S = 0.3
 RECENT_S = 0.5
 LISTED_S = 2.0
-_TURNS = (
-    3  # of the event loop, in which it reads that the leader that hung up on the client hung up on this broker, too
-)
+# A leader that closed its connection to the client has closed its connection to this broker, too. The event loop
+# notices that within so many turns.
+_TURNS = 3
 _ASKS_FOR_LEADERS = frozenset({3, 10})  # Metadata, FindCoordinator
 
 Wanted = Mapping[UUID, Collection[int]]
@@ -71,7 +71,7 @@ class AwaitedElections:
         self._image = image
         self._clock = clock
         self._lost_at: dict[int, float] = {}
-        self._vanished: dict[int, tuple[Broker, float]] = {}  # registrations, and when; not of brokers that drained
+        self._vanished: dict[int, tuple[Broker, float]] = {}  # registrations, and when; not of drained brokers
         self._brokers: Mapping[int, Broker] = {}
         self._waiting: list[_Waiter] = []
 

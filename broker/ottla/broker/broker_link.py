@@ -1,10 +1,10 @@
-"""The connection that a broker keeps to another one, to ask which revision that one has applied, and to notice its
-death.
+"""The connection that a broker keeps to another broker. Over it, the broker asks which revision the other broker has
+applied, and notices the other broker's death.
 
 A link belongs to one registration of the other broker. The link's task is the only one that uses the connection. While
 there is no question to ask, the task waits for the connection's end: a process that dies closes its sockets, so its
 death is noticed at once, long before its lease expires. A live broker, too, closes a connection that was idle for too
-long, or over which a question came that it doesn't know; but it accepts the next connection at once.
+long, or that brought a question that the broker doesn't know; but it accepts the next connection at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ASKED_FOR_MS = 1000  # a broker answers after that time, whichever revision it 
 _ANSWERED_S = 5.0  # after which the connection is given up; the limit for making a connection, too
 _BACK_OFF_S_MIN = 0.05
 _BACK_OFF_S_MAX = 5.0
-_BRIEF_S = 0.1  # two connections in a row that end sooner are followed by a pause: the broker accepts none at present
+_BRIEF_S = 0.1  # a pause follows two connections in a row that end sooner: the broker accepts none at present
 
 
 class Told(Protocol):
@@ -33,13 +33,13 @@ class Told(Protocol):
         was later."""
 
     def unanswered(self, why: str) -> None:
-        """The broker can't be reached, or doesn't answer."""
+        """Called when the broker can't be reached, or doesn't answer."""
 
     def cut(self) -> None:
-        """The open connection has ended."""
+        """Called when the open connection has ended."""
 
     def back(self) -> None:
-        """There is a connection again."""
+        """Called when there is a connection again."""
 
 
 class BrokerLink:
@@ -57,12 +57,12 @@ class BrokerLink:
         self._connected_at = 0.0
         self._applied = 0
         self._peer: Peer | None = None
-        self._kept = False  # the connection has idled or carried an answer
+        self._kept = False  # whether the connection has idled or carried an answer
         self._lost = False
         self._idling: asyncio.Timeout | None = None
         self._failures = 0  # in a row
         self._brief = 0  # connections in a row that ended within _BRIEF_S
-        self._asks_at = float("-inf")  # the time before which nothing is asked
+        self._asks_at = float("-inf")  # the time before which no question is sent
 
     def want(self, revision: int) -> None:
         """Asks the broker for this revision as soon as possible."""

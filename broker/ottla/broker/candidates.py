@@ -1,4 +1,4 @@
-"""The followers that may join an ISR, and for which the high watermark waits before they do.
+"""The followers that may join an ISR. The high watermark waits for them before they join.
 
 A *candidate* is a follower outside of the ISR whose broker's registration lets it join and that was caught up within
 the last `replica.lag.time.max.ms`. While a partition has a candidate, no record is committed that the candidate lacks.
@@ -7,7 +7,7 @@ with every record. A follower that stalls, drains, dies, registers anew or is no
 candidate, and the high watermark moves on without it: at the latest, by a timer, when `replica.lag.time.max.ms` are
 over since it was last caught up.
 
-While the ISR is smaller than `min.insync.replicas`, the high watermark stands still, so a follower that has reached it
+While the ISR is smaller than `min.insync.replicas`, the high watermark doesn't move, so a follower that has reached it
 may still be far behind the log's end. Then only a caught-up follower may join (KAFKA-19996): otherwise a follower far
 behind would join, delay all commits, and be removed again.
 

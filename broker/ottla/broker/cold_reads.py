@@ -1,4 +1,4 @@
-"""Finds an offset's place in a log for a fetch, by threads where that part of the log isn't in memory.
+"""Finds an offset's place in a log for a fetch; threads do so where that part of the log isn't in memory.
 
 The event loop looks an offset up in the log's index and in its batches' headers, as far as they are in memory. Where
 they aren't in memory, a thread of the log directory looks the offset up and reads the bytes that follow it; until then
@@ -48,7 +48,7 @@ _Place = tuple[ReadLog, int]
 
 
 class _Ended(NamedTuple):
-    """A look-up that has ended: when, for a read of how many bytes, and the disk's error or None."""
+    """A look-up that has ended: the time of its end, the size of the read in bytes, and the disk's error or None."""
 
     at: float
     size: int
@@ -86,9 +86,9 @@ class ColdReads:
         return ended.size >= _looked_up(max_bytes)
 
     def read_ahead(self, log: ReadLog, offset: int, limit_offset: int, max_bytes: int) -> asyncio.Future[None]:
-        """Prepares a read of `max_bytes` from `offset` up to `limit_offset`. The future is done when the fetch is to
-        ask again. No caller may cancel the future, because other fetches may wait for it. Raises OSError where the
-        system gives the process no thread."""
+        """Prepares a read of `max_bytes` from `offset` up to `limit_offset`. The future is done when the fetch can ask
+        again. No caller may cancel the future, because other fetches may wait for it. Raises OSError where the system
+        gives the process no thread."""
         place = log, offset
         directory = _log_directory(log)
         under_way = self._under_way[directory]
@@ -130,7 +130,7 @@ class ColdReads:
         now = loop.time()
         self._ended = {key: ended for key, ended in self._ended.items() if now - ended.at < REMEMBERED_SECONDS}
         error = reading.exception()
-        # A fetch that asks again meets any other error again, unless a change of the log by the event loop caused it.
+        # Any other error is dropped: a fetch that asks again gets it again, unless a change of the log caused it.
         told = error if isinstance(error, OSError) and not _passing(error) else None
         self._ended[place] = _Ended(now, size, told)
         self._under_way[directory].pop(place).set_result(None)

@@ -29,14 +29,13 @@ from ottla.protocol.unpacking import PIECE_BYTES, pieces
 
 _CODEC_AT = batches.CRC_START + 1
 _CODECS = frozenset(codec for codec in Codec if codec)
-_LIKELY_RATIO_MAX = 16  # a small batch's claimed size is a whole block of its codec
+_LIKELY_RATIO_MAX = 16  # a batch counts as at most so many times its size: a small batch may claim a whole block
 _SMALL = HANDED_OVER_BYTES - PLAIN_BATCH_BYTES
 _SHOWN = 3  # records that an error's sentence names
 
 
 def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> bool:
-    """Whether checking the batch would hold the event loop for too long, by the sizes that its codec's headers
-    state."""
+    """Whether a check would block the event loop for too long, by the sizes that the headers of the codec state."""
     return loop_cost(batch, rules, quota, quota.plain_left) is None
 
 

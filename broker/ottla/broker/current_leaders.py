@@ -27,8 +27,8 @@ class CurrentLeaders:
         self._nodes: dict[int, Node] = {}
 
     def of(self, topic: str | bytes, index: int) -> tuple[int, int] | None:
-        """(leader, leader epoch) of a partition by this broker's image; None where no leader is known, or where the
-        leader has no address on the client's listener."""
+        """(leader, leader epoch) of a partition according to this broker's image; None where no leader is known, or
+        where the leader has no address on the client's listener."""
         image = self._image
         found = image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(UUID(bytes=topic))
         state = None if found is None else image.partition(found.id, index)

@@ -1,7 +1,8 @@
-"""Confirms that a broker has removed all that it held of deleted topics.
+"""Confirms in the metadata store that a broker has removed all data of deleted topics.
 
 Deletions are confirmed one after the other, and not before this process has the node id: until then another process may
-have it, and may still hold the topic's logs. The tombstone of a topic goes when every broker has confirmed it.
+have the node id, and may still have the topic's logs. A topic's tombstone is removed when every broker has confirmed
+the deletion.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class DeletionConfirmations:
         self._removed: asyncio.Queue[UUID] = asyncio.Queue()
 
     def topic_removed(self, topic_id: UUID) -> None:
-        """Nothing is left here of a deleted topic. A listener of the replicas."""
+        """Called when this broker has no data of a deleted topic any more. A listener of the replicas."""
         self._removed.put_nowait(topic_id)
 
     async def run(self) -> None:

@@ -1,4 +1,5 @@
-"""The moves of a broker's replicas between its log directories: which may begin, and which go on after a start.
+"""The moves of a broker's replicas between its log directories: checks which moves may begin, and resumes moves after a
+start.
 
 `log/moves.py` copies the logs. Source: Kafka's ReplicaManager.alterReplicaLogDirs.
 """
@@ -18,7 +19,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class DirectoryMoves:
-    """The moves of one broker. `bytes_per_second` tells how fast each may copy."""
+    """The moves of one broker. `bytes_per_second` returns the limit of the rate at which each move copies."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class DirectoryMoves:
 
     @property
     def futures(self) -> Mapping[tuple[UUID, int], FutureLog]:
-        """The copies that are being made, by topic id and partition."""
+        """The copies under way, by topic id and partition."""
         return self._moves.futures
 
     def begin(self, topic: str, index: int, directory: str) -> None:

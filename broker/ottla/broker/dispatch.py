@@ -1,4 +1,5 @@
-"""From a frame to its answer: header, version check, the client's rights, the API's handler, counting.
+"""Turns a request's frame into its answer: reads the header, checks the version and the client's rights, calls the
+API's handler, counts.
 
 Hot APIs answer from the socket's callback. The handlers of the other APIs get the decoded request; each call runs in a
 task of its own, unless the handler awaits one thing at most. A handler turns every error that it knows into an answer.
@@ -77,7 +78,7 @@ class Dispatcher:
                 untagged = position < end and frame[position] == 0
                 position = position + 1 if untagged else skip_tagged_fields(frame, position, end)
             reply = serve(self._broker, request, frame, position, end)
-            if reply is POSTPONED:  # it comes again
+            if reply is POSTPONED:  # the same request is dispatched again later
                 counters.requests -= 1
                 counters.request_bytes -= end - start
             elif isinstance(reply, Pending):
@@ -146,7 +147,7 @@ class Dispatcher:
         try:
             response = answer.result()
             body = write_response(request.api_key, request.api_version, response)
-        except (Exception, asyncio.CancelledError):  # as above; nobody else is told of a future's cancellation
+        except (Exception, asyncio.CancelledError):  # as above; no other code reports a cancelled future
             self._cut_off(request)
             return
         self._send(request, began, response, body)

@@ -1,6 +1,6 @@
 """Writes the generated pages of docs/: `python -m ottla.broker.documentation` in the repository's root.
 
-A unit test fails when a page in the repository is not what its source makes.
+A unit test fails when a page in the repository differs from the page that its source gives.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write every page into docs/ of the current directory."""
+    """Writes every page into docs/ of the current directory."""
     for name, make in PAGES.items():
         Path("docs", name).write_text(make())
 

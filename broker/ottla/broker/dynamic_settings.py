@@ -1,4 +1,4 @@
-"""Follows the dynamic settings of a broker: those of this broker, and those of all brokers."""
+"""Follows the dynamic settings of a broker: its own settings, and the settings of all brokers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BROKER = "broker"
 
 
 class DynamicSettings:
-    """A listener of the image. `config` gives the present configuration. `told` is called with the next one, and with
-    the names of the settings whose values differ: with none of them, where only the layer that a value is from has
-    changed."""
+    """A listener of the image. `config` gives the present configuration. `told` is called with each new configuration,
+    and with the names of the settings whose values differ. No name is given if only the layer from which a value comes
+    has changed."""
 
     def __init__(
         self, broker_id: int, config: Callable[[], BrokerConfig], told: Callable[[BrokerConfig, Set[str]], None]
@@ -26,7 +26,7 @@ class DynamicSettings:
         self._told = told
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """Takes over what the image has of the broker's settings, if any of them may have changed."""
+        """Takes over the broker's settings from the image, if any of them may have changed."""
         if not any(resource.type == _BROKER for resource in changed.configs):
             return
         of_this_broker, of_all_brokers = image.config(_BROKER, str(self._broker_id)), image.config(_BROKER, "")

@@ -12,7 +12,7 @@ from ottla.metadata.image import Changed, Image
 
 
 class ElectionCounts:
-    """How many elections were clean, and how many unclean. A listener of the image. `controls` tells whether this
+    """How many elections were clean, and how many unclean. A listener of the image. `controls` returns whether this
     process is the active controller."""
 
     def __init__(self, controls: Callable[[], bool]) -> None:

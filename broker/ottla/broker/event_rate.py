@@ -6,8 +6,8 @@ _PERIOD_SECONDS = 60.0
 
 
 class EventRate:
-    """Counts an event in this minute and in the one before, of which a share is taken. Times are seconds of a clock
-    that doesn't go back."""
+    """Counts an event in the present minute and in the one before. The rate takes the share of the earlier count that
+    falls into the last sixty seconds. Times are seconds of a clock that doesn't go back."""
 
     __slots__ = ("_before", "_began", "_count")
 

@@ -1,7 +1,7 @@
 """Counts the batches of producers and the partitions of fetches that were refused.
 
-Each counts for its API, by its error, and for its topic. Source: Kafka's BrokerTopicMetrics (FailedProduceRequests,
-FailedFetchRequests, BytesRejected).
+Each refusal is counted for its API, by its error, and for its topic. Source: Kafka's BrokerTopicMetrics
+(FailedProduceRequests, FailedFetchRequests, BytesRejected).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ottla.broker.counters import ApiCounters, TopicCounters
 
 
 class FailedRequests:
-    """Counts in the counters of Produce, of Fetch and of the topics. `counters_of` gives a topic's counters, by the
-    topic's name or the 16 bytes of its id; None for a topic that this broker doesn't have."""
+    """Adds refusals to the counters of Produce, of Fetch and of the topics. `counters_of` gives a topic's counters, by
+    the topic's name or the 16 bytes of its id; None for a topic that this broker doesn't have."""
 
     def __init__(
         self, produce: ApiCounters, fetch: ApiCounters, counters_of: Callable[[str | bytes], TopicCounters | None]

@@ -3,8 +3,8 @@
 As Kafka's `FetchSessionCache`: `max.incremental.fetch.session.cache.slots` sessions; a full cache evicts a session that
 was unused for `min.incremental.fetch.session.eviction.ms`. Otherwise it evicts a session that was created longer ago
 than that and is less privileged than the new one (followers' sessions are privileged) or, if equally privileged, has
-fewer partitions. If there is none, the new client gets no session. A session's id is drawn at random, so that no client
-guesses another one's.
+fewer partitions. If there is no such session, the new client gets none. A session's id is drawn at random, so that no
+client guesses another one's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An incremental fetch session (KIP-227): the partitions that its client fetches, and what the client was last told.
+"""An incremental fetch session (KIP-227): the partitions that its client fetches, and the offsets in the last answers.
 Pure.
 
-A session remembers for each partition the client's last request and the offsets that the client was last told. So an
-incremental answer carries only partitions with records, with an error, or whose high watermark or log start offset
-moved. A partition that had records moves to the end of the session's order, so that no partition starves behind a busy
-one. `unread` holds the partitions that the next fetch has to read; the session's `watch` adds a partition to it when
-the partition has moved.
+A session remembers for each partition the client's last request, and the high watermark and log start offset of the
+last answer. So an incremental answer carries only partitions with records, with an error, or whose high watermark or
+log start offset moved. A partition that had records moves to the end of the session's order, so that no partition
+starves behind a busy one. `unread` holds the partitions that the next fetch has to read; the session's `watch` adds a
+partition to it when the partition has moved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PartitionKey = tuple[str | bytes, int]
 
 
 class FetchPartition:
-    """One partition of a fetch: the client's request, and the offsets that the client was last told."""
+    """One partition of a fetch: the client's request, and the offsets in the last answer."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -59,7 +59,7 @@ class FetchPartition:
 
     def asked(self, other: FetchPartition) -> None:
         """Takes over a new request for this partition. If the client repeats its offset, goes back, or asks in another
-        leader epoch, it may not have got the last answer: then the offsets that it was told are forgotten."""
+        leader epoch, the last answer may have been lost: then the offsets of that answer are forgotten."""
         if other.fetch_offset <= self.fetch_offset or other.current_leader_epoch != self.current_leader_epoch:
             self.told_high_watermark = self.told_log_start = -1
         self.fetch_offset = other.fetch_offset
@@ -86,14 +86,14 @@ class Waiting(Protocol):
     """A fetch request that waits for more records."""
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """The partition has `new_bytes` more to read, or (0) has changed in another way."""
+        """Called when the partition has `new_bytes` more to read, or (0) has changed in another way."""
         ...
 
 
 class Watch(Protocol):
     """The port to the partitions: a partition that is added to it is put into its session's `unread` when it moves."""
 
-    request: Waiting | None  # the waiting request, which is told of every move
+    request: Waiting | None  # the waiting request, whose `moved` is called for every move
 
     def add(self, key: PartitionKey, partition: Partition) -> None:
         """Watches this partition, which the session has read to its end."""

@@ -37,13 +37,13 @@ class SessionWatch:
             partition.watchers(self._replica_id).append(self)
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """The partition has `new_bytes` more to read, or (0) has changed in another way."""
+        """Called when the partition has `new_bytes` more to read, or (0) has changed in another way."""
         key = self._key(partition)
         unread = self._session.unread
         if key not in unread:
             unread[key] = None
             if partition.leading is not None and self._replica_id >= 0:
-                # The follower had all records until now, and last fetched when its session was last used.
+                # Until now the follower had all records, and its last fetch was the last use of its session.
                 session = self._session
                 partition.leading.was_caught_up(self._replica_id, session.replica_epoch, session.last_used)
         if self.request is not None:
@@ -52,8 +52,8 @@ class SessionWatch:
             self.forget(key)
 
     def watermark_moved(self, partition: Partition) -> None:
-        """The high watermark has moved: the follower's next fetch is to tell it, but a waiting one isn't answered for
-        it."""
+        """Called when the high watermark has moved: the answer to the follower's next fetch carries it. A fetch that
+        waits isn't answered for this alone."""
         self._session.unread[self._key(partition)] = None
 
     def _key(self, partition: Partition) -> PartitionKey:

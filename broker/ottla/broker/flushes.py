@@ -10,7 +10,7 @@ from ottla.protocol.errors import KafkaError
 
 
 class Flushes:
-    """At most one flush runs and one waits. `failed` makes the clients' error of an error of the disk."""
+    """At most one flush runs and one waits. `failed` turns an error of the disk into the error for clients."""
 
     __slots__ = ("_failed", "_log", "_next", "_running")
 

@@ -17,12 +17,12 @@ from ottla.metadata.model.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
-# A store without room for writes answers each try with a refusal: a stop waits this long, well below a supervisor's
+# A metadata store without room for writes refuses each try: a stop waits this long, which is well below a supervisor's
 # limit.
 _ANNOUNCING_S = 5.0
 _HANDING_OVER_S = 15.0
-# A client whose connection is closed asks any broker for the new leader: by then all brokers must know it. Clients that
-# send requests to this broker meanwhile are told the new leader.
+# How long clients' connections stay open after the hand-over. Meanwhile this broker's answers name the new leaders. A
+# client whose connection is closed asks any broker for the new leader, so all brokers must know it by then.
 _LINGERING_S = 0.5
 
 

@@ -2,9 +2,9 @@
 
 A batch of a few KB may unpack to GBs, and such a batch is valid. So a thread checks a batch for a turn of some 10 ms
 (`loop_quota.THREAD_MICROSECONDS`); a batch that takes longer waits for its next turn. A free thread goes to the
-connection that has the fewest threads, and of several such connections to the one that has waited longest. A connection
-has all of the threads only while no other connection waits for one. The rule it protects: a batch that fits one turn
-waits for no more than a turn of each other connection, whatever size the others' batches unpack to.
+connection that has the fewest threads; if several connections have equally few, to the connection that has waited
+longest. A connection has all of the threads only while no other connection waits for one. The rule it protects: a batch
+that fits one turn waits for no more than a turn of each other connection, whatever size the others' batches unpack to.
 
 Owned by the event loop; only the checks run in the threads.
 """
@@ -27,7 +27,7 @@ class Inspectors:
     def __init__(self, executor: Executor, count: int) -> None:
         self._executor = executor
         self._idle = count
-        self._running: dict[Hashable, int] = {}  # threads by holder; a holder without a thread has no entry
+        self._running: dict[Hashable, int] = {}  # holder → the number of its threads; no entry if it has none
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def look(self, holder: Hashable, inspection: Inspection) -> Admitted:
@@ -61,7 +61,7 @@ class Inspectors:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._ended(holder)  # it had been given a thread that it hasn't used
+                self._ended(holder)  # the turn had been given a thread, and hasn't used it
             raise
 
     def _ended(self, holder: Hashable) -> None:

@@ -3,8 +3,8 @@
 A transaction compares the revision of the partition's state, and the revisions, as last read, of the registrations of
 this broker and of each broker that joins: a broker that has begun to drain, has registered anew or is gone can't join.
 If a comparison fails, the change is proposed anew from the newer metadata. While the outcome of a proposal isn't known,
-both the old and the new ISR count (`LeaderState`): the partition's state is written again, if need be unchanged, until
-its revision shows whether the earlier proposal was written.
+both the old and the new ISR count (`LeaderState`). Then the partition's state is written again, if need be unchanged,
+until its revision shows whether the earlier proposal was written.
 
 A broker that was away rejoins the ISRs of thousands of partitions at a time: so a transaction changes many partitions,
 and several transactions are under way at a time. A partition is in at most one of them.

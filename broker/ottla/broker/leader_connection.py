@@ -14,13 +14,13 @@ from ottla.protocol.messages import read_response, write_request
 from ottla.settings.config import BrokerConfig
 
 LIST_OFFSETS = 2
-LATEST, EARLIEST = -1, -2  # what a replica asks of ListOffsets: the end of the leader's log, and its start
+LATEST, EARLIEST = -1, -2  # the timestamps that ask ListOffsets for the end and the start of the leader's log
 _LIST_OFFSETS_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
 class AskedPartition:
-    """A partition of which a ListOffsets request asks: the epoch is the leader's that this replica follows."""
+    """A partition in a ListOffsets request. `leader_epoch` is the epoch of the leader that this replica follows."""
 
     topic: str
     index: int
@@ -28,9 +28,9 @@ class AskedPartition:
 
 
 class LeaderConnection:
-    """Sends requests to one broker, at the address under which it is registered at the time of the dialling.
+    """Sends requests to one broker, at the address that the broker's registration has when the connection is opened.
 
-    Opens the connection with the first request, and anew with the first one after a failure or `close`.
+    The first request opens the connection; the first request after a failure or `close` opens another one.
     """
 
     def __init__(

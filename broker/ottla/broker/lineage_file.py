@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 def read_known(logs: LogDirectories) -> Known | None:
-    """The newest lineage word that the broker's log directories hold; None where they hold none."""
+    """The newest lineage word in the broker's log directories; None where they have none."""
     found = []
     for path in logs.online_paths:
         try:

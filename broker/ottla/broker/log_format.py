@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import TextIO
 
-# The attributes of every LogRecord; any other one came from the caller's `extra`.
+# The attributes of every LogRecord; any other attribute comes from the caller's `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 _VISIBLE = {code: repr(chr(code))[1:-1] for code in (*range(32), 127) if code != 9}
@@ -25,7 +25,7 @@ class TextFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; a traceback follows on lines of its own."""
-        # Text that clients sent must neither begin a line nor control a terminal.
+        # Clients' text in a message must neither begin a line nor control a terminal.
         message = record.getMessage().translate(_VISIBLE)
         line = f"{_utc(record.created, ' ')} {record.levelname:<7} {_area(record.name)}: {message}"
         if record.exc_info and record.exc_info[0] is not None:

@@ -1,7 +1,7 @@
 """Measures how late the event loop runs work that is due, and how much of the time the loop is idle.
 
-A timer is due every `PERIOD_SECONDS`: if it fires late, something held the loop for that long. The loop is idle while
-its thread uses no CPU, or only polls for events; the idle ratio covers the last `WINDOW` periods.
+A timer is due every `PERIOD_SECONDS`: if the timer fires late, some callback blocked the loop for that long. The loop
+is idle while its thread uses no CPU, or only polls for events; the idle ratio covers the last `WINDOW` periods.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class LoopLag:
             if lag > WARN_SECONDS:
                 logger.warning("the event loop was held for %.1f s, longer than ever before", lag)
         self._seen.append((time.perf_counter(), self._busy_seconds()))
-        # The next time is counted from now, not from the due time: one hold of the loop is one lag, not many.
+        # The next time is counted from now, not from the due time, so that one blocked loop counts as one lag, not as
+        # many.
         self._due = now + PERIOD_SECONDS
         self._timer = loop.call_at(self._due, self._sample, loop)

@@ -1,8 +1,9 @@
-"""Limits how much of producers' batches the event loop checks in one of its turns, and a thread in one turn.
+"""Limits how many bytes of producers' batches the event loop checks in one iteration (a turn), and a thread in one
+turn.
 
 The rule that this protects: whether a request brings one batch or a thousand small ones, the requests behind it wait
-for the loop no longer than for a large batch without a codec. To hand a batch to a thread costs the loop about 100 µs,
-and a task that waits for the thread. So the loop itself checks a batch that fits into what is left of its turn.
+for the loop no longer than for a large batch without a codec. To pass a batch to a thread costs the loop about 100 µs,
+and a task that waits for the thread. So the loop itself checks a batch that fits into the rest of its turn.
 
 Pure: the loop's owner calls back when the loop's next turn begins.
 """
@@ -21,11 +22,11 @@ _NATIVE: dict[int, int] = {Codec.none: 2500, Codec.gzip: 450, Codec.snappy: 1400
 """How many bytes the native walk unpacks and checks in a microsecond, by codec: measured with JSON in records of 1 KiB,
 on a core of an AMD EPYC. A batch without a codec is walked over ten times as fast as its figure says, but its CRC and
 its write take time, too. A batch of empty headers takes eight times as long as its figure says."""
-_TWIN = 60  # bytes a microsecond where Python checks the records, whatever the codec; for records of 100 B
+_TWIN = 60  # bytes a microsecond of any codec, where Python code checks the records; measured with records of 100 B
 _SPEEDS = _NATIVE if NATIVE else dict.fromkeys(_NATIVE, _TWIN)
 _PLAIN = _SPEEDS[Codec.none]
 _SLOWEST = min(_SPEEDS.values())
-_ASKS_AT = 7 / 8  # left
+_ASKS_AT = 7 / 8  # `at_next_turn` is called when no larger part of a quota is left
 
 TURN_BYTES = LOOP_MICROSECONDS * _PLAIN
 """How many bytes of batches without a codec are checked in one turn of the event loop. Each such batch counts as
@@ -47,8 +48,8 @@ def bytes_in(microseconds: float, codec: int) -> int:
 
 
 class LoopQuota:
-    """What is left of the event loop's present turn for the check of batches. There is one quota for batches that have
-    to be unpacked, and one for batches without a codec. `at_next_turn` calls its argument when the turn has ended.
+    """The rest of the event loop's present turn for the check of batches. There is one quota for batches that have to
+    be unpacked, and one for batches without a codec. `at_next_turn` calls its argument when the turn has ended.
 
     There are two quotas so that small packed batches are checked on the loop even when large batches without a codec
     have used theirs up.

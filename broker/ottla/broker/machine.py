@@ -1,9 +1,9 @@
-"""The machine that a broker runs on: what the broker uses of it. The simulation replaces the real machine by simulated
-ones.
+"""The machine that a broker runs on, as far as the broker uses it. The simulation replaces the real machine by
+simulated machines.
 
 The metadata store isn't a part of the machine: it is a port of its own, passed to the broker. The broker's threads are
-the event loop's thread, those of `threads` and `disk_threads`, the thread that waits for a compaction's process, and
-the thread of `renewal`. Durations are measured by the event loop's time, never by the wall clock.
+the event loop's thread, the threads of `threads` and `disk_threads`, the thread that waits for a compaction's process,
+and the thread of `renewal`. Durations are measured by the event loop's time, never by the wall clock.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Threads = Callable[[int], Executor]
 
 
 def renewal_thread(store: Store, stall_s: float) -> Renewal:
-    """The thread that keeps the registration's lease alive, unless the event loop stands still for longer than
-    `stall_s` seconds."""
+    """The thread that keeps the registration's lease alive, unless the event loop is blocked for longer than `stall_s`
+    seconds."""
     return RenewalThread(store.lease_line(), stall_s)
 
 
@@ -45,7 +45,7 @@ class Machine:
     disk: Disk = field(default_factory=RealDisk)
     open_socket: OpenSocket = open_socket  # listening
     connect: Connect = connect_tcp  # to other brokers
-    threads: Threads = ThreadPoolExecutor  # an executor of so many workers; start and stop wait for them
-    disk_threads: DiskThreads = field(default_factory=VolumeThreads)  # for reads of what isn't in memory
-    busy_poll_seconds: float = WINDOW_SECONDS  # 0 in a simulation, whose time stands still while anything is to do
+    threads: Threads = ThreadPoolExecutor  # an executor with the given number of workers, for which start and stop wait
+    disk_threads: DiskThreads = field(default_factory=VolumeThreads)  # for reads of data that isn't in memory
+    busy_poll_seconds: float = WINDOW_SECONDS  # 0 in a simulation, whose clock stands still while callbacks are due
     renewal: Callable[[Store, float], Renewal] = renewal_thread  # of the registration's lease

@@ -1,18 +1,18 @@
 """A broker without a connection to the metadata store disconnects its clients once other brokers lead its partitions.
 
-Such a broker doesn't learn of elections. A client that still takes this broker for the leader would wait for
+Such a broker doesn't get the news of elections. A client that still takes this broker for the leader would wait for
 acknowledgements by followers that have left, one time-out after the other. So the broker closes all connections and
 refuses new ones, until the store has confirmed its registration and its image shows that registration. Clients then ask
 another broker, as if this one were dead.
 
-If the store answers no broker at all, no other broker can be elected, and this broker serves on for as long as that
-lasts. So once the store has been silent for a session's time-out, the broker asks the other brokers for the leaders of
-its partitions. If one answer names another leader with a newer epoch, the controller has elected that leader. An answer
-that names no other leader proves nothing, because the broker that gave it may be behind.
+If the store answers no broker at all, no other broker can be elected, and this broker goes on serving its clients. So
+once the store hasn't answered this broker for a session's time-out, the broker asks the other brokers for the leaders
+of its partitions. If one answer names another leader with a newer epoch, the controller has elected that leader. An
+answer that names no other leader proves nothing, because the broker that gave it may be behind.
 
 From then on the broker no longer renews its lease: if only the store's answers got lost, the store would receive the
-renewals and keep the registration for ever. Source: ours; an Apache Kafka broker that its controllers don't answer
-serves on.
+renewals and keep the registration for ever. Source: ours; an Apache Kafka broker that its controllers don't answer goes
+on serving its clients.
 """
 
 from __future__ import annotations

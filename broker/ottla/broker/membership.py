@@ -32,7 +32,7 @@ _ANNOUNCED_AGAIN_S = 0.5
 
 class Membership:
     """The membership of broker `broker_id`. `told` is called with the epoch and the lease of each registration, also of
-    those that replace a lost one."""
+    one that replaces a lost one."""
 
     def __init__(
         self,
@@ -137,8 +137,8 @@ class Membership:
         self._registration.let_go()
 
     async def end(self, *, withdrawn: bool) -> None:
-        """Ends the registration. With `withdrawn` it is deleted from the metadata store; otherwise nothing is sent to
-        the store."""
+        """Ends the registration. With `withdrawn`, the registration is deleted from the metadata store; otherwise the
+        store isn't called."""
         if self._registration is not None:
             await (self._registration.withdraw() if withdrawn else self._registration.abandon())
 

@@ -19,7 +19,7 @@ from ottla.broker.metrics.catalogue import METRICS
 from ottla.broker.ports import WithConfig, WithFollower, WithReadiness, WithReplicas, WithStore
 from ottla.net.http import HttpServer, Request, Response
 
-TURN_SECONDS = 0.002  # how long a page of metrics may hold the loop at a time
+TURN_SECONDS = 0.002  # how long a page of metrics may block the event loop at a time
 
 
 class Source(catalogue.Source, WithConfig, WithFollower, WithReadiness, WithReplicas, WithStore, Protocol):

@@ -77,7 +77,7 @@ FETCH = 1
 PIPELINED = frozenset({PRODUCE})
 LEADERSHIP_WAIT_SECONDS = 30.0
 INSPECTORS = min(os.cpu_count() or 1, 4)
-FETCH_SESSION_EVICTION_SECONDS = 120.0  # as in Kafka, where it is no setting either
+FETCH_SESSION_EVICTION_SECONDS = 120.0  # as in Kafka, where it isn't a setting either
 
 
 class Broker:
@@ -89,7 +89,7 @@ class Broker:
         self.config = config
         self.id = config.node_id
         self.tasks = Tasks(self._lost)
-        self.spawn = self.tasks.spawn  # so that a request that needs a task makes no further call
+        self.spawn = self.tasks.spawn  # the same method: a request that needs a task saves a call
         self.partitions: PartitionTable = PartitionTable()
         self.logs: LogDirectories = LogDirectories(
             [os.path.abspath(path) for path in config.log_dirs],
@@ -202,7 +202,7 @@ class Broker:
             let_go=self.membership.let_go,
         )
         self.readiness = Readiness(store, self.membership, self.making_way)
-        self.inspectors = Inspectors(machine.threads(INSPECTORS), INSPECTORS)  # of producers' batches
+        self.inspectors = Inspectors(machine.threads(INSPECTORS), INSPECTORS)  # they check producers' batches
         self.loop_quota = LoopQuota(lambda renew: asyncio.get_running_loop().call_soon(renew))
         self.turns: int = 0  # batches that wait for an inspector, or for other batches before them
         self.compactor: Compactor = Compactor(self.logs, now_ms, compaction_limits(config))
@@ -251,7 +251,7 @@ class Broker:
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.readiness.recovered = True
         self.follower.prepare(self.replicas.prepare)
-        self.follower.listen(self.restore_reports.changed)  # before replicas drop the epochs that it needs
+        self.follower.listen(self.restore_reports.changed)  # before the replicas, which drop epochs that it needs
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self.isr_changes.registrations_changed)
         self.follower.listen(self.coordinators.changed)
@@ -318,8 +318,8 @@ class Broker:
         raise await self.store.refused()
 
     def _lost(self, error: ForeignStore | NodeIdTaken) -> None:
-        """Called once the metadata store turned out to be a foreign one, or another process has taken the node id: this
-        broker stops serving."""
+        """Stops serving, because the metadata store turned out to be a foreign one, or another process has taken the
+        node id."""
         if isinstance(error, ForeignStore):
             self.store.refuse(error)
         else:
@@ -343,7 +343,7 @@ class Broker:
 
     def _configured(self, config: BrokerConfig, names: Set[str]) -> None:
         """Hands a new configuration to the broker's parts. `names` are the settings whose values differ."""
-        self.config = config  # even where no value differs: descriptions show which layer a value is from
+        self.config = config  # even where no value differs: DescribeConfigs shows the layer that a value comes from
         if not names:
             return
         self.logs.cordoned = cordoned_paths(config)

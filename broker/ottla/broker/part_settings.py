@@ -44,7 +44,7 @@ def cordoned_paths(config: BrokerConfig) -> frozenset[str]:
 
 
 def connection_limits(config: BrokerConfig) -> Limits:
-    """The limits on clients' connections and on the memory that they take in this process."""
+    """The limits on clients' connections, and on the memory that the connections take in this process."""
     return Limits(
         frame_bytes_max=config.get_int("socket.request.max.bytes"),
         buffered_memory_bytes=config.get_int("ottla.buffered.memory.bytes.max"),

@@ -5,9 +5,8 @@ between. Records below the high watermark are committed; when the high watermark
 fetches that wait for it are woken.
 
 A replica leads, follows or does neither. A leader's `LeaderState` tracks its followers' offsets; where no follower has
-to have a record for it to be committed, the high watermark is the log's end. `reading` has what a fetch may read of a
-replica, `follower_log` how a follower changes its log, and `turns` the order of batches that can't be appended on
-arrival.
+to have a record for it to be committed, the high watermark is the log's end. `reading` reads a replica for fetches,
+`follower_log` changes a follower's log, and `turns` orders the batches that can't be appended on arrival.
 """
 
 from __future__ import annotations
@@ -115,11 +114,11 @@ class Partition:
         self.rules = AdmissionRules()
         self.elected_uncleanly = False  # whether the topic allows unclean elections
         self.min_isr = 1  # as the topic sets it; see `in_sync_min`
-        self.target_codec: int | None = None  # None: the producer's own
+        self.target_codec: int | None = None  # None: the codec that the producer chose
         self.high_watermark = log.log_start_offset  # everything below is committed
         self.leader = NOBODY
         self.epoch = NO_EPOCH  # the newest leader epoch that this replica knows
-        self.leader_epoch = NO_EPOCH  # the same, while this replica leads
+        self.leader_epoch = NO_EPOCH  # the same while this replica leads; else NO_EPOCH
         self.leading: LeaderState | None = None
         self.partition_epoch = -1
         self.replicas: Sequence[int] = ()
@@ -128,13 +127,13 @@ class Partition:
         self.offline = False
         self.damage_met: tuple[int, str] | None = None  # the last damage: its offset, and which work it stops and why
         self.write_failed = write_failed  # called so that another replica is elected leader
-        self.waiters: list[Waiter] = []  # for committed records
-        self.follower_waiters: list[Waiter] = []  # for records at the log's end
+        self.waiters: list[Waiter] = []  # waiting fetches of consumers, for committed records
+        self.follower_waiters: list[Waiter] = []  # waiting fetches of followers, for records at the log's end
         self._commits = Commits()
-        self._deletions = Commits()  # of records, by the low watermark
+        self._deletions = Commits()  # waits for deletions of records, by the low watermark
         self._commits_at_once = False
         self.flushes = Flushes(log, self.failed)
-        self.last_turn: Turn | None = None  # of the batches that can't be appended at once, the newest one's place
+        self.last_turn: Turn | None = None  # the place of the newest batch that couldn't be appended on arrival
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -162,19 +161,20 @@ class Partition:
         self.wake_all()
 
     def become_follower(self, state: PartitionState) -> None:
-        """Makes this replica a follower of the leader that `state` names. If `state` names none, it follows nobody."""
+        """Makes this replica a follower of the leader that `state` names. If `state` names no leader, the replica
+        follows no broker."""
         self.resign(f"broker {state.leader} leads in epoch {state.leader_epoch}")
         moved = state.leader_epoch != self.epoch
         self._note(state)
         if moved:
-            self.wake_all()  # consumers read from followers too
+            self.wake_all()  # consumers that wait for this follower's records get an answer
 
     def go_offline(self) -> None:
         """Takes the replica offline, because its log directory has failed or its log is damaged: it no longer leads,
         follows or serves reads."""
         self.offline = True
         self.resign("its log directory has failed")
-        self.wake_all()  # consumers that read from a follower must hear of it, too
+        self.wake_all()  # consumers that wait for a follower's records get the error, too
 
     def leave(self, reason: str) -> None:
         """Ends this broker's part in the partition, whose replica it has no more."""
@@ -220,7 +220,7 @@ class Partition:
 
     @property
     def frozen(self) -> bool:
-        """Whether the high watermark must stand still, so that every electable replica has all committed records."""
+        """Whether the high watermark mustn't move, so that every electable replica has all committed records."""
         return self.under_min_isr or bool(self.elr)
 
     def wait_for(self, candidates: frozenset[int]) -> None:
@@ -317,7 +317,7 @@ class Partition:
         if rules.validate_records:
             admitted = contents.inspect(batch, header, rules, now_ms, quota, True)
             if admitted is None:
-                self.counters.produce_requests -= 1  # it comes again
+                self.counters.produce_requests -= 1  # the batch is counted when it is appended by way of `turns`
                 return None
             batch, header = admitted
         return self.append_admitted(batch, header)
@@ -388,7 +388,7 @@ class Partition:
             self.log.delete_records_before(target)
         except OSError as error:
             raise self.failed(error) from error
-        self.wake_all()  # the followers are to be told
+        self.wake_all()  # so that the answers to followers carry the new log start offset
         return target
 
     def deleted(self, before: int) -> asyncio.Future[None]:

@@ -23,7 +23,7 @@ class PartitionTable:
     def __init__(self) -> None:
         self.image: Image | None = None
         self.lost: Container[tuple[UUID, int]] = ()  # replicas whose logs can't be read
-        self.any_takes_turns = False  # some topic has a `compression.type` of its own
+        self.any_takes_turns = False  # whether some topic has a `compression.type` of its own
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
 

@@ -1,4 +1,4 @@
-"""The ports of a broker: what the handlers of APIs, the metrics and the pages may ask of it.
+"""The ports of a broker: the parts of it that the handlers of APIs, the metrics and the pages may use.
 
 A port is a `typing.Protocol` for one part of the broker, read-only wherever its users only read it. A module combines
 the ports that it uses into a protocol of its own, or takes a single port as it is:
@@ -11,11 +11,11 @@ A module with many ports imports this module and writes `ports.WithConfig`, so t
 
 At run time `broker` is the broker itself (`node.Broker`), so a port adds nothing to the cost of a request. mypy checks
 both sides: a module uses only the parts that its ports have, and the broker, which `node.py` gives to dispatch and to
-the pages, has all of these parts. Nothing but the start of a process imports `node`.
+the pages, has all of these parts. Only the code that starts a process imports `node`.
 
 A combination has single ports as its base classes, and at most one other combination: Python refuses a class if two of
-its base classes list common base classes in different orders. A broker with many ports is accepted wherever some of
-them are asked for, because mypy compares protocols by their members.
+its base classes list common base classes in different orders. mypy accepts a broker with many ports wherever some of
+them are required, because it compares protocols by their members.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class WithAdvertisedApis(Protocol):
-    """The APIs that ApiVersions tells clients of."""
+    """The APIs in the answer to ApiVersions."""
 
     @property
     def advertised_apis(self) -> Sequence[Api]:
@@ -95,7 +95,7 @@ class WithBatchChecks(Protocol):
 
     @property
     def loop_quota(self) -> LoopQuota:
-        """What is left of the event loop's present turn for the check of batches."""
+        """The rest of the event loop's present turn for the check of batches."""
 
 
 class WithColdReads(Protocol):
@@ -258,7 +258,7 @@ class WithMoves(Protocol):
 
     @property
     def moves(self) -> DirectoryMoves:
-        """The part that begins moves, and has those that are under way."""
+        """The part that begins moves, and has the moves under way."""
 
 
 class WithPartitions(Protocol):

@@ -15,7 +15,7 @@ class Readiness:
     """The readiness of one broker. The broker sets `recovered` and `serving` as its start proceeds."""
 
     def __init__(self, store: OwnStore, membership: Membership, making_way: MakingWay) -> None:
-        self.recovered = False  # whether the logs are
+        self.recovered = False  # whether the logs have been opened and recovered
         self.serving = False
         self._store = store
         self._membership = membership

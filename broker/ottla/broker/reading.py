@@ -1,4 +1,4 @@
-"""What a fetch may read of a replica: a consumer up to the high watermark, a follower up to the log's end.
+"""Reads a replica for a fetch: for a consumer up to the high watermark, for a follower up to the log's end.
 
 Reading changes nothing of the replica, except that it notes damage that it finds.
 
@@ -31,7 +31,7 @@ class Readable(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    cut: bool = False  # more can be read, but isn't in memory
+    cut: bool = False  # whether more batches can be read, which aren't in memory
 
 
 def read(
@@ -64,17 +64,17 @@ def _read(
     if offset == limit:
         return nothing(partition)
     if offset > log.log_end_offset and partition.leader_epoch == NO_EPOCH:
-        raise KafkaError(ErrorCode.offset_not_available)  # the leader may have it: the consumer needn't reset
+        raise KafkaError(ErrorCode.offset_not_available)  # the leader may have it: the consumer keeps its offset
     if offset > log.log_end_offset or offset < log_start:
         raise KafkaError(ErrorCode.offset_out_of_range)
-    if offset > limit:  # a consumer's offset that this leader hasn't committed yet
+    if offset > limit:  # a consumer's offset above the high watermark
         return nothing(partition)
     try:
         found = log.read(offset, max_bytes, limit, minimum_one, small_bytes == WAIT)
         ranges, size = resident(found, small_bytes)
     except BlockingIOError:
         raise
-    except DamagedSegment as error:  # one segment is damaged, not the directory
+    except DamagedSegment as error:  # the damage concerns one segment, not the log directory
         partition.damage_met = offset, f"fetches are refused there: {error}"
         raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:

@@ -1,7 +1,7 @@
 """Opens or creates the logs that failed on a full disk, once their log directory has room again.
 
 Logs that couldn't be created are created on the event loop. Logs on the disk that couldn't be opened for lack of room
-are recovered in a thread; after each attempt `Replicas` is told.
+are recovered in a thread; after each attempt `Replicas` is called.
 """
 
 from __future__ import annotations

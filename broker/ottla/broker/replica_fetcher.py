@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACK_OFF_SECONDS_MIN = 0.02
-_APPLIED_AT_ONCE_BYTES = 1 << 20  # then the event loop serves other tasks
-_BATCHES_AT_ONCE = 1024  # some milliseconds
-_LISTED_AT_ONCE_MAX = 500  # partitions whose ranges are asked for, some milliseconds for the leader
-_NAMED_AT_ONCE_MAX = 1000  # partitions, after an interruption: each costs both brokers some tens of microseconds
-_ELECTIONS_SECONDS = 1.0  # after a new partition, more of them are expected for that long
-_ELECTIONS_WAIT_MS = 50  # the fetches' wait meanwhile, so that new partitions are named soon
+_APPLIED_AT_ONCE_BYTES = 1 << 20  # of an answer; then the event loop serves other tasks
+_BATCHES_AT_ONCE = 1024  # of a partition, applied in some milliseconds
+_LISTED_AT_ONCE_MAX = 500  # partitions in one ListOffsets request, which takes the leader some milliseconds
+_NAMED_AT_ONCE_MAX = 1000  # partitions; with more, no fetch is given up: naming each costs both brokers tens of µs
+_ELECTIONS_SECONDS = 1.0  # more new partitions are expected within this time after one
+_ELECTIONS_WAIT_MS = 50  # the longest wait of fetches within that time, so that new partitions are named soon
 _IDLE_SECONDS = 60.0
 
 
 class Owner(Protocol):
-    """What a fetcher uses of its owner, the broker's `Replication`."""
+    """The fetcher's owner, the broker's `Replication`, as far as the fetcher uses it."""
 
     bytes_in: int  # replicated bytes; only grows
 
@@ -97,8 +97,8 @@ class Followed:
         self.lag = 0
         self.paused_until = 0.0
         self.failures = 0  # in a row
-        self.told = False  # the log has said that it doesn't go on
-        self.refused: CorruptBatch | None = None  # the damaged batch for which it doesn't go on
+        self.told = False  # whether a log message has reported the pause
+        self.refused: CorruptBatch | None = None  # the damaged batch that stops the copying
 
 
 class ReplicaFetcher:
@@ -113,9 +113,9 @@ class ReplicaFetcher:
         self._session = FollowerSession()
         self._connection = LeaderConnection(owner.broker_id, leader, owner.image, owner.config, owner.connect)
         self._own_epoch = -1  # this broker's registration under which the session was begun
-        self._interrupted = False  # the fetch under way was given up
+        self._interrupted = False  # whether the fetch under way was given up
         self._interrupted_at = float("-inf")
-        self._answered = True  # the leader has answered a fetch since the last interruption
+        self._answered = True  # whether the leader has answered a fetch since the last interruption
         self._followed_at = float("-inf")
         self._paused: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
@@ -140,11 +140,11 @@ class ReplicaFetcher:
 
     def _interrupt(self) -> None:
         """Gives up the fetch under way, because it may wait at the leader and doesn't name the partitions that are
-        followed since then; a new fetch is sent immediately. This isn't done too often, and not where thousands of
-        partitions are followed, because the new fetch names every partition. Nor is it done before the leader has
-        answered since the last interruption: otherwise a slow leader could never answer while more and more partitions
-        are followed. It is always done where the leader has registered anew, since the process that would answer is
-        gone."""
+        followed since then; a new fetch is sent immediately. A fetch isn't given up too often, and not where thousands
+        of partitions are followed, because the new fetch names every partition. Nor is a fetch given up before the
+        leader has answered since the last interruption: otherwise a slow leader could never answer while more and more
+        partitions are followed. A fetch is always given up if the leader has registered anew, since the process that
+        would answer is gone."""
         now = self._now()
         pause = self._owner.config().get_int("replica.fetch.wait.max.ms") / 1000
         few = len(self._session.wanted) <= _NAMED_AT_ONCE_MAX
@@ -197,7 +197,8 @@ class ReplicaFetcher:
         """Sends one Fetch and applies its answer."""
         config = self._owner.config()
         if self._own_epoch != self._owner.broker_epoch():
-            # Only a request that names a partition tells the leader under which registration the partition was copied.
+            # Only by a request that names a partition does the leader find out under which registration the partition
+            # was copied.
             self._own_epoch = self._owner.broker_epoch()
             self._session.begin_anew()
         wait_ms = config.get_int("replica.fetch.wait.max.ms")
@@ -240,7 +241,7 @@ class ReplicaFetcher:
             if applied >= _APPLIED_AT_ONCE_BYTES:
                 applied = 0
                 await asyncio.sleep(0)
-        for some in range(0, len(out_of_range), _LISTED_AT_ONCE_MAX):  # after the answer's memory is released
+        for some in range(0, len(out_of_range), _LISTED_AT_ONCE_MAX):  # the memory of the answer is released by now
             await self._find_ranges(out_of_range[some : some + _LISTED_AT_ONCE_MAX])
 
     async def _apply_to_partition(
@@ -329,13 +330,14 @@ class ReplicaFetcher:
             return
         self._tell_if_shortened(log, *was)
         if not isinstance(decision, Append):
-            # The answer's high watermark was for the log before the change, so the leader has to tell it again.
+            # The answer's high watermark was for the log before the change, so the leader has to send it again.
             if isinstance(decision, Truncate):
                 self._session.unheard(key)
             else:
                 self._session.begin_anew()
             if self._held(partition) == before:
-                # No leader that follows the rules causes this, and asking again at once would never end.
+                # No leader that follows the rules causes this. Without a pause, the fetcher would ask again and again,
+                # without end.
                 self._pause_after(key, followed, ErrorCode.unknown_server_error, False)
                 return
         followed.failures = 0
@@ -349,7 +351,7 @@ class ReplicaFetcher:
     def _tell_if_shortened(self, log: Log, recovery_point: int, compacted_to: int, generation: int) -> None:
         """Reports a truncation of the log to the owner, so that the checkpoints are written anew, if their offsets may
         lie beyond the log's end now."""
-        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way doesn't count any more
+        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way counts no longer
         if again or (log.recovery_point, log.compacted_to) != (recovery_point, compacted_to):
             self._owner.shortened(log)
 

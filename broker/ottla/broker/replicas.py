@@ -109,7 +109,7 @@ class Replicas:
         table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
-        self._unopened: set[tuple[UUID, int]] = set()  # for a full disk, or a taken directory name
+        self._unopened: set[tuple[UUID, int]] = set()  # because of a full disk, or of a directory name in use
         self._preparing: set[tuple[UUID, int]] = set()  # replicas whose logs a thread is creating
         self._note_codecs()
 
@@ -263,7 +263,7 @@ class Replicas:
     def _create_again(self) -> None:
         """Tries again to create the logs that couldn't be created. (Logs on the disk that couldn't be opened are left
         out: a thread opens them.)"""
-        unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` follows those in preparation
+        unopened = self._unopened - self._preparing - self._logs.lost.keys()  # `changed` takes the prepared logs
         self._unopened -= unopened
         for topic_id, index in unopened:
             state = self._image.partition(topic_id, index)
@@ -372,13 +372,13 @@ class Replicas:
         tombstone = self._image.tombstones[topic_id]
         held = self._table.of_id(topic_id)
         if self._broker_id not in tombstone.pending and not held:
-            return  # done, or the topic was only being moved here when it was deleted
+            return  # removed already, or a replica was only being moved here when the topic was deleted
         for partition in held:
             self._retire(partition, "the topic is deleted")
         self._logs.delete_topic(topic_id)
         if not self._table.of_topic(tombstone.name):
             self.counters.pop(tombstone.name, None)
-        if not self._logs.failed:  # the next start looks again: a failed directory may come back
+        if not self._logs.failed:  # the next start checks again: a failed directory may come back
             self._listeners.topic_removed(topic_id)
 
     def _retire(self, partition: Partition, reason: str) -> None:

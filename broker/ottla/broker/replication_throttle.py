@@ -22,8 +22,8 @@ LEADER = ("leader.replication.throttled.rate", "leader.replication.throttled.rep
 FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttled.replicas")
 UNLIMITED = 2**63 - 1
 EVERY_REPLICA = "*"
-_BURST_SECONDS = 1.0  # the allowance of this long may be used at once
-_PAUSE_SECONDS_MAX = 1.0  # then the caller asks again: the rate may have been raised
+_BURST_SECONDS = 1.0  # the allowance of this many seconds may be used at once
+_PAUSE_SECONDS_MAX = 1.0  # after it the caller asks again, because the rate may have been raised
 
 
 class ReplicationThrottle:

@@ -1,10 +1,10 @@
 """The two pages for a person or program that restarts brokers: `GET /v1/restart-risk` before a restart, `GET
 /v1/caught-up` after it.
 
-The first page is about the broker that serves it, or about all brokers together that `?brokers=1,2` names: any broker
-can answer, because each has the metadata of the whole cluster. Both pages answer 200 with JSON whether a restart is
-safe or not, so that another status means "no answer"; 400 is for a query that can't be read. `restart_risk.py` works
-out the answers; this module collects them, with pauses for the event loop, and writes the JSON.
+The first page is about the broker that serves it, or about the brokers that `?brokers=1,2` names, all stopped together:
+any broker can answer, because each has the metadata of the whole cluster. Both pages answer 200 with JSON whether a
+restart is safe or not, so that another status means "no answer"; 400 is for a query that can't be read.
+`restart_risk.py` works out the answers; this module collects them, with pauses for the event loop, and writes the JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ottla.metadata.image import Image
 
 JSON = "application/json"
-TURN_SECONDS = 0.002  # how long a page may hold the loop at a time
+TURN_SECONDS = 0.002  # how long a page may block the event loop at a time
 STORE_SECONDS_MAX = 2.0
 BROKERS_MAX = 1000  # the most brokers that a query may name
 
@@ -88,8 +88,8 @@ class RestartPages:
         )
 
     def _is_broken(self, held: Held, stopping: Set[int]) -> bool:
-        """Whether the stop would take only this broker's own replica away, which is offline anyway. This broker doesn't
-        know which replicas of other brokers are offline."""
+        """Whether this broker is the only stopping broker with a replica, and that replica is offline anyway. This
+        broker doesn't know which replicas of other brokers are offline."""
         return stopping & set(held.state.replicas) == {self._broker.id} and self._is_offline(held)
 
     def _is_offline(self, held: Held) -> bool:
@@ -105,7 +105,8 @@ class RestartPages:
         return True
 
     async def caught_up(self, request: Request) -> Response:
-        """The page that says how many of this broker's replicas are in sync, which aren't, and which are offline."""
+        """The page that says how many of this broker's replicas are in sync, which replicas aren't, and which are
+        offline."""
         broker, image = self._broker, self._broker.image
         count = 0
         missing, offline = [], []

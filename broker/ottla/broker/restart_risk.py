@@ -1,9 +1,9 @@
 """Works out which partitions would suffer if brokers stopped now, and whether a broker's replicas are in sync. Pure.
 
 A person, a script or the operator that restarts brokers asks for this before and after each restart. Before several
-brokers are restarted together, one question must name all of them, because a stop of two may do harm where each stop
-alone would do none. The answers follow from the metadata alone: the rule by which the controller elects leaders
-(`ottla.metadata.elections`) is applied to the brokers that would be left.
+brokers are restarted together, one question must name all of them, because a stop of two brokers may do harm where the
+stop of either one would do none. The answers follow from the metadata alone: the rule by which the controller elects
+leaders (`ottla.metadata.elections`) is applied to the brokers that would remain.
 
 Idea: Redpanda's reports before and after a restart.
 """
@@ -80,7 +80,7 @@ def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean:
         return Risk.ONLY_COPY
     if members != state.isr:  # the controller is about to remove the dead members from the ISR
         state = with_isr(state, members, tuple(map(state.epoch_in_isr, members)))
-    # Which brokers are wished to be drained is left out: it changes only which of several replicas leads.
+    # Wishes to drain brokers are left out, because they change only which of several replicas leads.
     left = {
         replica: broker
         for replica in state.replicas

@@ -1,12 +1,12 @@
 """Reports the ends of this broker's logs where the metadata alone can't decide the leader, so that the controller
 elects the broker with the best log.
 
-There are two cases. After the metadata store was restored from a backup, this concerns every partition: then the report
-names every log of this broker, also where the backup gives the partition to other brokers. Otherwise it concerns a
-partition without a leader, if this broker was in its ISR, or eligible, and came back from an unclean stop: then the
-report also names an unreadable or missing log. A process that has lost its registration since it started reports even
-if its start followed a clean stop: its new registration names only the registration directly before it, and not the one
-that the clean stop ended.
+There are two cases. (1) The metadata store was restored from a backup. Then the report names every log of this broker,
+also logs of partitions that the backup gives to other brokers. (2) A partition has no leader, and this broker, which
+was in its ISR or eligible, is back after an unclean stop. Then the report names the partition, also if its log is
+unreadable or missing. A process that has lost its registration since it started reports even if its start followed a
+clean stop: its new registration names only the registration directly before it, and not the registration that the clean
+stop ended.
 
 A report is attached to the lease of the broker's registration. It is written anew for each registration, and when there
 are more partitions to report. The logs don't change meanwhile: the partitions have no leader, so no batch is appended
@@ -47,10 +47,10 @@ class RestoreReports:
         self._registered = (NO_EPOCH, LeaseId(0))
         self._reported_epoch = NO_EPOCH
         self._reported: set[PartitionId] = set()
-        self._unreadable: set[PartitionId] = set()  # the reported ones whose logs couldn't be read then
+        self._unreadable: set[PartitionId] = set()  # reported partitions whose logs couldn't be read at that time
         self._parts = 0
-        self._waiting: dict[PartitionId, int] = {}  # with the newest leader epoch that this broker knows
-        self._whole: set[PartitionId] = set()  # that need no report, because this broker stopped cleanly
+        self._waiting: dict[PartitionId, int] = {}  # to report, with the newest leader epoch known here
+        self._whole: set[PartitionId] = set()  # partitions that need no report, because this broker stopped cleanly
         self._first = True  # whether this is the process's first registration, which states a clean stop
         self._restored: set[PartitionId] = set()  # the partitions restored from a backup, which have no leader yet
         self._awaited: frozenset[int] = frozenset()
@@ -143,13 +143,13 @@ class RestoreReports:
         parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
         reported = set(self._waiting)
         unreadable = reported & self._logs.lost.keys()
-        if self._parts:  # so that two reports never mix: without its first part a report doesn't count
+        if self._parts:  # so that two reports never mix: a report without its first part is ignored
             await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
-        self._parts = max(self._parts, len(parts))  # after a write of unknown outcome a part may exist
+        self._parts = max(self._parts, len(parts))  # a write of unknown outcome may have written its parts
         for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])
-        opened = unreadable - self._logs.lost.keys()  # while the report was written
+        opened = unreadable - self._logs.lost.keys()  # opened while the report was written
         self._reported_epoch, self._reported, self._unreadable = epoch, reported - opened, unreadable - opened
         if opened:
             self._woken.set()

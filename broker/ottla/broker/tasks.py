@@ -1,8 +1,7 @@
 """The tasks of a broker: they end when the broker stops, and if a vital one fails, the broker can't go on.
 
-A failure of a task is logged. If a vital task fails, `failed` is set, and the process has to stop the broker. By the
-errors ForeignStore and NodeIdTaken, a vital task says that the metadata store or the node id isn't this broker's any
-more.
+A failure of a task is logged. If a vital task fails, `failed` is set, and the process has to stop the broker. If a
+vital task ends with ForeignStore or NodeIdTaken, the metadata store or the node id isn't this broker's any more.
 """
 
 from __future__ import annotations

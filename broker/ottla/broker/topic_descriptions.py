@@ -41,8 +41,8 @@ def reachable_brokers(brokers: Iterable[Broker], listener: str) -> list[dict[str
 
 
 def controller_for_clients(image: Image, broker_id: int) -> int:
-    """The id of the broker that is named to clients as the controller: the broker that answers, since every broker
-    serves admin requests. If that broker isn't alive, another live one; −1 where no broker is alive."""
+    """The id of the broker that Metadata names as the controller: the broker that answers, since every broker serves
+    admin requests. If that broker isn't alive, the id of another live broker; −1 where no broker is alive."""
     broker = image.brokers.get(broker_id)
     if broker is not None and alive(broker):
         return broker_id

@@ -50,7 +50,7 @@ def admission_rules(topic: TopicConfig, broker: BrokerConfig) -> AdmissionRules:
 
 
 def target_codec(topic: TopicConfig) -> int | None:
-    """The codec (`compression.type`) that batches of the topic must have; None for the one that the producer chose."""
+    """The codec (`compression.type`) that batches of the topic must have; None: the codec that the producer chose."""
     name = topic.get_str("compression.type")
     if name == AS_PRODUCED:
         return None

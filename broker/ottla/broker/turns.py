@@ -41,8 +41,8 @@ class Turn:
             await asyncio.wait([self._before])
 
     def end(self) -> None:
-        """Ends the turn: the batch is appended, refused or given up. The next batch's turn then comes, but only after
-        the turns of the batches before this one, too, have ended. May be called more than once."""
+        """Ends the turn: the batch is appended, refused or given up. The next batch's turn comes once the turns of all
+        batches before it have ended. May be called more than once."""
         if self._before is not None and not self._before.done():
             self._before.add_done_callback(lambda _: self.end())
         elif not self._ended.done():

@@ -28,7 +28,7 @@ def wake(waiters: Sequence[Waiter], partition: Partition, new_bytes: int) -> Non
 
 
 def bytes_between(log: Log, before: int, after: int) -> int:
-    """How many more bytes consumers may read after the high watermark has risen from `before` to `after`. 0 where the
+    """How many more bytes consumers may read after the high watermark has risen from `before` to `after`. 0 if the
     files can't be read: then the waiting fetches wake up, try to read, and get the error."""
     try:
         return max(log.bytes_between(before, after), 1)

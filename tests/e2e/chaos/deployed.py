@@ -1,7 +1,7 @@
-"""An operator behind the proxy of faults in a pod, in place of the one that the chart deploys.
+"""A pod with an operator behind the proxy of faults, in place of the operator that the chart deploys.
 
-The pod is like the Deployment's, with the same rights, labels, variables and files. But the account's token is in a
-place where no client looks for it, and the program is `supervisor`.
+The pod is like the Deployment's, with the same rights, labels, variables and files. But the account's token is at a
+path where no client looks for it, and the program is `supervisor`.
 """
 
 from __future__ import annotations

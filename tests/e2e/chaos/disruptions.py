@@ -1,4 +1,4 @@
-"""Tracks by a watch which brokers' pods are away because they were deleted.
+"""Finds out by a watch which brokers' pods are away because they were deleted.
 
 A pod is away from the beginning of its deletion until another pod of its name is ready. A pod that isn't ready but
 wasn't deleted doesn't count as away, because the operator didn't cause that.
@@ -21,9 +21,9 @@ class Disruptions:
     """The pods that are away, by the watch's events so far."""
 
     def __init__(self) -> None:
-        self.wrong: list[str] = []  # a sentence for each moment at which more than one was away
+        self.wrong: list[str] = []  # a sentence for each moment at which several pods were away
         self.taken = 0
-        self._away: dict[str, str] = {}  # name → the uid of the pod that was taken
+        self._away: dict[str, str] = {}  # name → the uid of the deleted pod
         self._leaving: set[str] = set()
 
     def leaves(self, pod: str) -> None:

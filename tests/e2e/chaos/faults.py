@@ -2,7 +2,7 @@
 
 Requests of one process overtake each other, so faults aren't drawn in the order of the requests. A fault follows from
 the seed, the request, and the number of equal requests before. So with the same seed the same request gets the same
-fault, whatever other requests there are. The namespace's name doesn't count as part of a request, because each run has
+fault, whichever other requests there are. The namespace's name doesn't count as part of a request, because each run has
 its own.
 """
 
@@ -29,12 +29,12 @@ class Fault:
 
     refused: int = 0  # the request is answered with this status, and isn't forwarded to the API server
     lost: bool = False  # the request is done, and answered with 500
-    cut: str = ""  # the connection ends "before" or "after" the request is done, without an answer
+    cut: str = ""  # the connection ends without an answer, "before" or "after" the request is done
     twice: str = ""  # the request is done twice, and the "first" or the "second" answer is returned
     late_s: float = 0.0  # the answer is delayed by this time
-    death: str = ""  # the operator dies "before" or "after" the request is done, without the answer
-    watched_s: float = 0.0  # a watch ends after this time, or
-    watched_events: int = 0  # after this number of events
+    death: str = ""  # the operator dies without the answer, "before" or "after" the request is done
+    watched_s: float = 0.0  # a watch ends after this time, or after
+    watched_events: int = 0  # this number of events
     ends: str = ""  # how a watch ends: in "order", "torn" in the middle of an event, with 410 "gone"
 
     @property
@@ -75,7 +75,7 @@ class Chances:
     cut: float = 0.015
     late: float = 0.03
     too_late: float = 0.1  # for late answers only
-    twice: float = 0.03  # for writes only, as `death`
+    twice: float = 0.03  # for writes only, like `death`
     death: float = 0.02
     ends: float = 0.8  # for watches only
 

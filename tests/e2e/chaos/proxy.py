@@ -22,9 +22,9 @@ from tests.e2e.chaos.faults import Fault, Faults
 REASONS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 RETRY_AFTER_S = 1
 BODY_BYTES_MAX = 64 << 20
-LOOKED_S = 0.5  # how often a watch without events is checked: its time may be over, or the operator gone
-# Headers that belong to one connection (RFC 9110), that have the length of a body, which is measured anew, or that
-# allow compression: the events of a watch are separated by their lines.
+LOOKED_S = 0.5  # how often a watch without events is checked: its time may be over, or the operator may be gone
+# Headers that aren't forwarded: they belong to one connection (RFC 9110), have the length of a body, which is measured
+# anew, or allow compression, which would hide the ends of lines that separate a watch's events.
 NOT_HANDED_ON = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade host "
     "content-length accept-encoding date server".split()
@@ -85,7 +85,7 @@ class Proxy:
         try:
             return await (self._watched(request, fault) if watch else self._asked(request, fault))
         except (OSError, TimeoutError, aiohttp.ClientError):
-            return _cut(request)  # the API server's connection ended, and so does this one
+            return _cut(request)  # the API server's connection ended, so the operator's connection ends, too
 
     async def _asked(self, request: web.Request, fault: Fault) -> web.Response:
         body = await request.read()

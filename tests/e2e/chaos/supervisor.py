@@ -24,7 +24,7 @@ from typing import Any
 from tests.e2e.chaos.faults import Chances, Faults
 from tests.e2e.chaos.proxy import Proxy
 
-ACCOUNT = Path("/var/run/chaos")  # clients don't look here for an account; otherwise they would bypass the proxy
+ACCOUNT = Path("/var/run/chaos")  # no client looks here for an account: clients that found one would bypass the proxy
 KUBECONFIG = Path("/tmp/kubeconfig")
 STARTED_AGAIN_S = 0.5
 LAST_LINES = 5
@@ -78,7 +78,7 @@ class Supervisor:
 
     async def _one_operator(self) -> None:
         """Runs one operator process to its end."""
-        # With the variables of a pod, clients would ignore the kubeconfig.
+        # If a pod's variables were set, clients would ignore the kubeconfig.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KUBERNETES_")}
         self._killed = False
         self._process = process = await asyncio.create_subprocess_exec(

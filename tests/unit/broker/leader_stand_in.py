@@ -27,8 +27,8 @@ EARLIEST = -2
 
 
 class LeaderStandIn:
-    """Broker 1, which leads every partition of one topic in `epoch`. `errors`: answered in place of records, by
-    partition. While `held` isn't set, answers wait. With `refusing` it accepts no connections."""
+    """Broker 1, which leads every partition of one topic in `epoch`. `errors` has the error codes that are answered in
+    place of records, by partition. While `held` isn't set, answers wait. With `refusing` it accepts no connections."""
 
     def __init__(self, folder: Path, partitions: int) -> None:
         folder.mkdir()

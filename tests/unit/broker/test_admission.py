@@ -1,4 +1,4 @@
-"""The timestamps that a producer's batch may have: by its header, and by its records if they have others."""
+"""The timestamps that a producer's batch may have: in its header, and in its records where they differ from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brokers that an administrator's answer waits for, how long, and how often."""
+"""Which brokers an administrator's answer waits for, for how long, and how often."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_broker_that_is_always_late_costs_the_bound_once_and_not_each_call(cap
         assert waited < 2 * WAIT_S + 1
         assert len(caplog.records) <= 4
         assert world.revisions.straggler_count == 1
-        # The broker keeps up again: the next revision shows it, whoever wrote that revision.
+        # The broker keeps up again: the next revision shows this, whichever broker wrote that revision.
         await world.others[1].apply(30)
         world.moves_to(30)
         await until(lambda: not world.revisions.straggler_count)

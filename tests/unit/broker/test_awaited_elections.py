@@ -65,7 +65,7 @@ class Scene:
         self.register(*(broker for id, broker in self.image.brokers.items() if id != broker_id))
 
     def ask(self) -> asyncio.Future[float]:
-        """The time that an answer about the partition waits."""
+        """The time in seconds that an answer about the partition waits."""
 
         async def asked() -> float:
             loop = asyncio.get_running_loop()

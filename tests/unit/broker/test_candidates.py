@@ -29,7 +29,7 @@ REPLICAS = (0, 1, 2)
 
 
 class Leader:
-    """Broker 0 (epoch 10) leads a partition with three replicas. The clock stands still unless the test moves it."""
+    """Broker 0 (epoch 10) leads a partition with three replicas. The clock only moves when the test moves it."""
 
     def __init__(self, folder: Path, *, isr: tuple[int, ...] = (0,), min_isr: int = 1, lag_s: float = LAG_S) -> None:
         self.now = 1000.0
@@ -73,7 +73,7 @@ class Leader:
             self.partition.append(batch, 0, len(batch), 9, LoopQuota(lambda renew: None))
 
     def fetched(self, replica: int, offset: int, epoch: int | None = None) -> None:
-        """Does what a Fetch request does."""
+        """Notes a follower's fetch, as the handler of a Fetch request does."""
         if self.partition.follower_fetched(replica, 10 + replica if epoch is None else epoch, offset, 0):
             self.changes.outsider_fetched(self.partition, replica)
 
@@ -278,7 +278,7 @@ def test_a_member_of_the_isr_is_no_candidate_of_it(tmp_path: Path) -> None:
 
 
 def test_below_the_minimal_isr_nobody_joins_who_is_far_behind(tmp_path: Path) -> None:
-    """Below the minimum the high watermark stands still, so a follower that has reached it may lack all newer records
+    """Below the minimum the high watermark doesn't move, so a follower that has reached it may lack all newer records
     (KAFKA-19996)."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Which coordinator is told that the broker leads a partition or no longer does, and that a topic was deleted."""
+"""The coordinators that get the news: the broker leads a partition, no longer leads it, or a topic was deleted."""
 
 from __future__ import annotations
 

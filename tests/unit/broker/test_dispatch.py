@@ -45,7 +45,7 @@ class Client:
         self.closed: list[str] = []
 
     def answered(self) -> None:
-        """Does nothing when the `parts` of a request's answer are ready."""
+        """Called when the `parts` of a request's answer are ready; does nothing."""
 
     def close(self, reason: str) -> None:
         self.closed.append(reason)

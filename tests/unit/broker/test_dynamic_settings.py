@@ -30,8 +30,8 @@ class Stage:
         )
 
     def change(self, resource: ConfigResource, **layers: dict[str, str]) -> None:
-        """A resource has changed in the image: now `mine` are the settings of broker 1, and `everybodys` those of all
-        brokers.
+        """Reports an image in which a resource has changed: broker 1 has the settings `mine`, and all brokers together
+        `everybodys`.
         """
         found = {("broker", "1"): layers.get("mine", {}), ("broker", ""): layers.get("everybodys", {})}
         image: Any = SimpleNamespace(config=lambda kind, name: found[kind, name])

@@ -120,7 +120,7 @@ class MemoryPartition:
         self.index = index
         self.log = log or MemoryLog()
         self.leader_epoch = 1
-        self.held_at: int | None = None  # the high watermark while replication stands still
+        self.held_at: int | None = None  # the high watermark while replication is interrupted
         self.failing: ErrorCode | None = None
         self.batches = 0
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -303,7 +303,7 @@ def test_replication_that_takes_too_long() -> None:
             await stage.fetch("g", stable=True)
         assert error.value.code is ErrorCode.not_coordinator
         stage.of("g").replicate()
-        assert await stage.fetch("g") == 2  # the commit has succeeded after all
+        assert await stage.fetch("g") == 2  # the commit succeeded, although it was answered with an error
 
     virtually(scene)
 
@@ -814,7 +814,7 @@ def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_commit_that_cant_be_written_down_fails_alone() -> None:
-    """From version 8 on the protocol allows longer strings than a record of `__consumer_offsets`."""
+    """From version 8 on, the protocol allows longer strings than the format of `__consumer_offsets` does."""
 
     async def scene() -> None:
         stage = Stage()
@@ -866,7 +866,7 @@ def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_t
         monkeypatch.setattr(ClassicGroup, "time_passed", time_passed_with_a_fault)
         stage.wall_ms += 3_600_000
         await asyncio.sleep(5)
-        assert stage.service.counters.offset_expirations == 5  # all but simple-g2's, which meets the fault
+        assert stage.service.counters.offset_expirations == 5  # all but those of simple-g2, at which the fault occurs
         await asyncio.sleep(6)
         assert stage.service.counts(GroupType.CLASSIC)[State.STABLE.value] == 1
         assert stage.service.counters.errors > 5
@@ -889,7 +889,7 @@ def test_an_unexpected_error_of_one_group_ends_neither_expiry_nor_time_outs_of_t
     virtually(scene)
 
 
-# --- proofs that the tests above notice faults ---
+# --- proofs that the tests above find planted faults ---
 
 
 async def _waits_for_nothing(self: Runtime[Any], led: Any, offset: int) -> None:

@@ -44,8 +44,8 @@ def handed_over(image: Any, announce: Any = None) -> Any:
 def test_a_store_that_takes_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As with a full disk under the metadata file: each try to announce the draining has an unknown outcome, so the
-    tries would never end.
+    """Each try to announce the draining has an unknown outcome, as with a full disk under the metadata file. Without a
+    limit the tries would never end.
     """
 
     async def tries_for_ever() -> None:
@@ -67,11 +67,11 @@ def test_who_hands_leaderships_over_lingers(monkeypatch: pytest.MonkeyPatch, led
 @pytest.mark.parametrize(
     ("state", "waits"),
     [
-        ((0, (0, 1)), True),  # another one can lead
+        ((0, (0, 1)), True),  # broker 1 can lead
         ((1, (1, 0)), True),  # its leader would wait for this broker's fetches
         ((1, (1,)), False),
-        ((0, (0,)), False),  # nobody has it all
-        ((0, (0, 2)), False),  # nobody who runs
+        ((0, (0,)), False),  # no other broker has all records
+        ((0, (0, 2)), False),  # no other running broker has all records
     ],
 )
 def test_a_stop_waits_for_what_others_can_do_without_it(

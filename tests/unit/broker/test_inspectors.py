@@ -1,4 +1,4 @@
-"""Threads that inspect batches, shared by connections: the order of turns, and a connection that goes away keeps no
+"""Threads that inspect batches, shared by connections: the order of turns, and that a closed connection keeps no
 thread."""
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_who_goes_away_while_it_waits_or_has_just_got_a_thread_keeps_none() -> N
         await settle()
         tasks[2].cancel()  # it still waits for a thread
         threads.end_one()
-        tasks[3].cancel()  # it may just have got the first task's thread
+        tasks[3].cancel()  # it may have got the first task's thread already
         await settle()
         while threads.held:
             threads.end_one()

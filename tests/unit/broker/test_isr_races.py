@@ -99,7 +99,7 @@ def test_a_try_of_unknown_outcome_counts_until_the_metadata_has_shown_it() -> No
             if len(tries) == 1:
                 raise UnknownOutcome("it is written, but the answer is lost")
             asyncio.get_running_loop().call_later(0.05, lambda: tries.append(partition.leading.maximal_isr))
-            return Rejected({guards[0].key: None})  # because of the first try's own write
+            return Rejected({guards[0].key: None})  # the first try's own write has changed the key
 
     run([partition], Store())
     assert len(tries) >= 3

@@ -32,7 +32,7 @@ def read(folder: Path) -> Known | None:
 
 
 def write(folder: Path, *learned: Known) -> None:
-    """Writes to the log directories as a broker that learns these lineage words one after the other."""
+    """Writes to the log directories as a broker that gets these lineage words from its store, one after the other."""
 
     async def keep() -> None:
         store = OwnStore(FaultyStore(None), None)  # type: ignore[arg-type]

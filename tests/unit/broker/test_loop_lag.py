@@ -1,4 +1,4 @@
-"""Measures how long the event loop is held."""
+"""The measured lag of a blocked event loop."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ def test_a_held_loop_is_seen() -> None:
         lag.start()
         await asyncio.sleep(0.15)
         before = sum(lag.buckets[17:])
-        time.sleep(0.3)  # noqa: ASYNC251 — holding the loop is the point
+        time.sleep(0.3)  # noqa: ASYNC251 — the test has to block the loop
         await asyncio.sleep(0.15)
         lag.stop()
         assert sum(lag.buckets[17:]) == before + 1, "one hold of more than 131 ms is one lag"

@@ -1,5 +1,5 @@
-"""A broker hangs up on its clients when others lead its partitions and the store doesn't answer it, and at no other
-time."""
+"""A broker closes its clients' connections if other brokers lead its partitions while the store doesn't answer it, and
+in no other case."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_it_serves_again_when_its_image_shows_its_registration() -> None:
     house = House()
     house.silence_s, house.moved = SESSION_S, True
     house.look()
-    house.silence_s, house.registered = 0.1, False  # the broker has registered anew, but its image is still the old one
+    house.silence_s, house.registered = 0.1, False  # the broker has registered anew, but its image lacks that
     house.look()
     assert house.way.made
     house.registered = True
@@ -105,8 +105,8 @@ Led = tuple[int, int]  # leader, leader epoch
 
 
 def elsewhere(*told: Led | None, cluster: str = "c") -> bool:
-    """Whether broker 0, which leads t-0 in epoch 4, finds out from these answers that another broker leads. A None is a
-    broker that can't be reached."""
+    """Whether broker 0, which leads t-0 in epoch 4, finds out from these answers that another broker leads. None stands
+    for a broker that can't be reached."""
     endpoints = {id: {"B": Endpoint("B", "host", id)} for id in range(len(told) + 1)}
     brokers = {id: Broker(id, 1, each, state=BrokerState.RUNNING) for id, each in endpoints.items()}
     state = Partition(TOPIC, 0, (0, 1), (0, 1), (1, 1), leader=0, leader_epoch=4)

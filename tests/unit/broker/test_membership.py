@@ -1,4 +1,4 @@
-"""What a broker writes of itself into the metadata store, and when it does."""
+"""The registration that a broker writes into the metadata store, and the events at which it is written."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_broker_registers_with_the_ports_that_were_opened(tmp_path: Path) -> N
 
 def test_other_addresses_and_the_draining_go_into_the_same_registration(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        stage.membership.advertise_anew()  # too early: the registration will have them
+        stage.membership.advertise_anew()  # there is no registration yet; the later one will have the addresses
         await stage.register()
         stage.config = BrokerConfig.from_sources(SETTINGS + OTHER_ADDRESS)
         stage.membership.advertise_anew()
@@ -111,7 +111,7 @@ def test_other_addresses_and_the_draining_go_into_the_same_registration(tmp_path
 
 def test_a_store_of_others_gets_no_request_at_the_end(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
-        await stage.membership.end(withdrawn=True)  # nothing to end yet
+        await stage.membership.end(withdrawn=True)  # there is no registration to end yet
         await stage.register()
         await stage.membership.end(withdrawn=False)
         assert await stage.written() is not None

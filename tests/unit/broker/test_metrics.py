@@ -50,7 +50,7 @@ def test_what_people_watch_is_here_or_explained(group: str, kind: str, name: str
     assert len(exported) + len(explained) == 1
 
 
-# Names without an MBean that others have made customary: the Python client of Prometheus, and Kafka's exporters.
+# Customary names without an MBean, from the Python client of Prometheus and from Kafka's exporters.
 OF_OTHERS = ("process_", "python_", "kafka_cluster_partition_highwatermark")
 
 

@@ -1,4 +1,4 @@
-"""A broker's end: its stop, and what makes it end by itself."""
+"""A broker's end: its stop, and the events after which it stops by itself."""
 
 from __future__ import annotations
 

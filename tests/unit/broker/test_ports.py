@@ -43,7 +43,7 @@ def port_of(route: Route) -> type:
 
 
 def members(port: type) -> set[str]:
-    """The names that a protocol asks for, with those of its bases."""
+    """The names of a protocol's members, with those of its base classes."""
     return {
         name
         for base in port.__mro__
@@ -54,7 +54,7 @@ def members(port: type) -> set[str]:
 
 
 def lacking(broker: object, port: type) -> list[str]:
-    """The members of a port that the broker hasn't."""
+    """The members of a port that the broker doesn't have."""
     return sorted(name for name in members(port) if not hasattr(broker, name))
 
 

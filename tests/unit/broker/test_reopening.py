@@ -1,4 +1,4 @@
-"""What happens once a full log directory has room again."""
+"""The logs that are opened and created once a full log directory has room again."""
 
 from __future__ import annotations
 

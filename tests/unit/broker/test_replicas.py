@@ -76,7 +76,7 @@ class World:
         self.replicas.log_tried_again(topic_id, index)
 
     async def look_for_room(self) -> None:
-        """Does as the node: missing logs are created at once, existing ones are recovered in a thread."""
+        """Does the same as the node: missing logs are created at once, existing logs are recovered in a thread."""
         self.logs.look_for_room()
         await self.logs.open_again(lambda topic: self.replicas.rules_of(topic).log, self._tried)
 

@@ -316,9 +316,9 @@ def test_an_answer_of_an_earlier_epoch_changes_nothing(tmp_path: Path) -> None:
         seen = len(world.leader.requests)
         await eventually(lambda: len(world.leader.requests) > seen + 2)
         assert world.partitions[0].log.log_end_offset == 0
-        world.follow(epoch=2)  # … and then the leader to follow
+        world.follow(epoch=2)  # … and then this replica gets a leader to follow
         await eventually(world.alike)
-        again = world.leader.requests[seen]  # asks again for the records that the leader has sent in vain
+        again = world.leader.requests[seen]  # it asks again for the records of the answer that didn't count
         assert (again.session_epoch, [len(asked) for _, asked in again.topics]) == (1, [1])
 
     run(scene, tmp_path)
@@ -343,8 +343,8 @@ def test_what_is_newly_followed_doesnt_wait_for_the_end_of_a_fetch(tmp_path: Pat
 
 
 def test_what_is_newly_followed_again_and_again_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
-    """A newly followed partition may cut a waiting fetch short, but doesn't cut every fetch short. Otherwise a slow
-    leader would answer each of them in vain.
+    """A newly followed partition may end a waiting fetch early, but not every fetch. Otherwise a slow leader's answers
+    would all come too late.
     """
 
     async def scene(world: World) -> None:
@@ -433,8 +433,8 @@ def test_a_partition_in_trouble_pauses_alone(tmp_path: Path, error: int) -> None
 def test_an_error_that_nobody_foresaw_ends_the_copying_of_its_partition_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The partition isn't copied until another leader epoch. Before the fix, the error ended the fetcher's task, and so
-    the broker's process."""
+    """The partition isn't copied before another leader epoch begins. Before the fix, the error ended the fetcher's
+    task, and with it the broker's process."""
     replicate = follower_log.append_replicated
 
     def failing(partition: Partition, *arguments: Any) -> None:
@@ -554,7 +554,7 @@ def test_a_leader_that_registered_anew_isnt_waited_for_at_its_old_address(tmp_pa
     async def scene(world: World) -> None:
         world.follow()
         await eventually(lambda: len(world.leader.requests) > 1)
-        world.leader.held.clear()  # the leader's host is gone, without a sign
+        world.leader.held.clear()  # the leader's host fails without closing its connections
         seen = len(world.leader.requests)
         await asyncio.sleep(0.02)
         world.write(0, b"a")

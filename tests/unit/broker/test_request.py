@@ -1,4 +1,4 @@
-"""A request's identity for handlers, and the way of a late answer to the client."""
+"""The client's identity that handlers see in a request, and how a late answer reaches the client."""
 
 from types import SimpleNamespace
 from typing import Any

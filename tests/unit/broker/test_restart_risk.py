@@ -90,7 +90,7 @@ class Cluster:
         self.world.put(keys.partition(topic_id, state.index), with_isr(state, isr, epochs))
 
     def what_happens(self, held: Held, after: Partition) -> Risk | None:
-        """The outcome for a partition in whose ISR the broker was."""
+        """The outcome for a partition that had the broker in its ISR."""
         before = held.state
         if before.leader == NO_LEADER or (before.isr == after.isr and before.leader == after.leader):
             return None

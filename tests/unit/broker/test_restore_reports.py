@@ -247,7 +247,8 @@ def test_who_was_in_sync_and_stopped_uncleanly_reports_what_nobody_leads(tmp_pat
 
 
 def test_who_stopped_cleanly_and_lost_its_registration_reports(tmp_path: Path) -> None:
-    """The new registration is compared with the lost one, and no longer with the one before the clean stop."""
+    """The new registration is compared with the lost registration, and no longer with the registration before the clean
+    stop."""
 
     async def run() -> None:
         async with setting(tmp_path) as made:

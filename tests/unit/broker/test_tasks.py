@@ -1,4 +1,4 @@
-"""What the end of a task means for the broker."""
+"""The consequences of a task's end for the broker."""
 
 from __future__ import annotations
 

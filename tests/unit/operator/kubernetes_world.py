@@ -1,6 +1,6 @@
 """A Kubernetes in memory for the reconciler of Clusters: apply without schemas, and StatefulSets that make pods.
 
-Everything else that a real API server does (defaults, validation, CEL, garbage collection) is tested on a real one.
+Everything else that an API server does (defaults, validation, CEL, garbage collection) is tested on a real API server.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class World:
         self.foreground: list[str] = []  # names of objects that are deleted only after the objects that they own
         self.writes: list[str] = []
         self.bad_images: set[str] = set()
-        self.silent_images: set[str] = set()  # their containers run, but are never ready
+        self.silent_images: set[str] = set()  # images whose containers run, but never become ready
         self.crashing_images: set[str] = set()
-        self.homeless_images: set[str] = set()  # their pods get no node
-        # storage classes that don't exist: pods that wait for their volumes get no node
+        self.homeless_images: set[str] = set()  # images whose pods get no node
+        # Storage classes that don't exist. Pods that wait for volumes of these classes get no node.
         self.missing_classes: set[str] = set()
         self.refused_pods: set[str] = set()  # pods that a quota refuses
         self.alarms: list[Object] = []  # etcd's alarms
@@ -50,10 +50,10 @@ class World:
         self.taken_ports: set[int] = set()  # node ports of other Services
         self.resizes = True  # whether the API server has the subresource `resize`
         self.lowers_memory = True  # whether a running pod's memory limit may be lowered
-        # pod → the node's answer to its resize; without an entry the resize is done
+        # Pod → the node's answer to its resize. Without an entry, the node does the resize.
         self.node_says: dict[str, str] = {}
-        # Changes a patch on its way, as a webhook does. It is called with the subresource, or else the kind, and the
-        # object.
+        # Changes a patch before it is applied, as a webhook does. Called with the subresource (or else the kind) and
+        # the object.
         self.webhook: Callable[[str, Object], None] = lambda what, item: None
         # "verb kind name" (a list has no name) → the error that the request raises
         self.refusals: dict[str, Exception] = {}
@@ -203,7 +203,7 @@ class World:
         self._put((item["kind"], meta.get("namespace", ""), meta["name"]), item, spec_changed=True)
 
     def edit(self, kind: str, name: str, change: Any) -> None:
-        """A person changes the spec of an object: `change` is called with the spec."""
+        """Changes the spec of an object as a person does: `change` is called with the spec."""
         key = next(key for key in self.objects if key[0] == kind and key[2] == name)
         change(self.objects[key]["spec"])
         self._put(key, self.objects[key], spec_changed=True)
@@ -217,7 +217,7 @@ class World:
         ]
 
     def settle(self) -> None:
-        """StatefulSets create and delete pods, and pods become ready."""
+        """Does the work of Kubernetes: StatefulSets create and delete pods, and pods become ready."""
         for (kind, namespace, name), item in list(self.objects.items()):
             if kind != "StatefulSet":
                 continue
@@ -227,7 +227,7 @@ class World:
             for pod in self.pods_of(name):
                 if pod not in wanted:
                     del self.objects["Pod", namespace, pod]
-            stopped = False  # set by a pod that lacks a volume: Kubernetes creates no pods with higher ordinals then
+            stopped = False  # a pod lacks a volume: then Kubernetes creates no pods with higher ordinals
             for pod in wanted:
                 stopped |= self._lacks_a_volume(item, namespace, pod)
                 if ("Pod", namespace, pod) not in self.objects and pod not in self.refused_pods and not stopped:
@@ -246,7 +246,7 @@ class World:
         return any(volume["metadata"]["name"] not in has for volume in owner["spec"].get("volumeClaimTemplates") or ())
 
     def _revise(self, stateful_set: Object) -> str:
-        """The StatefulSet observes its template; returns the name of the ControllerRevision with the template."""
+        """Makes the StatefulSet observe its template. Returns the name of the ControllerRevision with the template."""
         template, meta = stateful_set["spec"]["template"], stateful_set["metadata"]
         digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:8]
         revision = f"{meta['name']}-{digest}"
@@ -309,7 +309,7 @@ class World:
         return any(claim is not None and claim.get("status", {}).get("phase") == "Pending" for claim in claims)
 
     def _state(self, image: str) -> tuple[Object, Object]:
-        """The state of a container with this image, and how it ended before."""
+        """The state of a container with this image, and the state in which it ended before."""
         if image in self.bad_images:
             return {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, {}
         if image in self.crashing_images:

@@ -55,8 +55,8 @@ def quality_of_service(resources: Object) -> str:
 def resources_told(pod: Object, says: str = "") -> tuple[list[Object], Object]:
     """The node's status of a pod: its conditions, and the fields of its container's status.
 
-    `says`: the node's answer to a resize. Empty: it is done. Infeasible, Deferred: not now. InProgress: it has
-    begun."""
+    `says` is the node's answer to a resize: empty if the resize is done, Infeasible or Deferred if the node can't do it
+    now, InProgress if the node has begun it."""
     container, meta = pod["spec"]["containers"][0], pod["metadata"]
     wanted = container.get("resources") or {}
     told = ((pod.get("status") or {}).get("containerStatuses") or [{}])[0]

@@ -44,7 +44,7 @@ def test_a_cluster_that_becomes_ready_wakes_its_topics_at_once() -> None:
         operator._cluster_seen("MODIFIED", _cluster(2, "True"))
         await asyncio.sleep(0.05)
         assert operator._is_ours(KEY)
-        # the same event comes if its labels no longer match the operator's selector
+        # The same event comes if an object's labels no longer match the operator's selector.
         operator._cluster_seen("DELETED", _cluster(3, "True"))
         assert not operator._is_ours(KEY)
         running.cancel()

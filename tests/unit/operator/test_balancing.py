@@ -1,4 +1,5 @@
-"""A Cluster's balance: it is measured, suggested, carried out, given up for more urgent work, and then quiet."""
+"""A Cluster's balance of replicas: moves are suggested, carried out, and given up for more urgent work; a balanced
+Cluster stays quiet."""
 
 from __future__ import annotations
 

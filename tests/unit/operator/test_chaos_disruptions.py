@@ -1,4 +1,4 @@
-"""The broker pods that are away because they were deleted, as the chaos scenario counts them."""
+"""The chaos scenario's count of broker pods that are away because they were deleted."""
 
 from __future__ import annotations
 

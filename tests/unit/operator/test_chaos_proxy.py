@@ -1,4 +1,4 @@
-"""The proxy of faults between an operator and its API server: each fault does what its name says."""
+"""The fault-injecting proxy between an operator and its API server: each fault has the effect that its name states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = [(method, f"{PODS}/k-{number}") for method in ("GET", "PUT", "PATCH", "D
 
 
 class Told(Faults):
-    """The fault that the test names, for each request."""
+    """Chooses for each request the fault that the test names."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(0, NEVER)

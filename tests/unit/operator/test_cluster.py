@@ -45,7 +45,7 @@ atexit.register(EVENT_LOOP.close)
 
 
 class Pages:
-    """A stand-in for the client of the brokers' pages: all is well unless `said` has another report of a broker."""
+    """A stand-in for the client of the brokers' pages: brokers report no risks, unless `said` has another report."""
 
     def __init__(self) -> None:
         self.said: dict[int, Report] = {}
@@ -144,8 +144,8 @@ class Kafka:
 
 
 class Scene:
-    """A Cluster and everything that its reconciler works with: Kubernetes, the brokers' pages, Kafka's protocol, and
-    time.
+    """A Cluster and the surroundings of its reconciler: Kubernetes, the brokers' pages, Kafka's protocol, and the
+    clock.
     """
 
     def __init__(self, name: str = "k", world: World | None = None, **spec: Any) -> None:
@@ -168,8 +168,8 @@ class Scene:
         self.restart()
 
     def restart(self, defaults: Defaults = DEFAULTS) -> None:
-        """A new process of the operator continues, without the old one's memory. Other `defaults` make it another
-        release."""
+        """Replaces the operator's process by a new one, which has no memory of the old one. Other `defaults` make it
+        another release."""
         keeper = EtcdKeeper(
             self.world,  # type: ignore[arg-type]
             lambda identity: EtcdInMemory(self.world, self.key.name),  # type: ignore[arg-type, return-value]
@@ -449,7 +449,7 @@ def test_a_restart_on_request() -> None:
     scene.cluster["metadata"]["annotations"] = {}
     scene.rounds(8)
     assert asked() == [], "the annotation is gone"
-    del scene.world.objects["StatefulSet", "shop", "k-broker"]  # it is created anew around its pods
+    del scene.world.objects["StatefulSet", "shop", "k-broker"]  # the StatefulSet is created anew and adopts its pods
     for broker in range(3):
         del scene.world.objects["Pod", "shop", f"k-broker-{broker}"]["metadata"]["ownerReferences"]
     scene.rounds(8)
@@ -482,7 +482,7 @@ def test_a_bad_image_takes_one_broker_and_is_put_right(kind: str, why: str) -> N
 
 
 def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -> None:
-    """The status of the Cluster's predecessor said that a broker was being drained; this status is gone with the
+    """The status of the Cluster's predecessor said that a broker was being drained. That status was deleted with the
     predecessor.
     """
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
@@ -671,7 +671,7 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
 
 
 def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> None:
-    """The StatefulSet has shrunk already, and the pod disappears between the two lists of pods in one reconcile. Before
+    """The StatefulSet has shrunk already, and the pod disappears between two lists of the pods in one reconcile. Before
     the fix, scaling failed for this broker, because no pod had its name then.
     """
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
@@ -775,7 +775,7 @@ def test_a_topic_that_is_made_on_a_broker_just_before_it_is_drained_is_not_left_
     scene.reconcile()
     assert scene.status["draining"] == [3]
     assert "ottla.brokers.drained" not in scene.kafka.dynamic, "the drain is noted before the brokers are told"
-    scene.reconcile()  # the broker has no replicas, and from now on gets none
+    scene.reconcile()  # the broker has no replicas, and gets no more from now on
     assert scene.kafka.dynamic["ottla.brokers.drained"] == "3"
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)], "late": [(3,)]})
     scene.rounds(2)
@@ -813,7 +813,7 @@ def test_scaling_down_too_far_is_refused_and_said() -> None:
     assert "ottla.brokers.drained" not in scene.kafka.dynamic  # broker 3 still leads partitions
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     scene.rounds(14)
-    assert scene.status["version"] == "2"  # also on broker 3
+    assert scene.status["version"] == "2"  # broker 3 has the version, too
     assert len(scene.pods()) == 4
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
     scene.rounds(3)
@@ -929,8 +929,8 @@ def test_a_removed_pool_whose_brokers_start_keeps_its_image() -> None:
 
 
 def test_a_pool_that_is_removed_while_its_set_is_made_again_is_drained_and_goes() -> None:
-    """Before the fix, the pool's pods counted as somebody else's: they were neither drained nor removed, and a broker
-    of another pool got the id of one that was still running.
+    """Before the fix, the pool's pods counted as foreign pods: they were neither drained nor removed, and a broker of
+    another pool got the id of one that was still running.
     """
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
@@ -1064,8 +1064,7 @@ def test_a_mistake_in_a_spec_keeps_nothing_from_being_mended() -> None:
 
 
 def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_being_mended() -> None:
-    """Before the fix, the last spec that was followed was only in memory, so a restarted operator could do nothing for
-    the Cluster."""
+    """Before the fix, the last valid spec was only in memory, so a restarted operator couldn't follow any spec."""
     scene = running()
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=0, storage=None))
     scene.restart()
@@ -1084,8 +1083,8 @@ def test_a_mistake_in_a_spec_and_a_restart_of_the_operator_keep_nothing_from_bei
 
 @pytest.mark.parametrize("refused", [{"cordoned.log.dirs": "/data/0/log"}, {"log.of.yesterday": 1}])
 def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this_one_refuses(refused: Object) -> None:
-    """After the upgrade such a spec is invalid. Before the fix, the spec that was followed last was refused as well, so
-    nothing was repaired."""
+    """After the upgrade such a spec is invalid. Before the fix, the last valid spec was refused as well, so nothing was
+    repaired."""
     scene = running(config={"num.partitions": 6}, configOverrides=[{"broker": 1, "config": {"log.roll.ms": 999999}}])
     scene.world.edit("Cluster", "k", lambda spec: spec["config"].update(refused))
     scene.world.edit("Cluster", "k", lambda spec: spec["configOverrides"].append({"broker": 2, "config": refused}))
@@ -1107,8 +1106,8 @@ def test_a_spec_of_an_earlier_release_is_followed_without_the_settings_that_this
 
 
 def test_a_value_that_this_release_refuses_is_left_out_of_nothing() -> None:
-    """A setting whose value is refused isn't dropped from the spec that is followed. Without the retention, for
-    example, the brokers would keep records only for the default time, and delete a year's.
+    """A setting whose value is refused isn't dropped from the spec that the operator follows. If the retention time
+    were dropped, for example, the brokers would delete all records that are older than the default.
     """
     scene = running(config={"log.retention.ms": 31536000000})
     assert scene.kafka.dynamic["log.retention.ms"] == "31536000000"
@@ -1284,8 +1283,8 @@ def test_brokers_share_a_load_balancer_where_each_has_a_port_of_its_own() -> Non
 
 
 def _behind(scene: Scene, service: str) -> dict[str, list[tuple[str, bool]]]:
-    """For each port's name, the addresses behind the Service and whether each takes connections, as kube-proxy reads
-    them from EndpointSlices.
+    """For each port's name, the addresses behind the Service, and whether each of them takes connections, by the same
+    fields of EndpointSlices that kube-proxy reads.
     """
     slices = [item for (kind, _, _), item in sorted(scene.world.objects.items()) if kind == "EndpointSlice"]
     return {

@@ -210,7 +210,7 @@ def test_everything_goes_with_the_cluster_but_kept_snapshots() -> None:
         *snapshot_objects(cluster, cluster.metadata),
     ]
     owned = {item["metadata"]["name"]: item["metadata"].get("ownerReferences", [{}])[0].get("uid") for item in made}
-    assert set(owned.values()) == {"u1"}  # the only pool deletes its volumes, so no object outlives the Cluster
+    assert set(owned.values()) == {"u1"}  # the only pool's volumes are deleted with the Cluster: no object outlives it
     for item in made:
         assert "blockOwnerDeletion" not in str(item)
 

@@ -1,4 +1,4 @@
-"""One refused object, or one unforeseen error, stops only its part of a Cluster, in a world in memory."""
+"""One refused object, or one unforeseen error, stops only its part of a Cluster, in a Kubernetes in memory."""
 
 from __future__ import annotations
 

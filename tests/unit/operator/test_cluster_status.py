@@ -1,4 +1,5 @@
-"""A Cluster's status is true: while the Cluster is paused, while no broker answers, while several things go on."""
+"""A Cluster's status is true while the Cluster is paused, while no broker answers, and while several changes are under
+way."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Disks:
         return str(dirs).split(",")
 
     def lost(self) -> list[tuple[str, str]]:
-        """Replicas on a volume that their broker no longer has."""
+        """The replicas on volumes that their brokers no longer have."""
         pods = self.scene.pods()
         return [
             (pod, path)
@@ -297,8 +297,8 @@ def test_another_class_is_a_volume_of_another_id_and_the_data_follows(storage: A
     ids=["taken back", "another id"],
 )
 def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, corrected: list[Object]) -> None:
-    """As with a volume of a mistyped class. Before the fix, the pod waited for the volume for ever, whatever the spec
-    said later.
+    """The volume's storage class is mistyped, for example. Before the fix, the pod waited for the volume for ever,
+    whatever the spec said later.
     """
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
@@ -441,7 +441,7 @@ def test_a_claim_that_changes_while_it_is_noted_as_never_made_is_not_noted(stora
 
 @pytest.mark.parametrize("source", ["dataSource", "dataSourceRef", "selector"])
 def test_a_claim_that_is_to_get_a_volume_with_something_on_it_is_never_given_up(storage: Any, source: str) -> None:
-    """Such a claim may restore a broker's volume from a snapshot, which may take longer than a minute."""
+    """Such a claim may restore a broker's volume from a snapshot, and that may take longer than a minute."""
     scene, _ = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -510,8 +510,8 @@ def test_a_replica_that_fits_nowhere_keeps_its_volume_and_is_named(storage: Any)
 
 
 def test_a_pod_that_started_since_is_asked_anew(storage: Any) -> None:
-    """The pod's predecessor had no replicas on the volume, but the new pod may get some before it is told to place none
-    there.
+    """The pod's predecessor had no replicas on the volume, but the new pod may get some before it gets the request to
+    place none there.
     """
     scene, disks = storage({"volumes": TWO})
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
@@ -645,8 +645,8 @@ def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:
 
 
 def test_a_volume_that_is_kept_for_now_asks_nobodys_claims_to_grow(storage: Any) -> None:
-    """Neither the claims of another pool's larger volumes grow, nor the other claims if a person has enlarged a single
-    one."""
+    """The claims of another pool's larger volumes don't grow. Nor do the other claims grow if a person has enlarged a
+    single one."""
     scene, disks = storage({"volumes": TWO})
     labels = next(iter(claims(scene).values()))["metadata"]["labels"]
     meta = {"namespace": "shop", "name": "data-0-k-a-0", "labels": labels}
@@ -712,7 +712,7 @@ def _scaled_down(scene: Scene, disks: Disks) -> None:
 def test_a_broker_that_comes_back_after_a_volume_was_replaced_restarts_nobody(storage: Any) -> None:
     """Before the fix, the broker's old claim counted as full: all brokers got the old volume again, and lost it again,
     in two rolls."""
-    # factors that follow the number of brokers
+    # replication factors that follow the number of brokers
     scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
@@ -785,7 +785,7 @@ def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes
 
 
 def test_whose_claims_are_full_again() -> None:
-    """The claims of wanted brokers that a pod has, or that a StatefulSet, old or new, gives to its pod."""
+    """These are the claims of wanted brokers that a pod has, or that a StatefulSet, old or new, gives to its pod."""
     pool = Pool("broker", 0, 3, volumes=(Volume("1Gi", None, 2),))
     noted = {
         f"data-{volume}-k-broker-{broker}": {
@@ -854,7 +854,7 @@ def test_the_claims_of_a_pool_that_goes_say_that_nothing_is_on_them(storage: Any
 
 
 def test_claims_of_another_class_than_the_spec_says_are_told(storage: Any) -> None:
-    """As when a Cluster was deleted, and created anew with another storage class."""
+    """This happens when a Cluster is deleted, and created anew with another storage class."""
     scene, _ = storage({"size": "1Gi", "className": "slow"})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "1Gi", "className": "fast"}))
     scene.rounds(3)

@@ -1,5 +1,5 @@
-"""Restarts for changes: one pod of a Cluster at a time, and for another release of the operator one Cluster at a time,
-in a world in memory. And nothing is deleted on outdated observations."""
+"""Restarts after changes: one pod of a Cluster at a time and, when the operator's release changes, one Cluster at a
+time. Nothing is deleted on outdated observations. Kubernetes is in memory."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_cluster_outside_of_its_window_holds_up_nobody() -> None:
     first, second = _two()
     first.world.edit("Cluster", "a", lambda spec: spec.update(maintenanceWindows=NIGHTLY))
     first.rounds(1)
-    del first.cluster["status"]["operator"]  # from now on the changes are another release's, and not the spec's
+    del first.cluster["status"]["operator"]  # from now on the changes are due to another release, and not to the spec
     first.rounds(3)
     assert "the next maintenance window" in first.status["message"]
     assert "turn" not in first.status.get("operator", {})
@@ -287,7 +287,7 @@ def test_a_bad_image_of_another_release_stops_at_the_first_cluster(images: str) 
     assert said in second.status["message"]
     assert second.condition("Ready") == ("True", "BrokersServe")
     _upgraded(first, second, Defaults("ottla:3", "etcd:2", "3"))
-    if images == "silent_images":  # a slow broker can't be told from one that never becomes ready
+    if images == "silent_images":  # a slow broker looks like a broker that never becomes ready
         del first.world.objects["Pod", "shop", "a-broker-0"]
     _by_turns(20, first, second)
     assert first.status["operator"] == second.status["operator"] == {"release": "ottla:3 etcd:2 3"}
@@ -615,7 +615,7 @@ def test_etcd_waits_for_a_broker_that_is_stuck_until_its_correction_serves() -> 
 
 
 def _lost_volume() -> tuple[Scene, Object]:
-    """A broker's pod with a volume, for which no node was found for hours."""
+    """A broker's pod with a volume. For hours, no node was found for the pod."""
     scene = running(brokers={"replicas": 3, "storage": {"size": "1Gi"}, "lostVolumesAfterMinutes": 10})
     pod = scene.world.objects["Pod", "shop", "k-broker-2"]
     labels = scene.world.objects["StatefulSet", "shop", "k-broker"]["metadata"]["labels"]

@@ -1,5 +1,5 @@
-"""Conditions: the lastTransitionTime moves only when the condition's status changes, and conditions of other writers
-stay.
+"""Conditions: the lastTransitionTime moves only when the condition's status changes, and the conditions of other
+writers stay.
 """
 
 from datetime import UTC, datetime

@@ -133,7 +133,7 @@ def test_what_the_chart_renders_has_all_that_it_needs(golden: str) -> None:
 
 
 def test_a_cluster_that_is_fine_is_no_finding() -> None:
-    """The tests below break parts of this installation, which has no findings itself."""
+    """The tests below break parts of this installation, which has no findings as it is."""
     kube = Kubernetes("default")
     kube.cluster("fine")
     assert looked(kube) == []

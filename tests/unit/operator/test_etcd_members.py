@@ -1,4 +1,4 @@
-"""etcd's list of members: step by step from any state to the wanted one, and never without a majority."""
+"""etcd's list of members changes step by step from any state to the wanted one, and never loses its majority."""
 
 import itertools
 from typing import Any
@@ -67,7 +67,7 @@ def test_a_single_member_that_lost_its_data_waits_for_a_person() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 3), (1, 1)])
 def test_more_and_fewer_members(before: int, after: int) -> None:
-    """Every member that may start does so. In the end etcd's list of members is as wanted, and a majority answers all
+    """Every member that may start starts. In the end etcd's list of members is as wanted, and a majority answers all
     the time.
     """
     cluster, etcd = _cluster(after)

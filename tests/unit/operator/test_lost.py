@@ -1,4 +1,4 @@
-"""When a volume counts as lost: by the scheduler's message, in the wording of every release, and after some time."""
+"""A volume counts as lost by the scheduler's message, in the wording of every release, and after some time."""
 
 from datetime import UTC, datetime
 

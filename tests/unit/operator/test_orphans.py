@@ -1,4 +1,4 @@
-"""Topics without a resource: the ones that are deleted, and the ones that wait for a person's confirmation."""
+"""Topics without a resource: which are deleted, and which wait for a person's confirmation."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_resource_that_was_made_again_claims_what_goes_with_the_one_before_it(
 
 
 def test_a_resource_that_was_made_again_to_retain_takes_the_topic_over() -> None:
-    """As after `kubectl replace --force` of a Topic with the new policy Retain."""
+    """`kubectl replace --force` of a Topic with the new policy Retain does this."""
     assert orphans([owned(1)], [resource(1, uid="v-1", deletion_policy=DeletionPolicy.RETAIN)], {}) == []
 
 
@@ -131,8 +131,8 @@ def test_a_mark_is_read_as_it_was_written() -> None:
 
 
 def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
-    """As after a namespace was deleted and restored: the brokers' volumes are bound again, but the Topics aren't
-    applied yet.
+    """This happens after a namespace was deleted and restored: the brokers' volumes are bound again, but the Topics
+    aren't applied yet.
     """
     watch = Disappearances()
     of_before = orphans([owned(1, cluster="c-0")], [], {})
@@ -147,7 +147,8 @@ def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
 
 
 def test_topics_that_kubernetes_does_not_remember_wait_however_few() -> None:
-    """As after Kubernetes, with the same Cluster, was restored to a state from before the Topics were created."""
+    """This happens after Kubernetes, with the same Cluster, was restored to a state from before the Topics were
+    created."""
     watch = Disappearances()
     gone = lost(66)
     judge(watch, 0.0, gone, of=1)

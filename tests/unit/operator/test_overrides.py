@@ -1,4 +1,4 @@
-"""Settings of single brokers: the refused ones, the way of each to its broker, and the status."""
+"""Settings of single brokers: which are refused, how each reaches its broker, and the status."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_what_can_change_while_a_broker_runs_is_told_to_it_alone_and_restarts_no
 
 
 def test_what_somebody_else_gave_to_a_broker_is_taken_back() -> None:
-    """As with settings of all brokers. Settings stay that another part of the operator decides about, or that Kafka's
-    tools set during copies.
+    """The same holds for settings of all brokers. Settings stay if another part of the operator decides about them, or
+    if Kafka's tools set them during copies.
     """
     scene = running(configOverrides=[override(0, log_retention_ms="5")])
     kept = {

@@ -1,5 +1,5 @@
-"""The operator's queue: each key once, one at a time, again after a failure, and never again when its object is
-gone."""
+"""The operator's queue: a key is queued once, handled once at a time, queued again after a failure, and dropped when
+its object is gone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ class Scripted:
 async def _run(queue: Queue, until: Callable[[], bool]) -> None:
     task = asyncio.ensure_future(queue.run())
     async with asyncio.timeout(5):
-        while not until():  # noqa: ASYNC110 — what is waited for has no event
+        while not until():  # noqa: ASYNC110 — the awaited condition has no event
             await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

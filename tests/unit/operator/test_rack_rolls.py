@@ -61,7 +61,7 @@ def test_brokers_without_a_rack_go_one_by_one_beside_a_pool_that_has_one() -> No
 
 
 def test_brokers_that_do_not_say_their_rack_yet_go_one_by_one() -> None:
-    """No node has told a rack, so the label is missing on all pods."""
+    """No node has a rack, so the label is missing on all pods."""
     brokers = {"replicas": 3, "storage": {"size": "1Gi"}, "rackKey": "zone"}
     scene = running(brokers=brokers, rolling={"maxUnavailable": 3})
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))

@@ -44,7 +44,7 @@ def test_seventy_thousand_topics_fit_into_a_config_map() -> None:
 
 
 def remember(kube: KubeStandIn, new: list[str], named: list[str], cluster_uid: str = "c-1") -> Remembered:
-    """Reads the record, adds Topics to it, and returns what another read gives."""
+    """Reads the record, adds Topics to it, and returns the result of another read."""
 
     async def whole() -> Remembered:
         memory = TopicMemory(kube)
@@ -119,7 +119,7 @@ def test_a_record_that_was_left_without_an_owner_is_taken_over() -> None:
 
 
 def test_a_record_that_has_changed_since_it_was_read_is_not_written() -> None:
-    """As when Kubernetes is restored between a read and the write that follows from it."""
+    """This happens if Kubernetes is restored between a read and the write that follows from it."""
 
     async def scene() -> None:
         kube = KubeStandIn()
@@ -137,8 +137,9 @@ def test_a_record_that_has_changed_since_it_was_read_is_not_written() -> None:
 
 
 def test_a_record_that_was_made_since_none_was_found_is_not_written() -> None:
-    """As when Kubernetes is restored between a read that found no record and the write that follows from it. Before the
-    fix, the operator's memory became the record, and Topics that Kubernetes had never had counted as deleted.
+    """This happens if Kubernetes is restored between a read that finds no record and the write that follows from it.
+    Before the fix, the operator's memory became the record, and Topics that Kubernetes had never had counted as
+    deleted.
     """
 
     async def scene() -> None:

@@ -308,7 +308,7 @@ def test_a_pod_that_was_resized_is_restarted_for_another_change() -> None:
 
 def test_a_pod_that_a_too_small_limit_keeps_down_is_replaced() -> None:
     scene = before()
-    scene.world.bad_images.add("ottla:1")  # to the operator the pod looks like this: its container doesn't start
+    scene.world.bad_images.add("ottla:1")  # the operator sees only that the pod's container doesn't start
     scene.rounds(2)
     change(scene, MORE)
     scene.rounds(3)

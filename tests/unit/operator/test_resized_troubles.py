@@ -1,4 +1,4 @@
-"""Resizes that others change, that wait, or that can't be judged: none continues for ever, and none stops other
+"""Resizes that webhooks change, that wait, or whose outcome isn't known: none continues for ever, and none stops other
 work."""
 
 from __future__ import annotations

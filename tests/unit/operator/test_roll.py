@@ -1,4 +1,4 @@
-"""The pod that may restart now: a table of situations and decisions."""
+"""Which pod may restart now: a table of situations and decisions."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Drains and the balance of replicas: the moves when brokers leave and come, in a world that carries out each plan."""
+"""Drains and the balance of replicas: the moves when brokers leave and come. A stand-in of the cluster carries out each
+plan."""
 
 from collections import Counter
 from dataclasses import replace

@@ -67,7 +67,7 @@ class Play:
         return self.kube.put("Topic", name, spec={"cluster": {"name": "main"}, **spec})
 
     def there(self, name: str) -> None:
-        """Makes a topic with one replica on the brokers."""
+        """Creates a topic with one replica on the brokers."""
         partitions = {0: KafkaPartition((0,), frozenset((0,)))}
         self.brokers.topics[name] = KafkaTopic(name, UUID(int=len(self.brokers.topics) + 1), partitions, {})
 

@@ -1,4 +1,4 @@
-"""From a Topic resource and its existing topic to the operator's steps, as tables; and the steps come to an end."""
+"""The operator's steps for a Topic resource and its existing topic, as tables; and the steps come to an end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Topic resources in memory: by the watch's events and by lists, and which of two versions is newer."""
+"""The Topic resources in memory: how the watch's events and lists change them, and which of two versions is newer."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _KAFKA_PROPERTIES = "meta.properties.kafka"
 @dataclass(frozen=True, slots=True)
 class AdoptablePartition:
     """One partition's directory. `high_watermark` is the last checkpointed one, −1 without any. `uncommitted` are the
-    transactions in it whose records a broker without transactions would show to all consumers."""
+    open and aborted transactions in it, whose records a broker without transactions would show to all consumers."""
 
     index: int
     directory: str
@@ -108,7 +108,7 @@ def survey(disk: Disk, path: str) -> Adoptable:
 
 
 def _offsets(disk: Disk, found: Adoptable, name: str) -> Offsets:
-    """The offsets of a checkpoint of the directory, none without the file; a damaged checkpoint is noted as a
+    """The offsets of a checkpoint of the directory; empty where the file is missing. A damaged checkpoint is noted as a
     problem."""
     path = f"{found.path}/{name}"
     try:

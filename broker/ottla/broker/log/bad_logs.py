@@ -52,8 +52,7 @@ class BadLogs:
             yield key, log.topic, log.index
 
     def opened_or_gone(self, directory: str) -> None:
-        """Notes that the log in `directory`, which may have been one that couldn't be opened, is open now or
-        removed."""
+        """Notes that the log in `directory` is open now or removed; it may be one that couldn't be opened before."""
         if (unopened := self._unopened.pop(directory, None)) is not None:
             home, found = unopened
             self._offset_files.forget(home.path, (found.topic, found.partition))

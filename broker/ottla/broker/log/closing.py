@@ -28,7 +28,7 @@ def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:
             log.close()
         except OSError as error:
             failed.append((log, error))
-        except Exception as error:  # concerns this log alone: the next start recovers its directory
+        except Exception as error:  # concerns this log alone; the next start recovers its log directory
             logger.exception("%r breaks a rule of ours at its end", log)
             failed.append((log, OSError(errno.EIO, str(error) or type(error).__name__)))
     return failed

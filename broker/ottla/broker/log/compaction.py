@@ -1,16 +1,16 @@
 """Removes superseded records from batches, so that a log keeps only the last record of each key. Pure, on bytes.
 
-A round reads the dirty part of a log into a map (key → offset of its last record), then filters every batch from the
-start of the log to the end of the map:
+A round reads the dirty part of a log into a map (key → offset of the key's last record), then filters every batch from
+the start of the log to the offset at which the map ends:
 
 - a record stays if the map has no later record of its key; a record without a key is removed;
 - a tombstone (no value) also stays until its batch's *delete horizon*, which the first round that reads the batch
   stamps (now + `delete.retention.ms`, in the base timestamp, attribute bit 6; KIP-534), so that slow consumers still
   see it;
 - offsets never change. A batch whose records are all removed is removed, too, unless it has an active producer's last
-  sequence, or is the last one of the round or of a new segment: then its header stays, without records. So each segment
-  still ends where the next begins, and recovery can tell a hole from a removal by compaction (Kafka keeps only the
-  round's last header);
+  sequence, or is the last batch of the round or of a new segment: then the batch's header stays, without records. So
+  each segment still ends where the next begins, and recovery can distinguish a hole from a removal by compaction (Kafka
+  keeps only the round's last header);
 - records of aborted transactions are removed at once, and never count as the last of their key; markers stay;
 - a batch that unpacks to more than `unpacked_bytes_max` stays as it is, and its records supersede no others. Tombstones
   behind it stay, too, because the record that a tombstone deletes may be in that batch.
@@ -48,7 +48,7 @@ from ottla.protocol.varints import read_varint
 from ottla.storage.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
 
 _LONGEST_PLAIN_KEY = 32
-_SEGMENTS_PER_GROUP = 20  # each takes three or four renames, all in one turn of the event loop
+_SEGMENTS_PER_GROUP = 20  # each takes three or four renames, and a group's renames are one turn of the event loop
 _header = struct.Struct(">qiibIhiqqqhii")
 
 
@@ -171,13 +171,13 @@ def _stamped(cleaning: Cleaning, batch: Buffer, header: BatchHeader, offsets: se
 
 
 def _empty(header: BatchHeader) -> bytes:
-    """The header alone, with the same offsets and sequences, from which a producer's state is restored."""
+    """The batch's header without records. The offsets and sequences, which restore a producer's state, stay."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     return _assemble(header._replace(attributes=attributes, base_timestamp=header.max_timestamp, count=0), b"")
 
 
 def _assemble(header: BatchHeader, body: bytes) -> bytes:
-    """A batch with that header and those records, with the right length and CRC."""
+    """A batch of this header and these records, with the right length and CRC."""
     payload = compress(header.codec, body) if body else b""
     length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
     start = bytearray(_header.pack(*header._replace(length=length, crc=0)))
@@ -226,7 +226,7 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
 
 
 class SegmentSizes(NamedTuple):
-    """A sealed or active segment, as the choice and the grouping see it."""
+    """A sealed or active segment, as far as `cleanable` and `grouped` look at it."""
 
     base_offset: int
     end_offset: int
@@ -279,7 +279,7 @@ def grouped(
     segments: Sequence[SegmentSizes], *, segment_bytes: int, segment_index_bytes: int
 ) -> list[list[SegmentSizes]]:
     """Groups of neighbouring segments that fit into one segment together, so that compaction doesn't leave many small
-    segments. Later rounds reduce a very great number further."""
+    segments. If a log has very many segments, later rounds reduce their number further."""
     groups: list[list[SegmentSizes]] = []
     size = index_size = 0
     for segment in segments:

@@ -4,9 +4,9 @@ Input and output are lines of JSON. The output is one line with the result or th
 job, then lines with some of the job's producers each: there may be a hundred thousand of them, and the thread that
 encodes them shares the interpreter with the broker's event loop.
 
-It is a process of its own, because it decompresses and copies for minutes. It changes only its new files; the broker
-swaps them in, or drops them if the log changed meanwhile. It keeps to a rate of bytes read and written, and ends when
-the broker does.
+It is a process of its own, because a compaction decompresses and copies for minutes. The process changes only its new
+files; the broker swaps them in, or drops them if the log changed meanwhile. The process keeps to a rate of bytes read
+and written, and ends when the broker ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PRODUCERS_A_LINE = 500
 
 
 class Damaged(Exception):
-    """The log is damaged at `offset`: no other try will compact it."""
+    """The log is damaged at `offset`: no further try can compact the log."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class Job:
     end."""
 
     directory: str
-    segments: list[list[int]]  # base offset, end offset, size, index size
+    segments: list[list[int]]  # of each: base offset, end offset, size and index size in bytes
     first_dirty: int
     end_offset: int
     now_ms: int
@@ -57,7 +57,7 @@ class Job:
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
-    producers: Iterable[Sequence[int]]  # id, last data offset, epoch of each; iterated over once
+    producers: Iterable[Sequence[int]]  # (id, last data offset, epoch) of each producer; iterated over once
     keys_max: int
     bytes_per_second: float
 
@@ -73,8 +73,8 @@ class NewSegment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`end_offset`: the log is clean below it. `too_large`: batches that stayed as they are, because they unpack to
-    more than is held in memory."""
+    """`end_offset`: the log is clean below it. `too_large` counts the batches that stayed as they are, because they
+    unpack to more bytes than the child's limit."""
 
     end_offset: int
     segments: list[NewSegment]
@@ -232,7 +232,8 @@ class _Compaction:
         return list(aborted_transactions(self.disk.read(path))) if self.disk.exists(path) else []
 
     def _keep_aborted(self, group: Sequence[SegmentSizes]) -> None:
-        """Makes the new segment's transaction index from those of the old ones, one after the other."""
+        """Makes the new segment's transaction index from the transaction indexes of the old segments, one after the
+        other."""
         parts = [self._aborted_path(sizes.base_offset) for sizes in group]
         data = b"".join(self.disk.read(path) for path in parts if self.disk.exists(path))
         if data:

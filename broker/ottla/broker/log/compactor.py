@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _BYTES_PER_KEY = 128  # in a child's memory
 _LOGS_PER_TURN = 50
-_PRODUCERS_LIKE_A_LOG = 200  # a look at so many takes as long as one at the rest of a log
+_PRODUCERS_LIKE_A_LOG = 200  # to look at so many producers takes as long as to look at the rest of a log
 _NICE = 5  # by how much a child's priority is lower than the broker's
 _DYING_S = 5.0  # how long the broker's stop waits for a killed child
 _DOUBLINGS_MAX = 6  # of the pause after a failure: a quarter of an hour with Kafka's back-off
@@ -54,7 +54,7 @@ class CompactionLimits:
 
 
 class CompactionFailed(Exception):
-    """The child couldn't compact a log, for the printed reason; another try may succeed."""
+    """The child couldn't compact a log, for the reason that it printed; another try may succeed."""
 
 
 class _Failures(NamedTuple):
@@ -108,7 +108,7 @@ class Compactor:
                     yield log, damage
 
     def _failed(self, log: Log, error: Exception) -> None:
-        """Notes a failed try whose reason may pass, and when the log is tried again."""
+        """Notes a failed try that may succeed later, and the time of the next try."""
         if log.retired:
             return
         count = self._failures[log].in_a_row + 1 if log in self._failures else 1
@@ -117,7 +117,8 @@ class Compactor:
         self._logs.troubles.met(_DUTY, log, error, expected=isinstance(error, (CompactionFailed, OSError)))
 
     async def choose(self) -> tuple[Log | None, Cleanable | None]:
-        """The log to compact next: overdue ones first, then by dirty ratio; None where none is dirty enough."""
+        """The log to compact next: an overdue log, or else the log with the greatest dirty ratio; None where no log is
+        dirty enough."""
         held = list(self._logs.logs.values())
         if self._damaged:
             self._damaged = {log: self._damaged[log] for log in held if log in self._damaged}
@@ -126,7 +127,7 @@ class Compactor:
         now = asyncio.get_running_loop().time()
         best: tuple[bool, float] = (False, 0.0)
         chosen: tuple[Log | None, Cleanable | None] = (None, None)
-        left = 0  # of this turn of the event loop, in logs
+        left = 0  # how many logs this turn of the event loop may still look at
         for log in held:
             if left <= 0:
                 await asyncio.sleep(0)
@@ -186,7 +187,7 @@ class Compactor:
                 log_size, index_size, time_index_size = segment.sizes
                 try:
                     log.swap_in(segment.old_bases, (log_size, index_size, time_index_size))
-                except OSError as error:  # some files may have been renamed, which the log doesn't know
+                except OSError as error:  # some files may have been renamed, although the log has the old names
                     log.directory_failed(error)
                     raise
             else:
@@ -272,9 +273,9 @@ class Compactor:
 
 
 class _Child:
-    """The child process. A thread starts it and waits for it, because uvloop would fork on the event loop and hold the
-    loop for 6 ms even with a small broker's memory. A start in a thread holds it for some tenths of a millisecond,
-    while vfork has the interpreter's lock."""
+    """The child process. A thread starts it and waits for it, because uvloop would fork on the event loop and block the
+    loop for 6 ms even with a small broker's memory. A start in a thread blocks the loop for some tenths of a
+    millisecond, in which vfork holds the interpreter's lock."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
@@ -301,7 +302,7 @@ class _Child:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         with self._process as process:
-            with contextlib.suppress(OSError):  # where that isn't allowed, the child has the broker's priority
+            with contextlib.suppress(OSError):  # where the system forbids it, the child has the broker's priority
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
             output, errors = process.communicate(told)
         return process.returncode, output, errors
@@ -316,7 +317,7 @@ class _Child:
 
 
 def _last_writes(producers: FrozenProducers) -> Iterator[tuple[int, int, int]]:
-    """(id, last data offset, epoch) of each producer, read lazily, in the thread of the caller."""
+    """(id, last data offset, epoch) of each producer, read as the caller iterates, in the caller's thread."""
     for producer_id, entry in producers.items():
         yield producer_id, entry.last_offset, entry.epoch
 

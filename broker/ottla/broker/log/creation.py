@@ -1,8 +1,8 @@
 """Creates new logs: for each a directory with its topic id and an empty segment.
 
 The topic id (`partition.metadata`) is synced to disk before any other file is created. One thread creates many logs,
-except for the syncs: run in parallel, they take the disk a fifth of the time. The remaining work is done in a single
-thread, because many threads would compete with the event loop for the interpreter.
+except for the syncs, which run in parallel: they then take the disk a fifth of the time. The remaining work is done in
+a single thread, because many threads would compete with the event loop for the interpreter.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def create_all(
     """Creates logs in their directories, with `syncs` syncs at a time in `pool`, until the creation of a log fails.
     Returns the logs that were created. Blocks.
 
-    A directory that exists is skipped: the caller has to find out first what it is.
+    A directory that exists is skipped: the caller has to find out first which log is in it.
     """
     created: list[tuple[NewLog, Log]] = []
     failed: list[tuple[str, OSError]] = []

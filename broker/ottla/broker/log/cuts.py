@@ -1,8 +1,8 @@
 """The data that the opening of logs cut off, kept for the broker's reports. Pure.
 
-A log that was cut may soon be complete again, by copies from its leader; a partition with one replica has lost its
-records. Either way the loss is to be reported to persons who don't read the broker's own log. The totals cover all
-cuts, the list only the first KEPT_MAX.
+A log that was cut may soon be complete again, by copies from its leader. If a partition has one replica only, the
+records are lost. Either way the loss is to be reported to persons who don't read the broker's own log. The totals cover
+all cuts, the list only the first KEPT_MAX.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cuts:
     kept: list[Cut] = field(default_factory=list)
 
     def add(self, cut: Cut) -> None:
-        """Adds the cut of a log, or that a log lacks committed records."""
+        """Adds the cut of one log, or the note that a log lacks committed records."""
         self.logs += 1
         self.bytes_dropped += cut.bytes_dropped
         if len(self.kept) < KEPT_MAX:

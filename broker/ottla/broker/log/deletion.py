@@ -27,8 +27,8 @@ class Deletions:
         heapq.heappush(self._due, (due_ms, path))
 
     def due(self, now_ms: int, count_max: int | None = None) -> list[str]:
-        """Takes out the paths that are due, at most `count_max` of them, those with the earliest times first. The
-        caller removes them (`remove`), in a thread."""
+        """Takes out the paths that are due, at most `count_max` of them and the earliest first. The caller removes them
+        (`remove`), in a thread."""
         paths: list[str] = []
         while self._due and self._due[0][0] <= now_ms and len(paths) != count_max:
             paths.append(heapq.heappop(self._due)[1])

@@ -4,7 +4,7 @@ Rules: a partition's directory belongs to the topic id in its `partition.metadat
 deleted only by a call with that id; a directory with an unknown topic id is set aside under another name, never
 removed. A log directory that fails takes its logs offline and no others; a full log directory doesn't count as failed.
 A log that can't be opened although its disk works, or that is found damaged when it has to be changed, goes offline
-alone, without the other logs of its directory. A log that may lie in a failed log directory is lost for now: no empty
+alone, without the other logs of its directory. A log that may be in a failed log directory is lost for now: no empty
 log is created for it elsewhere.
 
 All methods but `open` and `close` run on the event loop. A thread creates new logs (`create_ahead`); the event loop
@@ -50,7 +50,7 @@ _THREADS = 8
 
 
 class LogDirectories:
-    """`logs` has the open logs by (topic id, partition), `lost` the errors of those that can't be used; `failed` and
+    """`logs` has the open logs by (topic id, partition), `lost` the errors of logs that can't be used; `failed` and
     `full` have the errors of log directories, by path."""
 
     def __init__(
@@ -69,15 +69,16 @@ class LogDirectories:
         self.paths = [path.rstrip("/") or "/" for path in paths]
         self.disk: Disk = disk or RealDisk()
         self.owner = owner
-        self.cordoned: frozenset[str] = frozenset()  # paths that get no new logs while another path can
+        self.cordoned: frozenset[str] = frozenset()  # paths that get no new logs while another path can take them
         self.offset_files = OffsetFiles(self.disk)
         self.wanting_flush: dict[Log, None] = {}
         self.flush_wanted = asyncio.Event()  # set while `wanting_flush` holds a log
         self.deletions = Deletions()
         self.flushes = FlushCounters()
         self.troubles = Troubles()
-        # The broker epoch that ended with a clean stop of every log directory, −1 where something may be missing, since
-        # that stop or by now: the registration tells of it, and reports go by the same.
+        # The broker epoch that ended with a clean stop of every log directory. It is −1 where the last stop wasn't
+        # clean, or where a log or a log directory has failed since. The registration states this epoch, and
+        # `RestoreReports` uses it.
         self.stopped_epoch = UNKNOWN_EPOCH
         self._now_ms = now_ms
         self._opened = False
@@ -99,7 +100,7 @@ class LogDirectories:
         self._opening = Opening(
             self._homes, self._held, self.offset_files, self.deletions, self.directory_failed, self._set_aside
         )
-        # The parts' own objects, which the parts change in place:
+        # These objects belong to the parts, which change them in place:
         self.logs, self.lost = self._held.online, self._held.lost
         self.failed, self.full = self._homes.failed, self._homes.full
         self.cuts, self.high_watermarks = self._opening.cuts, self._opening.high_watermarks
@@ -147,8 +148,8 @@ class LogDirectories:
         return self.logs.get((topic_id, index))
 
     def expect(self, wanted: Iterable[LogKey]) -> None:
-        """Notes as lost those of `wanted`, the replicas that the metadata gives this broker, that have no open log
-        while a log directory has failed: they may lie there. Called after `open`."""
+        """Notes as lost each of `wanted`, the replicas that the metadata gives this broker, that has no open log while
+        a log directory has failed: the log may be there. Called after `open`."""
         self._held.expect(wanted, self.failed)
 
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:
@@ -265,7 +266,7 @@ class LogDirectories:
 
     def moved_to_others(self, topic_id: UUID, index: int) -> None:
         """Sets aside the directories of a partition's logs that couldn't be opened, because other brokers have the
-        partition now: if the partition comes back, a new log can be created. A log that may lie in a failed log
+        partition now: if the partition comes back, a new log can be created. A log that may be in a failed log
         directory stays lost."""
         if (topic_id, index) not in self.lost:
             return
@@ -293,8 +294,8 @@ class LogDirectories:
         return target
 
     def set_aside_unknown(self, wanted: Callable[[UUID, int], bool], among: Iterable[LogKey] = ()) -> list[str]:
-        """Sets aside the partitions (of `among`, else all) that the metadata doesn't know or has given to other
-        brokers. Returns the paths of their directories under the new names."""
+        """Sets aside the partitions (of `among`, or of all logs where it is empty) that the metadata doesn't know or
+        has given to other brokers. Returns the paths of their directories under the new names."""
         moved = []
         for key in list(among or self.logs):
             log = self.logs.get(key)
@@ -336,8 +337,8 @@ class LogDirectories:
 
     def directory_failed(self, path: str, error: OSError) -> None:
         """Judges an OSError of the log directory `path`. A full directory serves reads and waits for room. A lack of
-        descriptors or memory is taken as temporary. Damage concerns one log only. Any other error ends the directory's
-        use."""
+        descriptors or memory is taken as temporary. Damage concerns one log only. After any other error the directory
+        isn't used any more."""
         if not self._homes.fails_by(path, error, opened=self._opened):
             return
         self.stopped_epoch = UNKNOWN_EPOCH
@@ -353,7 +354,7 @@ class LogDirectories:
             self.owner.went_offline(offline)
 
     def look_for_room(self) -> None:
-        """Checks whether full log directories have room again, and tells the owner when one has."""
+        """Checks whether full log directories have room again, and calls the owner for each that has."""
         for path in list(self.full):
             try:
                 room = has_room(*self.disk.free_bytes(path))
@@ -395,7 +396,7 @@ class LogDirectories:
         return points + [self._high_watermarks(path) for path in paths]
 
     def close(self, broker_epoch: int = UNKNOWN_EPOCH) -> None:
-        """Closes every log, and marks each log directory where that worked as cleanly stopped. Blocks.
+        """Closes every log, and marks a log directory as cleanly stopped if all of its logs could be closed. Blocks.
 
         A directory that wasn't opened stays as it was. Without a registration (epoch −1), the old epoch is kept."""
         if not self._opened:

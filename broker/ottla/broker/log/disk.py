@@ -22,7 +22,7 @@ from ottla.protocol.received import Buffer
 from .residency import NOT_SUPPORTED, NOWAIT, PAGE_CACHE, Coming, Lately
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the process or the machine
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the process or the machine has too few resources
 _READ_AHEAD_BYTES = 256 << 10  # in one system call
 
 
@@ -280,7 +280,7 @@ class RealDisk:
             os.replace(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):
-                os.remove(temporary)  # it takes room, and the volume may be full
+                os.remove(temporary)  # the temporary file takes room, and the volume may be full
             raise
         if fsync:
             self.fsync_directory(os.path.dirname(path))

@@ -2,9 +2,9 @@
 
 Both the epochs and the start offsets of the entries ascend. The file beside the segments is replaced when the log's end
 is truncated, and before each sync if an epoch has begun since the last one. Recovery reads the epochs of unsynced
-batches from the batches themselves, so a broker that becomes the leader of thousands of partitions at once needn't
-write as many files. Where the disk is full, the next sync writes the file. A change that only drops entries before the
-log's start is written at a clean stop, or together with the next change of another kind.
+batches from the batches themselves, so a broker that becomes the leader of thousands of partitions at the same time
+needn't write thousands of files. Where the disk is full, the next sync writes the file. A change that only drops
+entries before the log's start is written at a clean stop, or together with the next change of another kind.
 
 Source: Kafka's LeaderEpochFileCache; the file is `leader-epoch-checkpoint` (`ottla.storage.checkpoints`).
 """
@@ -90,16 +90,16 @@ class LeaderEpochs:
         return EpochEnd(self.epochs[higher - 1], self._starts[higher])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log now ends at `end_offset`: epochs that began at or after that offset are dropped."""
+        """Drops the epochs that began at or after `end_offset`, at which the log ends now."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             self._keep(keep)
             self.write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at `start_offset`: the epoch of that offset begins there, and earlier epochs are dropped.
-        The file isn't written, so that the event loop needn't wait for it: recovery drops these epochs again, and
-        `close` writes the file."""
+        """Drops the epochs before the epoch of `start_offset`, at which the log starts now; that epoch then begins
+        there. The file isn't written, so that the event loop needn't wait for it: recovery drops these epochs again,
+        and `close` writes the file."""
         first = bisect_right(self._starts, start_offset) - 1
         if first < 0 or (first == 0 and self._starts[0] == start_offset):
             return
@@ -123,7 +123,7 @@ class LeaderEpochs:
             self.write_out()
 
     def moved(self, directory: str) -> None:
-        """The log lies in `directory` now; writes the file there."""
+        """Notes that the log is in `directory` now, and writes the file there."""
         self._path = f"{directory}/{names.LEADER_EPOCHS}"
         self.write()
 

@@ -39,7 +39,7 @@ class PendingFlush(NamedTuple):
         directory has failed."""
         began = perf_counter_ns()
         for snapshot in self.snapshots:
-            # Where there is no room for a snapshot, the sync goes on without it, and the next sync tries it again.
+            # Where there is no room for a snapshot, the sync goes on without the snapshot, and the next sync writes it.
             with unless_full(), contextlib.suppress(FileNotFoundError):  # the partition has been deleted or moved
                 snapshot.write()
                 if snapshot.written:
@@ -67,7 +67,7 @@ def begin_flush(log: Log, end_offset: int) -> PendingFlush:
         segment.write_out()
     files = [file for segment in segments for file in segment.files()]
     directories = [log.directory]
-    if log.recovery_point <= among[0].base_offset:  # not even its topic id is durable yet
+    if log.recovery_point <= among[0].base_offset:  # the file with the log's topic id isn't durable yet either
         with contextlib.suppress(FileNotFoundError):
             files.append(disk.open(f"{log.directory}/{names.PARTITION_METADATA}"))
         directories.append(log.directory.rpartition("/")[0])

@@ -1,8 +1,8 @@
 """A copy of a log in another log directory; it catches up while the log is read and written (KIP-113).
 
 Files are copied unchanged, so that at the end of the move the log only has to be given the new paths. The event loop
-determines what the copy lacks (`next_pass`), and a thread copies it (`Pass.run`). The next pass copies what changed
-meanwhile: segments that grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
+determines which bytes the copy lacks (`next_pass`), and a thread copies them (`Pass.run`). The next pass copies the
+changes since then: segments that grew, were rolled, compacted into others or deleted. A truncated log is copied anew.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class FutureLog:
     def __init__(self, disk: Disk, log: Log, topic_id: UUID, directory: str) -> None:
         self.log = log
         self.directory = directory
-        self.given_up = threading.Event()  # ends a pass early
+        self.given_up = threading.Event()  # set to end a pass early
         self.log_end_offset = log.log_start_offset
         self.synced_end = log.segments[0].base_offset
         self._disk = disk
@@ -116,8 +116,8 @@ class FutureLog:
         return sum(sizes[0] for sizes in self._copied.values())
 
     def next_pass(self) -> Pass:
-        """The next pass: what the log has and the copy lacks, up to a pass's limits. Raises OSError where the log can't
-        be read."""
+        """The next pass: the files and bytes that the log has and the copy lacks, up to a pass's limits. Raises OSError
+        where the log can't be read."""
         log = self.log
         unwanted = self._forget_what_is_gone()
         whole = [
@@ -166,7 +166,7 @@ class FutureLog:
             segment.let_go()  # the stretches keep the open files that they need
 
     def _forget_what_is_gone(self) -> list[str]:
-        """Forgets the segments and snapshots that the log no longer has; returns the paths of their copies."""
+        """Forgets the segments and snapshots that the log no longer has. Returns the paths of their copies."""
         log = self.log
         if log.generation != self._generation:
             self._generation = log.generation

@@ -1,4 +1,4 @@
-"""The logs that a broker holds: those online, and those that it can't use, each with the reason.
+"""The logs that a broker holds: online logs, and logs that the broker can't use, each with the reason.
 
 Owned by the event loop, except while the log directories are opened and closed.
 """
@@ -22,8 +22,8 @@ LogKey = tuple[UUID, int]  # topic id, partition
 
 
 class HeldLogs:
-    """`online` logs by their keys, and the errors of those that are `lost` for now. `bad` are those that are lost
-    although their log directory works, `without_room` those that are opened once the disk has room."""
+    """`online` has the logs in use by their keys, `lost` the errors of logs that can't be used for now. `bad` has lost
+    logs whose log directory works, `without_room` logs that are opened once the disk has room."""
 
     def __init__(self, bad: BadLogs) -> None:
         self.online: dict[LogKey, Log] = {}
@@ -32,15 +32,15 @@ class HeldLogs:
         self.without_room = WithoutRoom()
 
     def in_directory(self, path: str) -> list[Log]:
-        """The logs that the checkpoints of a log directory list: damaged ones, too, so that they keep their lines for
-        the next start."""
+        """The logs that the checkpoints of a log directory list. Damaged logs are among them, so that their lines stay
+        for the next start."""
         start = f"{path}/"
         held = chain(self.online.values(), self.bad.damaged.values())
         return [log for log in held if log.directory.startswith(start)]
 
     def expect(self, wanted: Iterable[LogKey], failed: Mapping[str, OSError]) -> None:
-        """Notes as lost those of `wanted`, the broker's replicas, that aren't online while a log directory has failed:
-        they may lie in it."""
+        """Notes as lost each of `wanted`, the broker's replicas, that isn't online while a log directory has failed:
+        the log may be in that directory."""
         for path, error in failed.items():
             for key in wanted:
                 if key not in self.online and self.lost.setdefault(key, error) is error:

@@ -1,4 +1,5 @@
-"""One log directory: its lock, the broker that it belongs to, how its last stop went, and what its checkpoints said."""
+"""One log directory: its lock, the broker that it belongs to, whether its last stop was clean, and its checkpoints as
+of the start."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from .directory_services import DirectoryServices
 from .identity import read_properties, take_clean_marker, write_properties
 
 UNKNOWN_EPOCH = -1
-_VERSION = "1"  # of meta.properties; the earlier version is of Kafka with ZooKeeper, and has no node id
+_VERSION = "1"  # of meta.properties; version 0 was written by Kafka with ZooKeeper, and has no node id
 
 
 class ForeignDirectory(OSError):
@@ -37,8 +38,8 @@ class Home:
         self.lock: object = None
 
     def identify(self, cluster_id: str, node_id: int) -> None:
-        """Checks that the log directory belongs to this broker; claims a new one for it. Raises ForeignDirectory,
-        OSError."""
+        """Checks that the log directory belongs to this broker; a new directory is claimed for the broker. Raises
+        ForeignDirectory, OSError."""
         disk = self.services.disk
         properties = read_properties(disk, self.path)
         version = properties.get("version", _VERSION)

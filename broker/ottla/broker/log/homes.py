@@ -81,9 +81,9 @@ class Homes:
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_EPOCH
 
     def emptiest(self, count: int, held: Iterable[str], cordoned: Collection[str]) -> list[Home]:
-        """Chooses log directories for `count` new partitions: for each partition the one that has the fewest by then.
-        `held` has the log directory of each partition that exists; a path of `cordoned` is chosen only if all online
-        ones are cordoned. Raises OSError where every log directory has failed."""
+        """Chooses log directories for `count` new partitions: for each partition the directory that has the fewest
+        partitions by then. `held` has the log directory of each partition that exists. A path of `cordoned` is chosen
+        only if all online directories are cordoned. Raises OSError where every log directory has failed."""
         online = self.online
         if not online:
             raise OSError(errno.EIO, "every log directory has failed")
@@ -99,9 +99,9 @@ class Homes:
         return chosen
 
     def fails_by(self, path: str, error: OSError, *, opened: bool) -> bool:
-        """Judges an OSError of the log directory `path`, and returns whether it makes the directory fail just now.
-        Damage doesn't, because it concerns one log only, nor does a lack of room. A lack of descriptors or memory is
-        temporary, unless the logs aren't `opened` yet: then it makes the directory fail, too."""
+        """Judges an OSError of the log directory `path`. Returns whether the error makes the directory fail now. Damage
+        doesn't make it fail, because damage concerns one log only; nor does a lack of room. A lack of descriptors or
+        memory is temporary, unless the logs aren't `opened` yet: then it makes the directory fail, too."""
         if isinstance(error, BeingOpened):
             return False
         of_one_log = isinstance(error, (BadLog, DamagedSegment))

@@ -71,9 +71,9 @@ def write_topic_id_unsynced(disk: Disk, partition_directory: str, topic_id: UUID
     """Writes `partition.metadata` into a new directory; the caller syncs the file before it creates any other file
     there.
 
-    If a loss of power left half of the file, the records' topic id would be unknown. The file's name needs no sync of
-    its own: the segments' names are added later to the same directory, whose changes survive in order. That saves one
-    sync for each of thousands of logs.
+    The caller syncs the file because a loss of power could otherwise leave half of it: then the topic id of the records
+    would be unknown. The file's name needs no sync of its own: the segments' names are added later to the same
+    directory, whose changes survive in order. That saves one sync for each of thousands of logs.
     """
     file = disk.open(f"{partition_directory}/{names.PARTITION_METADATA}", create=True)
     file.pwrite(render_topic_id(topic_id), 0)

@@ -23,7 +23,7 @@ from .disk import Disk, File
 Read = Callable[[int, int], bytes | bytearray]  # (size, position)
 _PAGE = 4096
 _changing = threading.Lock()  # guards the open file and the path of each index
-_SEARCH_BLOCK = 256  # entries: a search reads its last so many at once
+_SEARCH_BLOCK = 256  # entries: a search reads its last entries in one block of this size
 
 
 class _SparseIndex:
@@ -37,13 +37,13 @@ class _SparseIndex:
         self.disk = disk
         self.path = path
         self.base_offset = base_offset
-        # How often the stored entries have changed, how many entries are stored, and the tail. They are one object,
+        # The number of changes of the stored entries, how many entries are stored, and the tail. They are one object,
         # because threads search while the event loop changes it: a thread that saw half of a change would count entries
         # twice.
         self._entries = 0, size_bytes // self.entry.size, bytearray()
         self._file: File | None = None
         self._ends: tuple[int, tuple[int, int], tuple[int, int]] | None = (
-            None  # changes; the first and last stored entry
+            None  # the number of changes, and the first and last stored entry as of then
         )
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class _SparseIndex:
         return self._entries[1] * self.entry.size
 
     def moved(self, path: str) -> None:
-        """Notes that the file lies at `path` now."""
+        """Notes that the file is at `path` now."""
         with _changing:
             self._file = None
             self.path = path
@@ -103,7 +103,7 @@ class _SparseIndex:
             path = self.path
             file = self.disk.open(path, create=create)
             with _changing:
-                if path == self.path:  # else it was moved while this thread waited for the disk: it reads the old one
+                if path == self.path:  # else it was moved while this thread waited for the disk: the old file is read
                     self._file = file
         return file
 
@@ -170,8 +170,8 @@ class _SparseIndex:
     def _guess(
         self, read: Read, column: int, value: int, changes: int, stored: int, wait: bool
     ) -> tuple[int, int, Buffer]:
-        """Bounds for a search, and the entries between them if they have been read: entries grow so evenly that the
-        first guess nearly always finds the right block."""
+        """Bounds for a search, and the entries between them if they have been read: the entries' values grow so evenly
+        that the first guess nearly always finds the right block."""
         size = self.entry.size
         if stored <= _SEARCH_BLOCK:
             return 0, stored, b""

@@ -90,7 +90,7 @@ class Log:
         self.epochs = epochs
         self.producers = producers
         self.last_flush_ms = services.now_ms()
-        self.retired = False  # the broker doesn't hold this partition any more
+        self.retired = False  # whether the broker has given up this log
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -121,7 +121,7 @@ class Log:
         return self.segments.active
 
     def directory_failed(self, error: OSError) -> None:
-        """Reports an OSError of this log's files to the log directories, unless the log is retired. An error that says
+        """Reports an OSError of this log's files to the log directories, unless the log is retired. An error that means
         that the log is damaged takes only this log offline."""
         if not self.retired:
             self.services.failed(self, error)
@@ -237,12 +237,12 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, limit_offset: int, minimum_one: bool = True, wait: bool = True
     ) -> list[FileRange]:
-        """The batches from the one with `offset` up to `limit_offset` (a batch boundary, at most the log's end), about
-        `max_bytes`: the last batch may be cut, as in Kafka.
+        """About `max_bytes` of the batches from the one with `offset` up to `limit_offset` (a batch boundary, at most
+        the log's end). The last batch may be cut, as in Kafka.
 
         With `minimum_one` the first batch is whole whatever its size; without, the list is empty where the first batch
-        doesn't fit. The caller checks that `offset` lies between the log's start and end. The list is empty, too, where
-        there is nothing to read. Without `wait`, raises BlockingIOError where the look-up would have to wait for the
+        doesn't fit. The list is empty, too, where there is nothing to read. The caller checks that `offset` is between
+        the log's start and end. Without `wait`, raises BlockingIOError where the look-up would have to wait for the
         disk.
         """
         if offset >= limit_offset:
@@ -276,12 +276,12 @@ class Log:
         return self.segments[self.segments.index_of(offset) :]
 
     def segment_after(self, offset: int) -> int | None:
-        """The base offset of the segment behind the one of `offset`; None where there is none."""
+        """The base offset of the segment behind the segment with `offset`; None where there is no such segment."""
         bases, at = self.segments.bases, self.segments.index_of(offset) + 1
         return bases[at] if at < len(bases) else None
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """The size of the batches from the one with `offset` up to `end_offset`, in bytes; batches of later segments
+        """The size in bytes of the batches from the one with `offset` up to `end_offset`; batches of later segments
         aren't counted. Raises BlockingIOError where the look-up would have to wait for the disk."""
         segments = self.segments
         at = segments.index_of(offset)
@@ -343,18 +343,18 @@ class Log:
     # ---- other directories
 
     def moved(self, services: DirectoryServices, directory: str, recovery_point: int) -> None:
-        """Notes that the log's files lie in `directory` now, where everything below `recovery_point` is synced."""
+        """Notes that the log's files are in `directory` now, where everything below `recovery_point` is synced."""
         self.producer_snapshots.moved()
         self.services = services
         self.generation += 1
         self.recovery_point = recovery_point
-        self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes everything below it for synced
-        self.unsynced.compacted_to = 0  # truncated records have never been in these files
+        self.compacted_to = min(self.compacted_to, recovery_point)  # recovery takes all records below it for synced
+        self.unsynced.compacted_to = 0  # the truncated records have never been in these files
         self.segments.moved(services, directory)
         self.epochs.moved(directory)
 
     def retire(self, directory: str) -> None:
-        """Notes that the broker gives up this log. Its files lie in `directory` now, where threads that still read find
+        """Notes that the broker gives up this log. Its files are in `directory` now, where threads that still read find
         them. A new log may take the former name of the directory immediately; later calls on this log don't touch the
         new one."""
         self.producer_snapshots.give_up()
@@ -364,8 +364,8 @@ class Log:
     # ---- shortening
 
     def truncate_to(self, offset: int) -> bool:
-        """Drops everything from `offset` on, a batch that contains `offset` whole; returns whether anything was
-        dropped.
+        """Drops everything from `offset` on. A batch that contains `offset` is dropped whole. Returns whether anything
+        was dropped.
 
         Epochs, producers and the recovery point are set back, too. Raises OSError.
         """
@@ -395,8 +395,8 @@ class Log:
         return True
 
     def retention(self, now_ms: int, high_watermark: int, count_max: int | None = None) -> tuple[int, str] | None:
-        """Deletes the oldest segments that the topic no longer keeps, at most `count_max`. Returns how many it deleted
-        and why, or None if it deleted none.
+        """Deletes the oldest segments that the topic no longer keeps, at most `count_max`. Returns the number of
+        deleted segments and the reason, or None if no segment was deleted.
 
         Never deletes beyond the high watermark; files are removed after `file.delete.delay.ms`. Raises OSError, also
         for lack of room, because a longer file name may take a block. The next call then deletes the remaining

@@ -1,8 +1,8 @@
 """The segments of one log, in the order of their offsets: finds, adds and removes segments.
 
-Owned by the event loop; threads only read. The files of segments that are taken away are renamed at once, in an order
-such that a stop halfway leaves no gap in the log, and removed after a delay: threads that still read find them under
-the new names. Source: Kafka's LogSegments, and LocalLog for the files.
+Owned by the event loop; threads only read. The files of removed segments are renamed immediately, in such an order that
+a stop halfway leaves no gap in the log. They are deleted after a delay: threads that still read find them under the new
+names. Source: Kafka's LogSegments, and LocalLog for the files.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class LogSegments(Sequence[Segment]):
             del boundaries[next(iter(boundaries))]
 
     def end_position(self, at: int, limit_offset: int, wait: bool) -> int:
-        """The end position, in segment `at`, of the batches below `limit_offset`. That offset must be below the log's
-        end. `wait` is as in `Segment.position_of`."""
+        """The end position, in segment `at`, of the batches below `limit_offset`. `limit_offset` must be below the
+        log's end. `wait` is as in `Segment.position_of`."""
         segment = self.all[at]
         if at + 1 < len(self.bases) and limit_offset >= self.bases[at + 1]:
             return segment.size
@@ -89,7 +89,7 @@ class LogSegments(Sequence[Segment]):
         try:
             segment.begin()
         except OSError:
-            segment.erase()  # else a restart would take it for the log's end, whatever the old segment still gets
+            segment.erase()  # otherwise, after a restart, the log would end where it begins
             raise
         return segment
 
@@ -103,8 +103,8 @@ class LogSegments(Sequence[Segment]):
     # ---- taking away
 
     def drop(self, start: int, stop: int | None, delete_delay_ms: int, *, from_end: bool) -> set[int]:
-        """Removes the segments from index `start` to `stop`; with `from_end`, for a truncation, the last of them goes
-        first. Returns their base offsets. Raises OSError; then only some may be removed. If no segment is left, the
+        """Removes the segments from index `start` to `stop`; with `from_end`, for a truncation, in the order from last
+        to first. Returns their base offsets. Raises OSError; then only some may be removed. If no segment is left, the
         caller adds one."""
         dropped = self.all[start:stop]
         for segment in reversed(dropped) if from_end else dropped:
@@ -151,7 +151,7 @@ class LogSegments(Sequence[Segment]):
     # ---- the files elsewhere
 
     def moved(self, services: DirectoryServices, directory: str) -> None:
-        """Notes that the files lie in `directory` now, in the log directory of `services`."""
+        """Notes that the files are in `directory` now, in the log directory of `services`."""
         self.services = services
         self.directory = directory
         for segment in self.all:

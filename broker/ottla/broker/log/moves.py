@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _SYNCED_BYTES_MIN = 16 << 20  # smaller passes aren't synced, so that they end before the log grows much
 _LAST_BYTES = 256 * 1024  # the event loop copies the last bytes, at most so many
-_UNSYNCED_PASSES_MAX = 50  # then the event loop copies more: the log grows too fast
+_UNSYNCED_PASSES_MAX = 50  # after so many passes the event loop copies more at the end, because the log grows too fast
 
 
 class Moves:
@@ -45,7 +45,7 @@ class Moves:
 
     def wish(self, key: LogKey, target: str) -> bool:
         """Notes that a log is to move to log directory `target`, and returns whether the caller has to call `run` for
-        it. If the log lies in `target` already, a move of it to another log directory is given up."""
+        it. If the log is in `target` already, a move of it to another log directory is given up."""
         at_work = key in self._targets
         if self._logs.directory_of(self._logs.logs[key]) == target:
             target = ""
@@ -79,7 +79,7 @@ class Moves:
                 logger.error("%r isn't moved to %s: %s", log, target, reason)
                 self._targets.pop(key, None)
                 self._logs.directory_failed(self._logs.directory_of(log) if reason is error else target, reason)
-            except Exception:  # the log breaks a rule of ours: another wish may still move it
+            except Exception:  # a bug; another wish may still move the log
                 self._targets.pop(key, None)
                 raise
 
@@ -89,7 +89,7 @@ class Moves:
         try:
             future = FutureLog(self._logs.disk, log, key[0], directory)
         except TargetFailed:
-            self._logs.deletions.add(0, directory)  # the part of it that was made
+            self._logs.deletions.add(0, directory)  # removes the part of the copy that was made
             raise
         self.futures[key] = future
         source = self._logs.directory_of(log)

@@ -3,8 +3,8 @@
 The checkpoints' lines name a partition by topic and index, as Kafka's do, and not by topic id. So a line that outlived
 its log would be applied, after a kill, to a new log of the same name: the new log's first records would count as
 deleted, and its unsynced records as synced. Before a new log is created, the files are therefore written without the
-line (Kafka writes them when a log is deleted), and an earlier rendering is never written over a later one. The line
-about a log that couldn't be opened stays: without it, deleted records would reappear once the log can be opened.
+line (Kafka writes them when a log is deleted), and an earlier content is never written over a later one. The line about
+a log that couldn't be opened stays: without it, deleted records would reappear once the log can be opened.
 
 The event loop renders the files, and threads write them.
 """
@@ -47,7 +47,7 @@ class OffsetFiles:
         self._parsed: dict[int, frozenset[tuple[str, int]]] = {}  # by turn: the partitions in that content
         self._read: dict[str, Offsets] = {}  # by path: its offsets at the broker's start
         self._kept: dict[str, Offsets] = {}  # by path: lines about logs that couldn't be opened
-        self._lock = threading.Lock()  # guards `_on_disk` and `_parsed`; held for moments: the event loop waits for it
+        self._lock = threading.Lock()  # guards `_on_disk` and `_parsed`; held for moments only: the event loop waits
         self._writing = threading.Lock()
 
     def read(self, directory: str, name: str) -> Offsets:

@@ -1,5 +1,5 @@
-"""Opens the logs of a broker's log directories: all of them when it starts, and later those that it couldn't open on a
-full disk.
+"""Opens the logs of a broker's log directories: all logs when the broker starts, and later the logs that it couldn't
+open on a full disk.
 
 A log that can't be opened although its disk works goes offline alone, without the other logs of its directory. Source:
 Kafka's LogManager.loadLogs, for which an unforeseen error in one log ends the start of the broker.
@@ -37,8 +37,8 @@ Found = tuple[Home, FoundLog]
 
 
 class Opening:
-    """Opens logs into `held`. `high_watermarks` are those that were checkpointed before this start; `cuts` has what the
-    opened logs lost, `interrupted_moves` the moves that the last stop interrupted."""
+    """Opens logs into `held`. `high_watermarks` has the high watermarks that were checkpointed before this start,
+    `cuts` the losses of the opened logs, `interrupted_moves` the moves that the last stop interrupted."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Opening:
             return
         del held.without_room.logs[key]
         if isinstance(result, OSError):
-            self._not_opened(home, item, result)  # which adds it again where the room wasn't enough
+            self._not_opened(home, item, result)  # this adds the log again if the room wasn't enough
             return
         held.online[key] = self._told(result)
         del held.lost[key]
@@ -158,7 +158,7 @@ class Opening:
         self._directory_failed(home.path, error)
 
     def _told(self, opened: Opened) -> Log:
-        """Returns the opened log, after it has logged the log's losses and added them to `cuts`."""
+        """Reports the losses of an opened log, adds them to `cuts`, and returns the log."""
         log = opened.take_over()
         high_watermark = self.high_watermarks.get((log.topic, log.index), 0)
         opened.tell(high_watermark)

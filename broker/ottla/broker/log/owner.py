@@ -1,4 +1,4 @@
-"""The callbacks by which log directories ask their broker for high watermarks and tell it of failures.
+"""The callbacks by which log directories ask their broker for high watermarks and report failures to it.
 
 They are called on the event loop, after the directories were opened. Only the thread that closes the directories also
 asks for high watermarks. Source: the calls of Kafka's LogManager and LogDirFailureChannel to the ReplicaManager.

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.0005
-_PIECES_AT_ONCE = 4  # so many are done without a pause: nearly always there are no more
+_PIECES_AT_ONCE = 4  # so many pieces are yielded without a pause: nearly always there are no more
 
 
 def with_pauses(pieces: Iterator[T]) -> Iterator[T]:

@@ -1,8 +1,8 @@
 """A snapshot of the producers' state that is taken on the event loop and written in a thread.
 
-A roll of the active segment needs the state as of that moment, but no file of it yet: recovery can read the log from an
-older snapshot. So the roll keeps the state, which costs little (`Producers.freeze`), and the sync that follows the roll
-writes it. Written by the roll, the file of a hundred thousand producers would stop the event loop for a third of a
+A roll of the active segment needs the state as of that moment, but not yet the file with it: recovery can read the log
+from an older snapshot. So the roll keeps the state, which costs little (`Producers.freeze`), and the sync that follows
+the roll writes it. If the roll wrote the file, a hundred thousand producers would block the event loop for a third of a
 second.
 
 A truncation, a deletion or a move may come before the file is written. Then the snapshot is given up: from that moment
@@ -28,7 +28,8 @@ _serial = count()
 
 
 class PendingSnapshot:
-    """The snapshot for `offset`, at which the log ended then. Owned by the event loop, except `write`."""
+    """The snapshot for `offset`, at which the log ended when the snapshot was taken. Owned by the event loop, except
+    `write`."""
 
     __slots__ = (
         "_disk",

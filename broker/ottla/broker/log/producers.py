@@ -11,8 +11,8 @@ the epoch is known then. The epoch is enough:
 1. A producer has at most BATCHES_KNOWN batches in flight. So every batch that it wrote before the first of its
    BATCHES_KEPT batches was answered, and the producer doesn't send it again.
 2. A producer of a newer epoch sends nothing of an older one.
-3. The producer's next batch either has sequence 0 of this epoch or of a newer one, and is accepted. Or it follows a
-   batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
+3. If the producer's next batch has sequence 0 of this epoch or of a newer one, the batch is accepted. Otherwise it
+   follows a batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
 
 The epoch isn't enough where transaction markers were dropped, or where a snapshot written by Kafka has only one batch
 of a producer: then the log is read.
@@ -31,7 +31,7 @@ from ottla.protocol.batches import NO_SEQUENCE, BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.storage.producer_snapshot import KeptBatch, SnapshotEntry, sealed_snapshot, snapshot_pieces
 
-BATCHES_KNOWN = 5  # whose repeats are recognised, as in Kafka: a producer has no more in flight
+BATCHES_KNOWN = 5  # repeats of so many are recognised, as in Kafka: a producer has no more in flight
 BATCHES_KEPT = BATCHES_KNOWN + 1  # if all batches in flight are truncated, the one before them is still there
 NO_EPOCH = -1
 _SEQUENCE_MASK = 0x7FFFFFFF
@@ -60,9 +60,9 @@ class ProducerEntry:
 
     def __init__(self, epoch: int = NO_EPOCH, version: int = 0) -> None:
         self.epoch = epoch
-        self.version = version  # of `Producers`, which changes no entry of an older version: a frozen state shares it
+        self.version = version  # of `Producers`, which changes no older entry: a frozen state shares it
         self.batches: tuple[KeptBatch, ...] = ()
-        self.wrote_more = False  # before these batches, in this epoch or an earlier one
+        self.wrote_more = False  # whether it wrote batches before these, in this epoch or an earlier one
         self.last_timestamp = -1
         self.coordinator_epoch = -1
         self.transaction_start = -1
@@ -94,12 +94,12 @@ _version_of = itemgetter(0)
 
 
 def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
-    """The entry, set back by those of `cuts` that came after its version: a new entry if they drop batches of it, None
-    if its producer had written nothing before these batches."""
+    """The entry, set back by the truncations in `cuts` that came after its version: a new entry if they drop some of
+    its batches; None if they drop all, and its producer had written nothing before these batches."""
     at = bisect_right(cuts, entry.version, key=_version_of)
     if at == len(cuts):
         return entry
-    end_offset = cuts[at].end_offset  # the least of all later truncations
+    end_offset = cuts[at].end_offset  # the lowest end offset of this and all later truncations
     if not entry.batches or entry.batches[-1].last_offset < end_offset:
         return entry
     left = tuple([batch for batch in entry.batches if batch.last_offset < end_offset])
@@ -154,7 +154,7 @@ class Producers:
         return FrozenProducers(self._entries, self._cuts).items()
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """A producer's entry; None where the partition has none of it."""
+        """A producer's entry; None where the partition has no entry of that producer."""
         entry = self._entries.get(producer_id)
         if entry is not None and entry.version < self._cut_version:
             return _as_of(entry, self._cuts)
@@ -240,7 +240,7 @@ class Producers:
         start, entry.transaction_start = entry.transaction_start, -1
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = timestamp
-        entry.wrote_more = True  # the marker at least
+        entry.wrote_more = True  # it wrote the marker at least
         return start
 
     def first_unstable_offset(self) -> int | None:

@@ -6,9 +6,9 @@ of magic 2, with a valid CRC and ascending offsets. The log ends before the firs
 are dropped. Indexes, leader epochs and producers are rebuilt on the way. A second recovery of the same log changes
 nothing. A log can be opened and read even if the disk is full.
 
-Segments are adjacent: each begins at the offset where the one before ends (`Log.roll` and compaction ensure this). If a
-segment above the recovery point and the compacted part begins later, a loss of power took the end of the one before:
-the log ends there, too.
+Segments are adjacent: each begins at the offset where the segment before it ends (`Log.roll` and compaction ensure
+this). If a segment above the recovery point and the compacted part begins later, a loss of power took the end of the
+segment before it: the log ends there, too.
 
 A compaction or deletion that was interrupted is finished first. `.swap` files come from a complete compaction, and get
 their final names. `.cleaned` files come from an incomplete one, and are removed, as `.deleted` files are. Source:
@@ -43,11 +43,11 @@ logger = logging.getLogger(__name__)
 
 
 class BadLog(OSError):
-    """A log can't be opened because of its files' content or a bug in Ottla, although its disk works."""
+    """A log can't be opened although its disk works: because of its files' content, or of a bug in Ottla."""
 
 
 class Damage(NamedTuple):
-    """Where a log's valid prefix ends, and what was dropped behind it."""
+    """Where a log's valid prefix ends, and what recovery dropped behind it."""
 
     segment: str
     offset: int
@@ -57,7 +57,7 @@ class Damage(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An opened log, and what its recovery did."""
+    """An opened log, and the results of its recovery."""
 
     log: Log
     segments_recovered: int
@@ -71,8 +71,8 @@ class Opened(NamedTuple):
         return self.log
 
     def tell(self, high_watermark: int) -> None:
-        """Writes to the broker's log what was lost; `high_watermark` is the log's high watermark that was checkpointed
-        last."""
+        """Reports the log's losses in the broker's own log; `high_watermark` is the high watermark that was
+        checkpointed last."""
         damage = self.damage
         if damage is not None:
             logger.warning(
@@ -86,8 +86,7 @@ class Opened(NamedTuple):
             )  # fmt: skip
 
     def cut(self, high_watermark: int) -> Cut | None:
-        """What the log lost, for the broker's reports; None where nothing was lost. `high_watermark` is as in
-        `tell`."""
+        """The log's loss, for the broker's reports; None where nothing was lost. `high_watermark` is as in `tell`."""
         log, damage = self.log, self.damage
         missing = max(high_watermark - log.log_end_offset, 0)
         if damage is None:
@@ -111,7 +110,7 @@ def open_log(
 ) -> Opened:
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
-    `clean` tells that the last stop was a clean one. The three offsets come from the checkpoints. Blocks; may run in
+    `clean` says whether the last stop was a clean one. The three offsets come from the checkpoints. Blocks; may run in
     any thread. Raises BadLog, and any other OSError of the disk's.
     """
     told = recovery_point, log_start_offset, compacted_to
@@ -365,8 +364,8 @@ class _Opening:
 
     def _drop_hollow(self) -> None:
         """Removes an empty segment whose base offset is among the offsets of the segment before: reads of the offsets
-        from there on would find nothing. Such a segment was begun by a roll that failed, or was cut to nothing. Its
-        producer snapshot is removed, too, because it wasn't taken at the offset that its name says."""
+        from there on would find nothing. Such a segment was begun by a roll that failed, or all of its batches were cut
+        off. Its producer snapshot is removed, too, because it wasn't taken at the offset in its name."""
         for at in range(len(self.segments) - 1, 0, -1):
             segment = self.segments[at]
             if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:
@@ -423,7 +422,8 @@ def _resumable(segment: Segment) -> bool:
 
 
 def _is_hole(end: int, base_offset: int) -> bool:
-    """Whether offsets are missing between a segment that ends at `end` and the next one. A leap too wide for the
-    relative offsets of indexes isn't a hole: `Log` began the next segment beyond it. `Log` measures the leap up to the
-    last offset of the batches to append, which is somewhat beyond `base_offset`; hence half of the limit here."""
+    """Whether offsets are missing between a segment that ends at `end` and the next one. A leap that is too wide for
+    the relative offsets of indexes isn't a hole: `Log` began the next segment behind it on purpose. `Log` measures the
+    leap up to the last offset of the batches to append, which is somewhat beyond `base_offset`. So the limit here is
+    only half as high."""
     return 0 < base_offset - end <= MAX_RELATIVE_OFFSET // 2

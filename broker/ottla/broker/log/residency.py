@@ -7,7 +7,7 @@ bytes are in memory, none of which is enough alone (measured on Linux 6.18, for 
   that doesn't answer, these pages never arrive. So `cachestat` isn't used for bytes that may be on their way
   (`Coming`).
 - `mincore`, on a memory mapping that is created for this one call: 23 µs. It counts only pages whose content is in
-  memory. It answers truthfully only to a process that may write the file, as a broker may write its logs.
+  memory. The kernel gives the true answer only to a process that may write the file, as a broker may write its logs.
 - `preadv2` with RWF_NOWAIT: costs as much as a read. It is used for bytes that are going to be read anyway.
 
 The cost of `cachestat` grows with the number of the page cache's pieces: 1 µs for a megabyte that was written in one
@@ -35,7 +35,7 @@ NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of RWF_NOWAIT, by a kernel or a file system
 _CACHESTAT = 451  # the system call's number on every architecture but Alpha
 _PAGE = mmap.PAGESIZE
-READ_AHEAD_BYTES = 8 << 20  # more than kernels read ahead, as they are set up nearly everywhere
+READ_AHEAD_BYTES = 8 << 20  # more than kernels read ahead in nearly every configuration
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -141,7 +141,7 @@ class PageCache:
         statistics = _Statistics()
         asked = ctypes.byref(_Range(position, size))
         if self._system_call(_CACHESTAT, descriptor, asked, ctypes.byref(statistics), 0):
-            if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):  # an old kernel; forbidden in containers
+            if ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):  # an old kernel, or a container that forbids the call
                 self.counts = False
             return False
         return bool(statistics.cached == (position + size - 1) // _PAGE - position // _PAGE + 1)

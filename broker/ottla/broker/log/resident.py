@@ -1,8 +1,8 @@
 """Decides how much of a stretch of a log file can be sent without waiting for the disk.
 
 Asks the file which bytes are in memory, and reads a little of it; has no state. The rule that this protects: a disk
-that doesn't answer never stops a response in the middle of a stretch, because everything behind the stretch on the
-connection would wait, too.
+that doesn't answer never stops a response in the middle of a stretch, because all later responses of the connection
+would wait, too.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Segment:
         self.created_ms = created_ms
         self.modified_ms = created_ms
         self.first_timestamp = UNKNOWN  # of the first batch, for rolling by time
-        self.full = False  # its indexes take no more entries
+        self.full = False  # whether its indexes take no more entries
         self.used = False
         self._file: File | None = None
         self._open_files = open_files
@@ -181,7 +181,7 @@ class Segment:
         path = self._path
         file = self.disk.open(path, create=create)
         with self._open_files.changing:
-            if path == self._path:  # else they were moved while this thread waited for the disk: it reads the old ones
+            if path == self._path:  # else they were moved while this thread waited for the disk: the old files are read
                 self._file = file
         self._open_files.opened(self)
         return file
@@ -193,7 +193,7 @@ class Segment:
         self.times.let_go()
 
     def moved(self, directory: str) -> None:
-        """Notes that the files lie in `directory` now."""
+        """Notes that the files are in `directory` now."""
         self._renamed(f"{directory}/{self.base_offset:020d}", "")
 
     def doomed(self) -> None:
@@ -219,7 +219,7 @@ class Segment:
         try:
             file.pwrite(data, position)
         except OSError:
-            with contextlib.suppress(OSError):  # bytes left behind the end are overwritten, or dropped by recovery
+            with contextlib.suppress(OSError):  # bytes that stay behind the end are overwritten, or dropped by recovery
                 file.truncate(position)
             raise
 
@@ -379,7 +379,7 @@ class Segment:
                 at += LOG_OVERHEAD + length
             if at == 0:
                 return None
-            wanted = HEADER_SIZE if at > 2 * len(chunk) else _SCAN_SIZE  # only headers of large batches
+            wanted = HEADER_SIZE if at > 2 * len(chunk) else _SCAN_SIZE  # after a large batch, only a header is read
             position += at
         return None
 

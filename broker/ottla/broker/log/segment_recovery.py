@@ -1,5 +1,5 @@
-"""Recovers one segment: reads it whole, rebuilds what is derived from its batches, and finds where the valid batches
-end.
+"""Recovers one segment: reads it whole, rebuilds all state that is derived from its batches, and finds where the valid
+batches end.
 
 A batch is valid if it is whole, of magic 2, with the right CRC and ascending offsets. Source: Kafka's
 LogSegment.recover.
@@ -58,13 +58,13 @@ def recover_segment(
         reason = str(error)
     if segment.size < size:
         reason = reason or f"no batch at position {segment.size}"
-    with unless_full():  # what an index lacks stays in memory until the next sync
+    with unless_full():  # entries that the index's file lacks stay in memory until the next sync
         segment.seal()
     return next_offset, reason
 
 
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
-    """What makes a whole batch invalid; empty where it is valid."""
+    """The reason why a whole batch is invalid; empty where the batch is valid."""
     if header.magic != MAGIC:
         return f"a batch of magic {header.magic}"
     if not crc_valid(batch, 0, header.size):

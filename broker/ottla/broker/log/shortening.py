@@ -1,6 +1,6 @@
 """Shortens a log: at its end, where it diverges from its leader's log, and at its start, where retention ends.
 
-What depends on the dropped batches changes with them: epochs, producers, their snapshots, the recovery point. The
+Epochs, producers, their snapshots and the recovery point depend on the dropped batches, and change with them. The
 functions here are steps of `Log`, on the event loop. Source: Kafka's UnifiedLog (truncateTo, truncateFullyAndStartAt,
 deleteOldSegments) and LocalLog.
 """
@@ -74,7 +74,8 @@ def delete_old_segments(
         return None
     if count == len(segments.all):
         log.roll()
-    # The start rises first: no read may begin in a segment of which only the index is gone so far.
+    # The log's start rises first: no read may begin in a segment whose index has been renamed already, and the log file
+    # not yet.
     log.log_start_offset = max(log.log_start_offset, segments.bases[count])
     log.epochs.truncate_from_start(log.log_start_offset)
     _drop(log, 0, count, from_end=False)

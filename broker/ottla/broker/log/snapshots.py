@@ -1,4 +1,4 @@
-"""The snapshots of a log's producers: those on the disk, and pending ones that the next sync writes.
+"""The snapshots of a log's producers: snapshots on the disk, and pending snapshots, which the next sync writes.
 
 Owned by the event loop. A pending snapshot is given up first of all when it is no longer wanted, or when its directory
 gets another name, so that no thread writes its file afterwards.
@@ -35,7 +35,7 @@ class Snapshots:
         sync writes."""
         if self.last >= offset:
             return
-        if len(self._pending) == _PENDING_MAX:  # rolls are faster than the disk
+        if len(self._pending) == _PENDING_MAX:  # rolls happen faster than the disk syncs
             self._settle(next(iter(self._pending)))
         self._pending[offset] = PendingSnapshot(disk, directory, offset, producers.freeze())
 
@@ -44,7 +44,7 @@ class Snapshots:
         return [snapshot for snapshot in self._pending.values() if snapshot.offset <= end_offset]
 
     def synced(self, snapshots: Iterable[PendingSnapshot]) -> None:
-        """Notes that a sync has ended that was to write these snapshots."""
+        """Notes the end of a sync that was to write these snapshots."""
         for snapshot in snapshots:
             if snapshot.written and self._pending.get(snapshot.offset) is snapshot:
                 self._settle(snapshot.offset)
@@ -56,8 +56,8 @@ class Snapshots:
         self.give_up()
 
     def give_up(self, unwanted: Callable[[int], bool] = lambda _: True) -> None:
-        """Gives up the unwanted pending snapshots. One whose file has been written already counts as on the disk from
-        now on."""
+        """Gives up the unwanted pending snapshots. A snapshot whose file has been written already counts as on the disk
+        from now on."""
         for offset in [offset for offset in self._pending if unwanted(offset)]:
             self._settle(offset)
 

@@ -1,9 +1,8 @@
 """Lists a log directory's content when a broker starts: partitions, and directories that were renamed for deletion or
 for a move.
 
-A partition's directory belongs to the topic id in its `partition.metadata`. A directory without a topic id is left
-alone, and remembered if it has records. No log is opened here, and nothing is changed. Source: Kafka's
-LogManager.loadLogs.
+A partition's directory belongs to the topic id in its `partition.metadata`. A directory without a topic id stays as it
+is, and is listed if it has records. No log is opened here, and nothing is changed. Source: Kafka's LogManager.loadLogs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class FoundLog(NamedTuple):
 
 
 class InterruptedMove(NamedTuple):
-    """A move between log directories that a stop interrupted: its incomplete copy lies in log directory `to`. Topic id
+    """A move between log directories that a stop interrupted: its incomplete copy is in log directory `to`. Topic id
     and partition are None where they can't be read."""
 
     topic_id: UUID | None

@@ -5,7 +5,7 @@ Wherever a stop interrupts the swap, the next start can finish or undo it (`fini
 First the new files get `.swap` names. The log file is renamed last: its new name says that the new segment is complete.
 Then the old segments are taken away. Then the new files get their final names, the log file last again.
 
-Source: Kafka's LocalLog.replaceSegments, and LogLoader for what a stop interrupted.
+Source: Kafka's LocalLog.replaceSegments, and LogLoader for interrupted replacements.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _despite_changes(log: ReadLog, look_up: Callable[[], FoundRecord | None]) ->
             if last:
                 raise
             time.sleep(_AGAIN_SECONDS)
-        except Exception:  # half an index entry, a position behind the end: the log was cut, or is damaged
+        except Exception:  # such as half an index entry or a position behind the end: the log was cut, or is damaged
             time.sleep(_AGAIN_SECONDS)  # a truncation in progress is counted at its end
             if last or log.generation == generation:
                 raise

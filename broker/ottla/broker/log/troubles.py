@@ -22,7 +22,7 @@ class Troubles:
         self._said: dict[tuple[Log, str], str] = {}
 
     def met(self, duty: str, log: Log, error: Exception, *, expected: bool = False) -> None:
-        """Notes that a duty failed for a log; logs the traceback, too, unless the error was `expected`."""
+        """Notes that a duty failed for a log, and logs the error, with its traceback unless it was `expected`."""
         self.counts[duty] += 1
         problem = str(error) or type(error).__name__
         if self._said.get((log, duty)) != problem:

@@ -75,7 +75,7 @@ def _snapshot(disk: Disk, directory: str, offsets: list[int]) -> tuple[int, dict
 
 def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[int]:
     """Reads a segment's batches from `start` on: adds the transactions that begin to `still_open`, and removes those
-    that end. Returns the first offsets of those that were aborted."""
+    that end. Returns the first offsets of the aborted transactions."""
     aborted = []
     for position, header in segment.headers():
         if header.base_offset < start or not header.is_transactional:

@@ -1,8 +1,8 @@
 """A log's truncations that aren't known to be on the disk yet. Pure.
 
 Until a truncation is synced, a loss of power may bring back the former log, without the records that compaction had
-removed from it. So until then every checkpoint says that the former offsets are compacted. Otherwise a log that came
-back that way would count as one that lacks no record.
+removed from it. So until then every checkpoint says that the former offsets are compacted. Otherwise the former log, if
+it came back, would count as a log that lacks no record.
 """
 
 from __future__ import annotations

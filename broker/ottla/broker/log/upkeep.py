@@ -21,12 +21,12 @@ from .offset_files import OffsetFile
 logger = logging.getLogger(__name__)
 
 _LOGS_PER_TURN = 50
-_SEGMENTS_PER_TURN = 20  # each is three or four renames
+_SEGMENTS_PER_TURN = 20  # each takes three or four renames
 _PRODUCERS_PER_TURN = 2_500
 _REMOVAL_INTERVAL_MS = 1000
-_SHORTENED_SECONDS = 1.0  # after an election many logs may be truncated, one after the other
+_SHORTENED_SECONDS = 1.0  # how long to wait for more truncations: an election may truncate many logs
 _REMOVALS_PER_TURN = 100
-_REMOVED_AGAIN_MS = 60_000  # files that couldn't be removed
+_REMOVED_AGAIN_MS = 60_000  # the pause before files that couldn't be removed are tried again
 
 # The names in `Troubles` of the duties that look at one log after the other.
 _RETENTION, _SYNC, _EXPIRY = "retention", "sync", "expiry of producers"
@@ -72,7 +72,7 @@ class Upkeep:
             await asyncio.sleep(interval_ms / 1000)
             try:
                 await duty()
-            except Exception:  # one log that breaks a rule of ours must not end the upkeep of all
+            except Exception:  # a bug that concerns one log must not end the upkeep of all logs
                 logger.exception("%s failed; it is tried again in %d ms", duty.__name__, interval_ms)
 
     # ---- syncs
@@ -94,7 +94,7 @@ class Upkeep:
     async def _sync(self, log: Log, end_offset: int | None = None) -> None:
         try:
             await self.flush(log, end_offset)
-        except Exception as error:  # one log that breaks a rule of ours must not end the syncs of the others
+        except Exception as error:  # a bug that concerns one log must not end the syncs of the others
             self._logs.troubles.met(_SYNC, log, error)
         else:
             self._logs.troubles.over(_SYNC, log)
@@ -133,7 +133,7 @@ class Upkeep:
                 )  # fmt: skip
 
     async def _retain(self, log: Log) -> dict[str, int]:
-        """Deletes the segments of a log that its topic no longer keeps. Returns how many were deleted for which
+        """Deletes the segments of a log that its topic no longer keeps. Returns the number of deleted segments and the
         reason."""
         deleted: dict[str, int] = {}
         while gone := log.retention(self._now_ms(), self._logs.owner.high_watermark_of(log), _SEGMENTS_PER_TURN):
@@ -144,7 +144,7 @@ class Upkeep:
 
     async def remove_due(self) -> None:
         """Removes deleted files whose delay is over. A bounded number is removed each second, so that the disk has time
-        for other work; while a log directory is full, all are removed in one go. Then looks whether full log
+        for other work; while a log directory is full, all are removed in one go. Then checks whether full log
         directories have room again."""
         now_ms = self._now_ms()
         due = self._logs.deletions.due(now_ms, None if self._logs.full else _REMOVALS_PER_TURN)

@@ -21,7 +21,7 @@ from .survey import FoundLog
 
 logger = logging.getLogger(__name__)
 
-_ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of a small volume
+_ROOM_AGAIN_BYTES = 64 << 20  # or a twentieth of the volume if that is less
 _AGAIN_S = 1.0
 
 
@@ -46,8 +46,8 @@ class WithoutRoom:
 
     def __init__(self) -> None:
         self.logs: dict[Key, tuple[Home, FoundLog]] = {}
-        self._under_way: set[str] = set()  # directories
-        self._one_at_a_time = asyncio.Lock()  # `open_each`: a second call would wait in a thread that the broker needs
+        self._under_way: set[str] = set()  # directories in which the thread opens a log
+        self._one_at_a_time = asyncio.Lock()  # a second `open_each` would wait in a thread that the broker needs
         self._opening = threading.Lock()
         self._ended = False
 
@@ -78,7 +78,7 @@ class WithoutRoom:
             for key, waiting in list(self.logs.items()):
                 home, item = waiting
                 if self.logs.get(key) is not waiting or not is_due(key, home):
-                    continue  # gone while another log was opened: its directory may be another log's by now
+                    continue  # dropped while another log was opened: the directory may belong to another log by now
                 result = await self._opened(item.directory, work(home, item))
                 if isinstance(result, BeingOpened):
                     return  # the broker stops
@@ -97,7 +97,7 @@ class WithoutRoom:
                     result = await asyncio.to_thread(self._open, attempt)
                 except (
                     RuntimeError
-                ) as error:  # the system gives no new thread; one of the pool may still take the attempt
+                ) as error:  # the system gives no new thread, but a thread of the pool may still take the attempt
                     attempt.given_up = True
                     reason: BaseException = error
                 else:

@@ -1,5 +1,5 @@
-"""Metrics of the cluster as the controller sees it. They are exported by every broker whose process may become the
-controller, and by a controller that runs alone."""
+"""Metrics of the cluster, from the controller's view of the metadata. They are exported by every broker whose process
+may become the controller, and by a controller that runs alone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CONTROLLER = "kafka.controller:type=KafkaController,name="
 
 
 class Source(WithControls, WithElections, WithImage, Protocol):
-    """The parts of a process, which may be the controller, that the metrics of the controller read."""
+    """The parts of a process that the metrics of the controller read. The process may be the active controller."""
 
 
 def _by_state(holds: Callable[[Partition], bool]) -> Callable[[Source], Iterator[Sample]]:
-    """A metric's value: on the active controller, for how many of the cluster's partitions a condition holds; 0
+    """A metric's value: on the active controller, the number of the cluster's partitions for which a condition holds; 0
     elsewhere."""
 
     def collect(broker: Source) -> Iterator[Sample]:

@@ -1,4 +1,5 @@
-"""One exported metric: its name, its meaning, the MBean of Kafka that it stands for, and how its value is collected.
+"""One exported metric: its name, its meaning, the MBean of Kafka that it corresponds to, and how its value is
+collected.
 
 Nothing here runs on the hot path: `collect` reads counters and state at each scrape.
 

@@ -32,8 +32,8 @@ SESSION_ERRORS = frozenset(
 
 
 class Position(NamedTuple):
-    """What a fetch request says of a partition: the fetch offset, the leader epoch, the epoch of the last record before
-    the offset, and the replica's log start offset."""
+    """The fields of a partition in a fetch request: the fetch offset, the leader epoch, the epoch of the last record
+    before the offset, and the replica's log start offset."""
 
     offset: int
     leader_epoch: int
@@ -52,14 +52,14 @@ class Request(NamedTuple):
 
 class FollowerSession:
     """The session with one leader broker. `wanted` has the present positions of the partitions to be fetched,
-    `in_force` the positions that the leader was told last."""
+    `in_force` the positions that the leader got last."""
 
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = INITIAL_EPOCH
         self.wanted: dict[Key, Position] = {}
         self.in_force: dict[Key, Position] = {}
-        self._changed: dict[Key, None] = {}  # in order, so that the same run asks in the same order
+        self._changed: dict[Key, None] = {}  # in order, so that a run with the same seed sends the same requests
         self._dropped: dict[Key, None] = {}
         self._unheard: set[Key] = set()  # partitions to which the last answer couldn't be applied
 
@@ -67,7 +67,7 @@ class FollowerSession:
         """Makes the session fetch this partition from `position` on."""
         if self.wanted.get(key) != position:
             self.wanted.pop(key, None)
-            self.wanted[key] = position  # behind the others: busy partitions are named last, and starve no other
+            self.wanted[key] = position  # at the end: busy partitions are named last, so that no other starves
             self._changed[key] = None
         self._dropped.pop(key, None)
 
@@ -81,7 +81,7 @@ class FollowerSession:
         """Notes that the leader's answer for this partition wasn't applied, although the leader assumes that it was:
         the next request names the partition again."""
         if key not in self.in_force:
-            self.begin_anew()  # no request has named it either
+            self.begin_anew()  # no request has named this partition yet
             return
         self._unheard.add(key)
         if key in self.wanted:

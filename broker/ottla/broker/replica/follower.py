@@ -2,7 +2,7 @@
 
 Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
 
-1. A follower's log is always a prefix of its leader's, or on its way to become one: records are appended only at the
+1. A follower's log is always a prefix of its leader's log, or is about to become one: records are appended only at the
    log's end, and only whole batches with a valid CRC, of the followed epoch or an earlier one.
 2. A leader reports divergence as the last epoch that both logs may share, with that epoch's end in the leader's log.
    The follower truncates to the lower of that end and its own end of that epoch, and asks again: one round for each
@@ -12,8 +12,8 @@ Rules, as in Kafka's `AbstractFetcherThread` and `ReplicaFetcherThread`:
 3. A follower whose fetch offset is out of the leader's range asks for the range. If its end is beyond the leader's end,
    it truncates to the leader's end. If its end is before the leader's start, it starts anew at the leader's start.
 4. A truncation below the offset up to which this log is compacted removes newer records of keys whose older records
-   compaction has removed. The leader still has these older records (it has lost committed ones). So the log starts
-   anew. The exception is a replica that may be elected (in the ISR, eligible, or of a topic that allows unclean
+   compaction has removed. The leader, which has lost committed records, still has these older records. So the log
+   starts anew. The exception is a replica that may be elected (in the ISR, eligible, or of a topic that allows unclean
    elections), because it would lead with an empty log. Kafka truncates in any case.
 5. After an answer that shows another leader or epoch than the follower knows, the follower waits for newer metadata.
    After a failure of its log directory, the follower stops copying.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class EpochHistory(Protocol):
-        """The leader epochs of a log: what `decide` needs of `LeaderEpochs`."""
+        """The leader epochs of a log: the part of `LeaderEpochs` that `decide` uses."""
 
         def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
             """(the last epoch at or below `epoch`, that epoch's end offset in this log); both −1 where it isn't
@@ -172,7 +172,7 @@ def out_of_range(held: Held, leader_start_offset: int, leader_end_offset: int) -
         return _shortened(held, leader_end_offset, leader_start_offset)
     if leader_start_offset > held.log_end_offset:
         return Restart(leader_start_offset)
-    return Pause(ErrorCode.offset_out_of_range, False)  # the range has moved meanwhile: the next fetch is in it
+    return Pause(ErrorCode.offset_out_of_range, False)  # the leader's range has moved: the next fetch is within it
 
 
 def whole_batches(

@@ -3,8 +3,8 @@
 The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679):
 
 1. *Maximal ISR*: the committed ISR and every member of a proposal whose outcome isn't known. The high watermark is the
-   lowest end among its members, so that all members of the ISR have all committed records, whether the metadata has the
-   committed ISR or a proposed one. A replica is proposed at the fetch that shows that it may join.
+   lowest end among its members, so that all members of the ISR have all committed records, whether the metadata shows
+   the committed ISR or a proposed one. A replica is proposed at the fetch that shows that it may join.
 2. The high watermark never falls while the leader stays the same. (`Partition` decides that it stands still while too
    few replicas are in sync, or eligible replicas may be elected.)
 3. A follower's fetch offset is the end of its log: it has appended all records before the offset. After a change of
@@ -12,12 +12,12 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
 4. A follower is caught up when it fetches at the leader's end as it is now, or as it was at its previous fetch.
 5. A follower joins when it has reached the high watermark and the start of the leader's epoch; it leaves when it wasn't
    caught up for longer than `replica.lag.time.max.ms` and isn't at the end. A follower that no longer fetches doesn't
-   join, and a follower that has just joined has that time: otherwise the rules for joining and leaving would add and
-   remove a stalled follower again and again.
-6. A fetch under an older registration than the newest one seen doesn't count: it is from before a restart. Nor does a
-   fetch without a registration (−1) count: it may come from a second process that waits for the id of a live one. A
-   fetch under a newer registration comes from another process, for which the time when the earlier one was caught up
-   doesn't count.
+   join, and a follower that has just joined isn't removed before that time is over: otherwise the rules for joining and
+   leaving would add and remove a stalled follower again and again.
+6. A fetch under an older registration than the newest one seen doesn't count: the fetch is from before a restart. Nor
+   does a fetch without a registration (−1) count: it may come from a second process that waits for the id of a live
+   one. A fetch under a newer registration comes from another process, for which the time when the earlier one was
+   caught up doesn't count.
 7. The high watermark waits for the *candidates*, too: followers outside of the ISR that were caught up within
    `replica.lag.time.max.ms` and may join by their registration (`ottla.broker.candidates` determines them). Otherwise a
    leader that is the only in-sync replica would commit each record at once, and a follower that is one record behind
@@ -52,8 +52,8 @@ class Progress:
 
 
 class LeaderState:
-    """What the leader of one partition knows in one leader epoch. `epoch_start` is the leader's log end offset when the
-    epoch began."""
+    """The knowledge of one partition's leader in one leader epoch. `epoch_start` is the leader's log end offset when
+    the epoch began."""
 
     __slots__ = ("_broker_id", "_joining", "candidates", "epoch_start", "followers", "isr", "maximal_isr")
 
@@ -101,7 +101,7 @@ class LeaderState:
         self.maximal_isr = frozenset(self.isr) | self._joining
 
     def refused(self) -> None:
-        """Drops all proposals: none of them was written, nor will be."""
+        """Drops all proposals: none of them was or will be written."""
         self._joining = frozenset()
         self.maximal_isr = frozenset(self.isr)
 

@@ -1,4 +1,4 @@
-"""A disk that can be made to wait. Of its files only bytes that were written or read lately are in memory."""
+"""A disk that can be made to wait. Only those bytes of its files that were written or read lately are in memory."""
 
 from __future__ import annotations
 

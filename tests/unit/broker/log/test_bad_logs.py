@@ -1,6 +1,6 @@
 """A log that can't be opened, for whatever reason, is offline alone: the broker starts, and serves its other logs.
 
-What a checkpoint says about such a log is kept until the log is opened. Its log directory isn't marked as cleanly
+A checkpoint's lines about such a log are kept until the log is opened. Its log directory isn't marked as cleanly
 stopped if a log in it was never recovered.
 """
 
@@ -116,8 +116,8 @@ def test_what_was_never_recovered_is_not_marked_as_whole(tmp_path: Path) -> None
 
 
 def test_of_a_log_that_was_whole_and_is_not_opened_the_marker_may_tell(tmp_path: Path) -> None:
-    """After a clean stop the unopened log needs no recovery, so its directory is marked as cleanly stopped. As in Kafka
-    (LogManager.shutdown).
+    """After a clean stop the unopened log needs no recovery, so its directory is marked as cleanly stopped. Kafka does
+    the same (LogManager.shutdown).
     """
     filled(tmp_path).close()
     opened(tmp_path, disk=Astonishing(tmp_path / "t-1", ValueError())).close()
@@ -187,7 +187,7 @@ def test_entries_of_an_empty_segment_name_nothing(tmp_path: Path) -> None:
 
 
 def test_what_an_index_misleads_is_one_log(tmp_path: Path) -> None:
-    """On a running broker: a read reports that the log is damaged, and the log directory doesn't count as failed."""
+    """A read on a running broker reports that the log is damaged, and the log directory doesn't count as failed."""
     logs = filled(tmp_path)
     log = logs.logs[IDS[1], 1]
     logs.close()
@@ -252,7 +252,7 @@ def test_a_log_that_is_damaged_while_the_broker_runs_is_offline_alone(
 def test_a_damaged_log_that_is_deleted_gives_way_to_a_new_one(
     tmp_path: Path, damaged: tuple[LogDirectories, Log, list[Log]], whole_topic: bool
 ) -> None:
-    """A replica is restored in this way: by reassigning it away and back."""
+    """Reassigning a replica away and back restores it in this way."""
     logs, log, _ = damaged
     if whole_topic:
         logs.delete_topic(IDS[1])

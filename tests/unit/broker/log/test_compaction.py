@@ -452,7 +452,7 @@ def test_what_retention_left_of_a_group_is_compacted_by_the_next_round(
 ) -> None:
     log = logs.open_or_create("t", 0, UUID(int=1), CONFIG)
     overwrite(log, 100)
-    # one segment then has room for the records of several
+    # one segment then has room for the records of several segments
     wide = replace(CONFIG, segment_bytes=10 * CONFIG.segment_bytes)
     log.config = wide
     compactor = Compactor(logs, lambda: 1_000_000, CompactionLimits())

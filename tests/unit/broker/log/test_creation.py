@@ -1,5 +1,5 @@
-"""New logs: `partition.metadata` is on the disk before any other file, and a log that couldn't be created leaves
-nothing."""
+"""New logs: `partition.metadata` is on the disk before any other file, and a log that couldn't be created leaves no
+file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Log directories: what survives a clean stop or a kill, the owner of a directory, and a directory that fails."""
+"""Log directories: the state that survives a clean stop or a kill, the owner of a directory, and a directory that
+fails."""
 
 from __future__ import annotations
 
@@ -209,7 +210,7 @@ def test_a_start_that_fails_before_the_logs_are_open_leaves_them_as_they_were(tm
     logs = opened(tmp_path)
     fill(logs.open_or_create("t", 0, TOPIC_ID, CONFIG), 10)
     crash(logs)
-    # as when the metadata store couldn't be read
+    # as a broker that couldn't read the metadata store
     LogDirectories([str(tmp_path)], lambda: 5000, ALONE).close(broker_epoch=-1)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     opened(tmp_path).close(broker_epoch=7)

@@ -1,4 +1,4 @@
-"""A roll that fails half-way leaves no file that a restart would take for the log's end."""
+"""After a roll that fails half-way, there is no file that a restart would take for the log's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A truncation that fails half-way leaves the log unchanged or unusable: never shorter than its log end offset says."""
+"""After a truncation that fails half-way, the log is unchanged or unusable. Its files never end before its log end
+offset."""
 
 from __future__ import annotations
 

@@ -113,8 +113,8 @@ def test_a_look_up_that_meets_a_rename_is_made_again(tmp_path: Path, monkeypatch
 
 
 def test_a_look_up_of_the_greatest_timestamp_that_meets_a_rename_is_made_again(tmp_path: Path) -> None:
-    """After a restart the lookup opens each time index. Before the fix, if retention was just renaming one, the log
-    directory was blamed for the ENOENT, and went offline."""
+    """After a restart the lookup opens each time index. Before the fix, if retention was just renaming one, the ENOENT
+    counted as a failure of the log directory, which went offline."""
     bench = Workbench(tmp_path, config=CONFIG)
     fill(bench.log(), 60)
     log = bench.log()

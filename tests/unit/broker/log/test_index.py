@@ -125,7 +125,7 @@ def any_timestamp(self: TimeIndex, timestamp: int, offset: int) -> None:
 
 
 whole = _SparseIndex._count_at_most
-# The first failing example is enough: nobody reads a shrunk one.
+# The first failing example is enough, so examples aren't shrunk.
 HUNT = settings(max_examples=60, deadline=None, database=None, phases=(Phase.generate,))
 
 

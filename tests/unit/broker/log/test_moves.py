@@ -69,7 +69,7 @@ def state_of(log: Log) -> object:
 
 
 def lived(log: Log) -> None:
-    """Gives a log a history: several segments, leaders and producers, and a log start offset above its first offset."""
+    """Gives a log several segments, leaders and producers, and a log start offset above its first offset."""
     fill(log, 60)
     for sequence in range(20):
         append(log, batch_of([b"p"], producer=(7, 0, sequence)), epoch=1 + sequence // 10)

@@ -37,7 +37,7 @@ def copied(bench: Workbench, target: Path) -> Workbench:
 
 
 def valid_prefix(bench: Workbench) -> list[BatchHeader]:
-    """The batches before the first byte that isn't part of a valid one, found by a simple scan."""
+    """The batches before the first byte that isn't part of a valid batch, found by a simple scan."""
     found: list[BatchHeader] = []
     for name, data in bench.files(".log").items():
         position, base = 0, int(name[:20])
@@ -201,7 +201,7 @@ def test_a_segment_that_does_not_follow_goes(tmp_path: Path) -> None:
 
 
 def test_a_truncation_that_a_loss_of_power_undid(tmp_path: Path) -> None:
-    """After a loss of power the old tail is back, and so is the segment that began at the truncation."""
+    """After a loss of power, the log has both its old tail and the segment that was begun at the truncation."""
     bench = Workbench(tmp_path / "a", config=LogConfig(segment_bytes=1 << 20, index_interval_bytes=200))
     log = bench.log()
     fill(log, 20)

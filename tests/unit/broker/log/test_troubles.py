@@ -1,5 +1,5 @@
-"""A task of upkeep or compaction that fails for one log leaves no file behind, is repeated if that may help, and is
-still done for all other logs.
+"""A duty of upkeep or compaction that fails for one log leaves no file behind. The duty is repeated if that may help,
+and is still done for all other logs.
 """
 
 from __future__ import annotations

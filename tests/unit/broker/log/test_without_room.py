@@ -1,5 +1,5 @@
-"""Logs that couldn't be opened for lack of room: once there is room, they are opened one after the other, each in the
-state that it has when its turn comes, and an attempt that fails is repeated."""
+"""Logs that couldn't be opened for lack of room: once there is room, they are opened one after the other, each in its
+state at that time, and an attempt that fails is repeated."""
 
 from __future__ import annotations
 

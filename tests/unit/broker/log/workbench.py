@@ -96,14 +96,14 @@ def open_directories(
     node_id: int = 1,
     owner: Owner = ALONE,
 ) -> LogDirectories:
-    """A broker's opened log directories; their clock stands at 5 s."""
+    """A broker's opened log directories; their clock always shows 5 s."""
     logs = LogDirectories([str(path) for path in paths], lambda: 5000, owner, disk=disk)
     logs.open(cluster_id, node_id, lambda topic: config)
     return logs
 
 
 def crash(logs: LogDirectories) -> None:
-    """As when the process with these log directories is killed: another process may open them."""
+    """Leaves the log directories as if their process had been killed: another process may open them."""
     logs._homes.release()
 
 

@@ -117,7 +117,7 @@ def test_what_went_by_is_asked_and_told_again() -> None:
     assert told == [1]
     follower.unheard((TOPIC, 2))
     follower.drop((TOPIC, 2))
-    follower.want((TOPIC, 2), position(0))  # the position that the leader knows, but whose answer wasn't heard
+    follower.want((TOPIC, 2), position(0))  # the position that the leader has, although its answer was lost
     assert exchange(follower, leader).asked == {(TOPIC, 2): position(0)}
     assert exchange(follower, leader).asked == {}
 

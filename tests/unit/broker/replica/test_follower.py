@@ -45,7 +45,7 @@ class NoDisk:
 
 
 def header(base: int, count: int, epoch: int, writer: int = -1) -> BatchHeader:
-    """A batch header. By `writer`, which becomes the producer id, the test tells apart batches that different leaders
+    """A batch header. By `writer`, which becomes the producer id, the test distinguishes batches that different leaders
     wrote.
     """
     return BatchHeader(base, 49, epoch, 2, 0, 0, count - 1, -1, -1, writer, -1, -1, count)
@@ -198,7 +198,7 @@ def converge(cluster: Cluster, replica: int, batches_max: int) -> int:
     theirs = {offset: written for offset, written in leader.offsets().items() if offset >= follower.start}
     assert follower.end == leader.end
     assert follower.offsets() == theirs
-    # a follower that has deleted more than its new leader doesn't fetch those records again
+    # a follower that has deleted more than its new leader doesn't fetch the deleted records again
     assert follower.start >= leader.start
     return lowest
 

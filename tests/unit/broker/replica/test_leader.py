@@ -148,7 +148,7 @@ MOVES = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(MOVES)
 def test_what_is_committed_is_on_every_isr_that_may_hold(moves: list[tuple[str, object]]) -> None:
-    """The model keeps each replica's log end, and every proposal of an ISR that may have been written."""
+    """The model has each replica's log end, and every proposal of an ISR that may have been written."""
     state = leader(replicas=(0, 1, 2, 3), isr=(0, 1))
     ends = {0: 0, 1: 0, 2: 0, 3: 0}
     isr = frozenset({0, 1})
