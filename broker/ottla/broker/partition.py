@@ -173,7 +173,7 @@ class Partition:
         """Takes the replica offline, because its log directory has failed or its log is damaged: it no longer leads,
         follows or serves reads."""
         self.offline = True
-        self.resign("its log directory has failed")
+        self.resign("its log directory has failed, or its log is damaged")
         self.wake_all()  # consumers that wait for a follower's records get the error, too
 
     def leave(self, reason: str) -> None:
