@@ -27,7 +27,8 @@ class KubernetesRoute:
     remedy = f"`kubectl get {_RESOURCE},pods` shows what runs there."
 
     def __init__(self, kubectl: Sequence[str], name: str | None, forwards: Forwards) -> None:
-        """`kubectl` is the command with the options that lead to the namespace; `name` None: its only Cluster."""
+        """`kubectl` is the command with the options that select the namespace. `name` is the Cluster's name; None
+        stands for the only Cluster in the namespace."""
         self._kubectl = list(kubectl)
         self._name = name
         self._forwards = forwards

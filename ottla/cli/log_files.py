@@ -119,7 +119,7 @@ def _readable(file: Path) -> Iterator[None]:
 
     if not file.exists():
         gone = FileNotFoundError()
-        raise unreadable(file, gone, "Logs are in the broker's log directories (`ottla log-dirs`).")
+        raise unreadable(file, gone, "Logs are in the broker's log directories; `ottla log-dirs` lists them.")
     try:
         yield
     except UnknownFile as error:

@@ -270,7 +270,9 @@ def explain(error: Failure, endpoint: str, user: str) -> None:
     stale = stale_token(error)
     if code == grpc.StatusCode.PERMISSION_DENIED or stale or "user name is empty" in details:
         kind = StoreUnavailable if stale else AccessRefused
-        raise kind(f"etcd at {endpoint} refuses {user or 'nobody in particular'}: {details}") from error
+        raise kind(
+            f"etcd at {endpoint} refuses {f'user {user}' if user else 'a request without a user'}: {details}"
+        ) from error
 
 
 def stale_token(error: Failure) -> bool:

@@ -95,8 +95,8 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
     if cluster is None:
         whose = "" if known is None else f" of cluster {known.cluster_id}"
         raise ForeignStore(
-            f"the metadata store is empty, and this isn't a new member{whose}; put the right store back, or restore it"
-            " from a backup with `ottla metadata restore`"
+            f"the metadata store is empty, but this process has been a member{whose} before; put the right store back, "
+            "or restore it from a backup with `ottla metadata restore`"
         )
     if known is not None:
         if cluster.id != known.cluster_id:
@@ -158,11 +158,10 @@ def is_due(image: Image) -> bool:
 
 
 def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
-    """Two guards that hold on the store of `known` as long as the known word is the store's newest one.
-
-    The first is on the word's key, which was written together with its row. The second is on the row. It proves nothing
-    by itself, but if it fails, the rejection brings the row's present value.
-    """
+    """Two guards for a transaction on the store that `known` was read from. Both hold as long as the lineage's newest
+    word in that store is the known one. The first guard is on the word's key, which was written together with its row.
+    The second is on the row. It proves nothing by itself, but if it fails, the rejection brings the row's present
+    value."""
     row = known.number // WORDS_PER_ROW
     revision = rows[row].revision
     return Guard(keys.lineage_word(known.word), revision), Guard(keys.lineage(row), revision)
@@ -193,7 +192,9 @@ def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[Non
             if state is None:
                 held = broker_id in known.replicas and broker_id not in known.adding
                 if held and topic_id not in before.tombstones and topic_id not in after.tombstones:
-                    raise _older(f"doesn't know {_name(before, topic_id, index)}, of which a replica is here")
+                    raise _older(
+                        f"doesn't know {_name(before, topic_id, index)}, although this broker has a replica of it"
+                    )
             elif state.leader_epoch < known.leader_epoch or state.partition_epoch < known.partition_epoch:
                 raise _older(
                     f"has {_name(before, topic_id, index)} in leader epoch {state.leader_epoch} and partition epoch"

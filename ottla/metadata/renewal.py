@@ -210,8 +210,8 @@ class RenewalThread:
         stalled = still_s > self._stall_s
         if stalled and not self._stalled:
             logger.error(
-                "the event loop has stood still for %.0f s, as on a disk that doesn't answer: the registration is no "
-                "longer renewed, and other brokers take over",
+                "the event loop has stood still for %.0f s (a disk that doesn't answer can cause this): this process's "
+                "registration is no longer renewed, and other brokers take over",
                 still_s,
             )
         elif self._stalled and not stalled:

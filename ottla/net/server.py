@@ -167,7 +167,8 @@ class Server:
             listener.close()
 
     async def _sweep(self) -> None:
-        """Once a second, closes connections that are idle, above max.connections, or slow while others need memory."""
+        """Once a second, closes connections that are idle, connections above max.connections, and connections that take
+        their answers slowly while others wait for memory."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1.0)

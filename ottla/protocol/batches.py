@@ -168,7 +168,9 @@ def records(batch: Buffer, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
     except ProtocolError as error:
         raise KafkaError(ErrorCode.invalid_record, f"a record can't be read: {error}") from error
     if position != len(data):
-        raise KafkaError(ErrorCode.invalid_record, f"the batch states {header.count} records and holds more bytes")
+        raise KafkaError(
+            ErrorCode.invalid_record, f"the batch states {header.count} records, but bytes are left over behind them"
+        )
 
 
 def _record(data: bytes, position: int, end: int, header: BatchHeader, append_time: int | None) -> Record:

@@ -30,7 +30,8 @@ class Endpoint(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """A broker's opened addresses, its advertised ones, and the name of the listener that brokers use."""
+    """The addresses that a broker listens on, the addresses that it advertises, and the name of the inter-broker
+    listener."""
 
     opened: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]

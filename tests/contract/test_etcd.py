@@ -648,7 +648,7 @@ def test_tls_and_a_user(guarded: Etcd, tmp_path: Path) -> None:
         await asyncio.to_thread(line.close)
         await distrustful.close()
         await refused(store("/ottla/others/"), "refuses broker: etcdserver: permission denied")
-        await refused(store(user="", password_file=None), "refuses nobody in particular")
+        await refused(store(user="", password_file=None), "refuses a request without a user")
         password.write_text("wrong")
         await refused(store(), "doesn't let in broker")
         await refused(store(ca_file=None), "can't be reached: .*CERTIFICATE_VERIFY_FAILED")

@@ -287,7 +287,8 @@ async def play(ask: Ask, settle: Callable[[], Awaitable[None]]) -> list[Any]:
 
 
 def _resolved(value: Any, names: dict[UUID, str]) -> Any:
-    """The request with real ids. If several topics had the same name, the latest one's id is taken."""
+    """The request, with topic ids in place of texts like "id of orders". If several topics had the same name, the
+    latest one's id is taken."""
     if isinstance(value, dict):
         return {key: _resolved(inner, names) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The writer that tasks use, without Spark: the limits of a request."""
+"""The writer of Spark's tasks, tested without Spark: its requests stay within their limits."""
 
 from __future__ import annotations
 

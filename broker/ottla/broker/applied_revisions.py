@@ -210,7 +210,7 @@ class _Other:
     def _caught_up(self) -> None:
         if self.straggles:
             self.straggles = False
-            logger.info("broker %d has caught up with revision %d", self.id, self.applied)
+            logger.info("broker %d has caught up with metadata revision %d", self.id, self.applied)
 
     def _release(self, revision: int) -> None:
         """Ends the waits for `revision` and for older revisions."""

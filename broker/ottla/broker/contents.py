@@ -210,8 +210,8 @@ def _packed(
         if len(out) > size_max:
             raise KafkaError(
                 ErrorCode.message_too_large,
-                f"a batch of {len(batch)} bytes exceeds the topic's max.message.bytes, {size_max}, with its records "
-                f"in the topic's compression.type, {Codec(codec).name}",
+                f"a batch of {len(batch)} bytes, compressed anew with the topic's compression.type "
+                f"({Codec(codec).name}), exceeds the topic's max.message.bytes, {size_max}",
             )
     struct.pack_into(">i", out, 8, len(out) - batches.LOG_OVERHEAD)
     struct.pack_into(">h", out, batches.CRC_START, header.attributes & ~batches.CODEC_MASK | codec)

@@ -40,7 +40,7 @@ class InternalTopics:
             attempt.add_done_callback(lambda _: self._attempts.pop(name, None))
 
     async def stop(self) -> None:
-        """Cancels the attempts that are under way."""
+        """Cancels the attempts to create topics that are under way."""
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.cancel()

@@ -108,8 +108,9 @@ class IsrChanges:
             self.wants(partition)
 
     def registrations_changed(self, image: Image, changed: Changed) -> None:
-        """Looks at the partitions again when registrations have changed: a broker that couldn't join because of its
-        registration may be able to now, and a candidate may not be able to any more. A listener of the image."""
+        """Called when the image changes. If registrations have changed, checks the partitions again: a broker that
+        couldn't join an ISR because of its registration may be able to now, and a candidate may not be able to any
+        more."""
         if changed.brokers:
             for partition in self._partitions():
                 leading = partition.leading

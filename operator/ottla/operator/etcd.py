@@ -1,7 +1,7 @@
 """Runs the etcd of a cluster: it is formed once, and members that lost their data are replaced.
 
 Each public method that takes a `Visit` is a part of a Cluster's reconcile. The list of members changes one step at a
-time. Each step is decided by `plan/etcd_members.py`, by the present answers of etcd and Kubernetes.
+time. `plan/etcd_members.py` decides each step from the present answers of etcd and Kubernetes.
 """
 
 from __future__ import annotations

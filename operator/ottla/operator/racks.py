@@ -16,11 +16,9 @@ from ottla.operator.spec.cluster import Cluster
 
 
 async def tell_racks(kube: Kube, cluster: Cluster, found: Found) -> str:
-    """Annotates pods that have a node and no rack yet. Returns why the first of them gets no rack; else empty.
-
-    A node without the label, or one that can't be read, delays only the pods on that node. Raises Retry with the first
-    refusal.
-    """
+    """Annotates each pod that has a node, and no rack yet, with its node's rack. Returns why the first pod without a
+    rack gets none; else empty. A node that lacks the label `rackKey`, or can't be read, delays only the pods on that
+    node. Raises Retry with the first request that Kubernetes refuses."""
     trouble = ""
     keys = {pool.name: pool.rack_key for pool in cluster.pools if pool.rack_key}
     refusals = Refusals()

@@ -126,7 +126,8 @@ class TopicReconciler:
         self._restless: dict[Ref, int] = {}  # Cluster → how many sweeps in a row made changes and left none
 
     def held(self, cluster: Ref) -> Condition | None:
-        """The condition of a Cluster about topics that wait for a person; None where no topic waits."""
+        """The condition of a Cluster that lists the topics about which a person has to decide; None if there are
+        none."""
         return self._orphaned.held(cluster)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""The risk that brokers foretell if some of them stop, compared with the controller's actions when they have
-stopped."""
+"""Brokers foretell what would happen to partitions if certain brokers stopped. These tests stop the brokers, and
+compare the prediction with the controller's actions."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_what_was_deleted_before_doesnt_come_back() -> None:
 
 def test_a_replica_goes_only_with_a_tombstone() -> None:
     before = image(partition())
-    with pytest.raises(ForeignStore, match="doesn't know t-0, of which a replica is here"):
+    with pytest.raises(ForeignStore, match="doesn't know t-0, although this broker has a replica of it"):
         check(before, image(None), 1)
     check(before, image(None, deleted=True, revision=11), 1)
     check(before, image(None), 3)  # a broker without a replica may have missed the tombstone

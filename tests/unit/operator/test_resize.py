@@ -104,7 +104,7 @@ def test_a_quantity_is_the_same_in_other_words(said: str, told: str) -> None:
 
 
 def test_what_else_a_pod_has_stays_as_it_is() -> None:
-    """A webhook has given the pod a container beside the broker, and devices to both."""
+    """A webhook has added a second container to the pod, and devices to both containers."""
     claims = {"claims": [{"name": "device"}]}
     beside = {"name": "beside", "resources": {"requests": {"cpu": "1"}, **claims}}
     pod = {"spec": {"containers": [{"name": "broker", "resources": {**OLD, **claims}}, beside]}}

@@ -86,8 +86,8 @@ class GroupShard:
     # --- membership ---
 
     def join(self, group_id: str, join: Join, now: Now) -> Effects:
-        """A JoinGroup. If the group doesn't exist, a client without a member id creates it, and a client with a member
-        id is answered UNKNOWN_MEMBER_ID."""
+        """Answers a JoinGroup. If the group doesn't exist, a client without a member id creates it, and a client with a
+        member id is answered UNKNOWN_MEMBER_ID."""
         effects = Effects()
         limits = self.limits
         if not limits.group_min_session_timeout_ms <= join.session_timeout_ms <= limits.group_max_session_timeout_ms:
@@ -114,7 +114,7 @@ class GroupShard:
         return effects
 
     def sync(self, group_id: str, sync: Sync, now: Now) -> Effects:
-        """A SyncGroup."""
+        """Answers a SyncGroup."""
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup) and group.membership.state is not State.EMPTY:
             return group.sync(sync, now)
@@ -123,7 +123,7 @@ class GroupShard:
         return effects
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
-        """A Heartbeat."""
+        """Answers a Heartbeat."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup):
             return ErrorCode.unknown_member_id

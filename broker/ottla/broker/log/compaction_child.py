@@ -84,7 +84,8 @@ class Result:
 
 
 def encode_job(job: Job) -> Iterator[bytes]:
-    """The lines of a job, each of which takes a fraction of a millisecond."""
+    """A job, encoded as lines. Each line takes a fraction of a millisecond, so the caller can let the event loop run
+    between two lines."""
     yield _line({field.name: getattr(job, field.name) for field in fields(job) if field.name != "producers"})
     producers = iter(job.producers)
     while some := list(islice(producers, _PRODUCERS_A_LINE)):
