@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -74,6 +75,42 @@ def test_every_event_is_explained() -> None:
 
 def test_every_metric_of_the_operator_is_explained() -> None:
     assert set(re.findall(r"`(ottla_operator_\w+)`", PAGE)) == set(HELP)
+
+
+def chains(schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The names of a schema's fields, each behind the names of the fields that it is in."""
+    if "items" in schema:
+        yield from chains(schema["items"])
+    for name, inner in schema.get("properties", {}).items():
+        yield (name,)
+        yield from ((name, *below) for below in chains(inner))
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from (("*", *below) for below in chains(schema["additionalProperties"]))
+
+
+def fields() -> set[tuple[str, ...]]:
+    """All chains of field names in the two resources, from any of their fields on."""
+    found = set()
+    for name in ("clusters", "topics"):
+        definition = yaml.safe_load((OPERATOR / f"crds/{name}.yaml").read_text())
+        for chain in chains(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
+            found |= {chain[start:end] for start in range(len(chain)) for end in range(start + 1, len(chain) + 1)}
+    return found
+
+
+def test_every_field_that_is_named_is_there() -> None:
+    known = fields()
+    assert ("brokers", "lostVolumesAfterMinutes") in known
+    assert ("storage", "lostVolumesAfterMinutes") not in known
+    first = {chain[0] for chain in known} - {"metadata"}  # each resource of Kubernetes has fields in its metadata
+    named = {tuple(path.split(".")) for path in re.findall(r"`([a-z]\w+(?:\.[a-zA-Z]\w+)+)[^`]*`", PAGE)}
+    fields_named = {path for path in named if path[0] in first} - NO_FIELDS
+    assert ("scaling", "throttleBytesPerSecond") in fields_named
+    assert not fields_named - known
+
+
+# A setting of clients, and values of the charts.
+NO_FIELDS = {("bootstrap", "servers"), ("networkPolicy", "create"), ("cluster", "brokers", "replicas")}
 
 
 def test_links_lead_somewhere() -> None:
