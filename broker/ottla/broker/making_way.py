@@ -1,9 +1,9 @@
 """A broker without a connection to the metadata store disconnects its clients once other brokers lead its partitions.
 
-Such a broker doesn't get the news of elections. A client that still takes this broker for the leader would wait for
-acknowledgements by followers that have left, one time-out after the other. So the broker closes all connections and
-refuses new ones, until the store has confirmed its registration and its image shows that registration. Clients then ask
-another broker, as if this one were dead.
+Such a broker doesn't get the news of elections. A producer that still takes this broker for the leader would wait in
+vain for its records to be committed, one time-out after the other, because the followers copy from the new leader. So
+the broker closes all connections and refuses new ones, until the store has confirmed its registration and its image
+shows that registration. Clients then ask another broker, as if this one were dead.
 
 If the store answers no broker at all, no other broker can be elected, and this broker goes on serving its clients. So
 once the store hasn't answered this broker for a session's time-out, the broker asks the other brokers for the leaders
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _METADATA, _METADATA_VERSION = 3, 8
 _ANSWERED_S = 2.0
-_TOPICS_MAX = 100  # about which the other brokers are asked
+_TOPICS_MAX = 100  # the most topics about which the other brokers are asked
 
 
 class Doors(Protocol):
