@@ -60,7 +60,7 @@ class ProducerEntry:
 
     def __init__(self, epoch: int = NO_EPOCH, version: int = 0) -> None:
         self.epoch = epoch
-        self.version = version  # of `Producers`, which changes no older entry: a frozen state shares it
+        self.version = version  # the version of `Producers` as of the last change; an older entry is never changed
         self.batches: tuple[KeptBatch, ...] = ()
         self.wrote_more = False  # whether it wrote batches before these, in this epoch or an earlier one
         self.last_timestamp = -1
@@ -142,7 +142,7 @@ class Producers:
         self._entries: dict[int, ProducerEntry] = {}
         self._version = 0  # counts how often the state was frozen or truncated
         self._cuts: list[_Cut] = []
-        self._cut_version = 0  # of the last truncation
+        self._cut_version = 0  # the version that the last truncation began
         self._known_from = 0  # the state before the log reached this offset can only be read from the log
 
     def __len__(self) -> int:
