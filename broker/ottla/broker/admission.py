@@ -116,21 +116,23 @@ def _not_one_batch(buffer: Memory, start: int, end: int) -> KafkaError:
 def _check_header(header: BatchHeader, version: int) -> None:
     attributes = header.attributes
     if header.base_offset:
-        raise KafkaError(ErrorCode.invalid_record, f"a producer's batch that states base offset {header.base_offset}")
+        raise KafkaError(
+            ErrorCode.invalid_record, f"the batch states the base offset {header.base_offset} instead of 0"
+        )
     codec = attributes & batches.CODEC_MASK
     if codec > ZSTD:
-        raise KafkaError(ErrorCode.unsupported_compression_type, f"unknown compression {codec}")
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"the batch states the unknown codec {codec}")
     if codec == ZSTD and version < FIRST_ZSTD_VERSION:
         raise KafkaError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7 or later")
     if header.count <= 0 or header.count != header.last_offset_delta + 1:
         raise KafkaError(
             ErrorCode.invalid_record,
-            f"a batch that states {header.count} records and a last offset delta of {header.last_offset_delta}",
+            f"the batch states {header.count} records, but a last offset delta of {header.last_offset_delta}",
         )
     if attributes & batches.CONTROL:
         raise KafkaError(ErrorCode.invalid_record, "clients may not write control records")
     if attributes & batches.TRANSACTIONAL:
-        raise KafkaError(ErrorCode.invalid_txn_state, "this broker has no transactions yet")
+        raise KafkaError(ErrorCode.invalid_txn_state, "this broker doesn't support transactions yet")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         code = ErrorCode.invalid_record if header.base_sequence < 0 else ErrorCode.invalid_producer_epoch
         sentence = (

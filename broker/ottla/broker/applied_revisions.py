@@ -161,12 +161,14 @@ class _Other:
             return
         self._late += 1
         again = "again " if self._late > 1 else ""
-        self._fell_behind(f"{again}hasn't applied revision {revision} within {seconds:g} s")
+        self._fell_behind(f"{again}hasn't applied metadata revision {revision} within {seconds:g} s")
 
     def _fell_behind(self, why: str) -> None:
         if not self.straggles:
             self.straggles = True
-            logger.warning("broker %d %s: administrators' answers don't wait for it until it does", self.id, why)
+            logger.warning(
+                "broker %d %s: until it has caught up, administrators' answers don't wait for it", self.id, why
+            )
         self._release(self._wanted)
 
     def end(self) -> None:
@@ -190,7 +192,7 @@ class _Other:
 
     def unanswered(self, why: str) -> None:
         """See `broker_link.Told`."""
-        self._fell_behind(f"doesn't say what it has applied ({why})")
+        self._fell_behind(f"doesn't say which metadata revision it has applied ({why})")
 
     def cut(self) -> None:
         """See `broker_link.Told`."""

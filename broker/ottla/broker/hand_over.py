@@ -36,13 +36,13 @@ async def hand_over(broker_id: int, follower: Follower, announce_draining: Calla
             await announce_draining()
     except Exception as error:  # whatever the store's error is, the stop goes on: the logs must be closed
         reason = str(error) or f"the metadata store didn't take it within {_ANNOUNCING_S:g} s"
-        logger.warning("draining couldn't be announced: %s", reason)
+        logger.warning("the broker couldn't announce that it drains: %s", reason)
         return
     try:
         await follower.wait(lambda image: None if any(_to_hand_over(broker_id, image)) else True, _HANDING_OVER_S)
     except TimeoutError:
         left = sum(partition.leader == broker_id for partition in _to_hand_over(broker_id, follower.image))
-        logger.warning("stopping while %d partitions could be led by others", left)
+        logger.warning("the broker stops, although it still leads %d partitions that other brokers could lead", left)
     if led:
         await asyncio.sleep(_LINGERING_S)
 

@@ -56,12 +56,14 @@ def read_known_of(disk: Disk, path: str) -> Known | None:
     try:
         document = json.loads(content)
         if document["version"] != _VERSION:
-            raise ValueError(f"version {document['version']}")
+            raise ValueError(f"unknown version {document['version']}")
         generation, restored_ms = document["generation"], document["restored_ms"]
         restore, past = document.get("restore", ""), tuple(document.get("past", ()))  # files of older brokers lack them
         return Known(document["cluster"], generation, document["number"], document["word"], restored_ms, restore, past)
     except (ValueError, KeyError, TypeError) as error:
-        logger.error("%s is damaged (%s): that the metadata store isn't an older one is judged without it", file, error)
+        logger.error(
+            "%s is damaged (%s): the check that the metadata store isn't an older copy does without it", file, error
+        )
         return None
 
 

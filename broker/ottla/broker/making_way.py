@@ -79,24 +79,26 @@ class MakingWay:
             try:
                 await self.look()
             except Exception:  # the next look follows in a second
-                logger.exception("whether others lead couldn't be found out")
+                logger.exception("the check whether other brokers lead this broker's partitions failed; it is repeated")
 
     async def look(self) -> None:
         """Turns clients away, or accepts them again, if the module's conditions for this hold."""
         if self.made:
             if not self._is_silent() and self._is_registered():
                 self.made = False
-                logger.info("the metadata store answers this broker again: it serves")
+                logger.info("the metadata store answers this broker again: the broker serves clients again")
                 self._doors.let_in()
         elif self._is_silent() and await self._is_led_elsewhere() and self._is_silent():
             self.made = True
             logger.warning(
-                "the metadata store hasn't answered this broker for %.1f s, and others lead what it led: "
-                "it hangs up, so that clients go to them",
+                "the metadata store hasn't answered this broker for %.1f s, and other brokers lead its partitions: "
+                "it closes its clients' connections, so that the clients go to those brokers",
                 self._silence_s(),
             )
             self._let_go()
-            self._doors.turn_away("the metadata store doesn't answer this broker, and others lead what it led")
+            self._doors.turn_away(
+                "the metadata store doesn't answer this broker, and other brokers lead its partitions"
+            )
 
     def _is_silent(self) -> bool:
         return self._silence_s() >= self._session_s()
@@ -148,7 +150,7 @@ async def _leaders(
             answer = await peer.request(_METADATA, _METADATA_VERSION, body, _ANSWERED_S)
         told = read_response(_METADATA, _METADATA_VERSION, bytes(answer.frame[: answer.end]), answer.start)
     except Exception as error:  # whatever the error is, this broker is left out
-        logger.debug("%s:%d doesn't say who leads: %s", endpoint.host, endpoint.port, error)
+        logger.debug("the broker at %s:%d doesn't say which brokers lead: %s", endpoint.host, endpoint.port, error)
         return {}
     finally:
         peer.close()

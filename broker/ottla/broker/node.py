@@ -287,7 +287,9 @@ class Broker:
         try:
             await self.follower.wait(lambda image: None if self._unled() else True, LEADERSHIP_WAIT_SECONDS)
         except TimeoutError:
-            logger.warning("some partitions have no leader yet; clients of the others are served")
+            logger.warning(
+                "this broker doesn't lead yet all partitions whose only replica it has; it serves the other partitions"
+            )
         self.groups.start()
         self.server.accept()
         self.readiness.serving = True

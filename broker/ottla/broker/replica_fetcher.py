@@ -218,7 +218,7 @@ class ReplicaFetcher:
             logger.info("broker %d: the fetch session begins anew: error %d", self._leader, head.error)
             if not self._session.id:
                 return
-            raise ConnectionAbortedError(f"the fetch was answered by error {head.error}")
+            raise ConnectionAbortedError(f"the broker answered the fetch with error {head.error}")
         await self._apply(answer, head.topics_at)
 
     def _body(self, request: Request, limits: FetchLimits, partition_bytes: int) -> bytes:
@@ -288,7 +288,7 @@ class ReplicaFetcher:
         except Exception:
             if (followed := self.followed.get(key)) is not None:
                 logger.exception(
-                    "%r: copying from broker %d has failed, until another leader is elected",
+                    "%r: copying from broker %d failed, and is tried again only once another leader is elected",
                     followed.partition, self._leader,
                 )  # fmt: skip
                 self.failed.add(key)

@@ -153,7 +153,7 @@ class RestoreReports:
         self._reported_epoch, self._reported, self._unreadable = epoch, reported - opened, unreadable - opened
         if opened:
             self._woken.set()
-        logger.info("reported what %d logs hold of partitions that nobody leads", len(ends))
+        logger.info("reported the ends of %d logs, whose partitions have no leader, to the controller", len(ends))
 
     async def _withdraw(self) -> None:
         for number in range(self._parts):

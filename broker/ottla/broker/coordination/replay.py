@@ -191,7 +191,7 @@ class Replay:
 
     def _record(self, header: BatchHeader, record: Record) -> None:
         if record.key is None:
-            raise ProtocolError("it has no key")
+            raise ProtocolError("the record has no key")
         if header.is_control:
             if len(record.key) < _control_key.size:
                 raise ProtocolError("a transaction's marker ends too early")

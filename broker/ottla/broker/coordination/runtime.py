@@ -235,7 +235,7 @@ class Runtime(Generic[C]):
             async with asyncio.timeout(self._limits.commit_timeout_s):
                 await led.partition.committed(offset)
         except TimeoutError:
-            raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
+            raise KafkaError(ErrorCode.coordinator_not_available, "the records weren't replicated in time") from None
         except KafkaError as error:
             raise self._kind.for_clients(error) from error
 
@@ -264,7 +264,7 @@ class Runtime(Generic[C]):
                 self.spawn(self._load_again(led))
                 return
             except Exception:  # the load is tried again, so that clients needn't wait for the next election
-                logger.exception("%s-%d could not be loaded", self.topic, partition.index)
+                logger.exception("%s-%d couldn't be loaded; the load is tried again", self.topic, partition.index)
                 self.counters.errors += 1
                 self.spawn(self._load_again(led))
                 return

@@ -288,7 +288,7 @@ class _Child:
         told = b"".join(takewhile(lambda _: not self._given_up, lines))
         with self._starting:
             if self._given_up:
-                raise CompactionFailed("given up before it began")
+                raise CompactionFailed("the compaction was given up before it began")
             self._process = subprocess.Popen(
                 [
                     sys.executable,

@@ -175,12 +175,12 @@ class Producers:
             if header.producer_epoch < entry.epoch:
                 raise KafkaError(
                     ErrorCode.invalid_producer_epoch,
-                    f"producer {header.producer_id} has epoch {entry.epoch}, the batch {header.producer_epoch}",
+                    f"producer {header.producer_id} has epoch {entry.epoch}, but the batch has {header.producer_epoch}",
                 )
             if header.base_sequence != 0 and entry.epoch != NO_EPOCH:
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
-                    f"a new epoch of producer {header.producer_id} starts with sequence {header.base_sequence}",
+                    f"producer {header.producer_id} begins a new epoch with sequence {header.base_sequence}, not 0",
                 )
             return None
         sequence, delta = header.base_sequence, header.last_offset_delta

@@ -189,7 +189,7 @@ class Upkeep:
             try:
                 await self.checkpoint_recovery_points()
             except Exception:  # as in `_every`: a fault of one log must not end the upkeep of all
-                logger.exception("what was truncated couldn't be checkpointed")
+                logger.exception("the checkpoints couldn't be written after a truncation")
             await asyncio.sleep(_SHORTENED_SECONDS)
 
     async def checkpoint_recovery_points(self) -> None:
