@@ -20,7 +20,7 @@ FIRST_ZSTD_VERSION = 7
 NO_BOUND = 2**63 - 1
 
 _MAGIC_AT = 16
-_OLD_LENGTH_MIN = 14  # of a message of formats 0 and 1
+_OLD_LENGTH_MIN = 14  # bytes of a message of format 0 or 1
 _LENGTH_MIN = batches.HEADER_SIZE - batches.LOG_OVERHEAD
 
 
@@ -43,7 +43,7 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
     """Checks the record set buffer[start:end] of a Produce request of `version`; returns its batch, which stays in
     place, and the batch's header. The first few bytes of another batch may follow the batch; they aren't appended.
 
-    Raises KafkaError with the error code for the producer and, where it helps, a sentence.
+    Raises KafkaError with the error code for the producer, in most cases also with a message.
     """
     size = end - start
     if size < batches.HEADER_SIZE:
@@ -77,9 +77,9 @@ def admit(buffer: Memory, start: int, end: int, rules: AdmissionRules, version: 
 
 
 def _batch_bytes(buffer: Memory, start: int, end: int) -> int:
-    """The size in bytes of the batch, or message of an old format, that begins at `start`; 0 where buffer[start:end]
-    doesn't hold all of it. Raises KafkaError CORRUPT_MESSAGE where no batch begins there. As in Kafka's
-    ByteBufferLogInputStream."""
+    """The size in bytes of the batch, or of the message of an old format, that begins at `start`; 0 where
+    buffer[start:end] ends before the batch does. Raises KafkaError CORRUPT_MESSAGE where no batch begins at `start`.
+    Source: Kafka's ByteBufferLogInputStream."""
     if end - start < batches.LOG_OVERHEAD:
         return 0
     length = int.from_bytes(buffer[start + 8 : start + 12], "big", signed=True)
@@ -116,21 +116,23 @@ def _not_one_batch(buffer: Memory, start: int, end: int) -> KafkaError:
 def _check_header(header: BatchHeader, version: int) -> None:
     attributes = header.attributes
     if header.base_offset:
-        raise KafkaError(ErrorCode.invalid_record, f"a producer's batch that states base offset {header.base_offset}")
+        raise KafkaError(
+            ErrorCode.invalid_record, f"the batch states the base offset {header.base_offset} instead of 0"
+        )
     codec = attributes & batches.CODEC_MASK
     if codec > ZSTD:
-        raise KafkaError(ErrorCode.unsupported_compression_type, f"unknown compression {codec}")
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"the batch states the unknown codec {codec}")
     if codec == ZSTD and version < FIRST_ZSTD_VERSION:
         raise KafkaError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7 or later")
     if header.count <= 0 or header.count != header.last_offset_delta + 1:
         raise KafkaError(
             ErrorCode.invalid_record,
-            f"a batch that states {header.count} records and a last offset delta of {header.last_offset_delta}",
+            f"the batch states {header.count} records, but a last offset delta of {header.last_offset_delta}",
         )
     if attributes & batches.CONTROL:
         raise KafkaError(ErrorCode.invalid_record, "clients may not write control records")
     if attributes & batches.TRANSACTIONAL:
-        raise KafkaError(ErrorCode.invalid_txn_state, "this broker has no transactions yet")
+        raise KafkaError(ErrorCode.invalid_txn_state, "this broker doesn't support transactions yet")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         code = ErrorCode.invalid_record if header.base_sequence < 0 else ErrorCode.invalid_producer_epoch
         sentence = (
@@ -140,7 +142,8 @@ def _check_header(header: BatchHeader, version: int) -> None:
 
 
 def _check_times(header: BatchHeader, rules: AdmissionRules, now_ms: int) -> None:
-    """Checks the header's greatest and first timestamps, in place of the timestamps of records that aren't read."""
+    """Checks the greatest and the first timestamp that the header states against the topic's bounds. Raises KafkaError
+    INVALID_TIMESTAMP. The records' own timestamps aren't read."""
     newest, oldest = header.max_timestamp, header.base_timestamp
     if newest - now_ms > rules.timestamp_after_max_ms:
         raise KafkaError(

@@ -1,8 +1,9 @@
 """How the C library's allocator keeps the memory that a broker frees.
 
-glibc gives a block above a threshold back to the kernel when it is freed, and cuts the free end of its heap. The next
-allocation then gets fresh pages, each of which costs a page fault and is filled with zeros: producing batches of 330 kB
-of Zstandard took 2.7 times as much CPU. By default both thresholds start low and grow with the blocks that are freed,
+When memory is freed, glibc gives it back to the kernel in two cases: the freed block is larger than one threshold, or
+the free end of the heap is larger than another threshold. The next allocation then gets fresh pages, each of which
+costs a page fault and is filled with zeros: with the default thresholds, a broker took 2.7 times as much CPU for
+produced batches of 330 kB in Zstandard. By default, both thresholds start low and grow with the blocks that are freed,
 so the cost of a request would depend on the requests before it.
 """
 
@@ -14,12 +15,12 @@ import ctypes
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
-MAPPED_FROM_BYTES = 4 << 20  # larger blocks are mapped, and given back when they are freed
-KEPT_BYTES_MAX = 8 << 20  # of free memory at the end of the heap
+MAPPED_FROM_BYTES = 4 << 20  # larger blocks are mapped; free() gives them back to the kernel
+KEPT_BYTES_MAX = 8 << 20  # bytes of free memory at the end of the heap that aren't given back
 
 
 def keep_freed_memory() -> bool:
-    """Sets both thresholds of this process. Returns false if the C library, such as musl, doesn't have them."""
+    """Sets both thresholds of this process. Returns False if the C library doesn't have them, as musl doesn't."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 WAIT_S = 0.2
 TRUST_S = WAIT_S / 4  # twice the time in which a broker applies a change on an idle machine
 
-_LATE_MAX = 2  # times late in a row; after them, a broker must show that it keeps up
+_LATE_MAX = 2  # times; a broker that was late so often in a row has to show that it keeps up
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
 
@@ -62,7 +62,7 @@ class AppliedRevisions:
         connect: Connect,
     ) -> None:
         """`listener` is the name of the brokers' inter-broker listener; `spawn` runs a task until the broker stops."""
-        self.went_ahead_count = 0  # answers given before every live broker had applied their revision
+        self.went_ahead_count = 0  # answers that were sent before every live broker had applied their revision
         self._id = broker_id
         self._image = image
         self._listener = listener
@@ -126,7 +126,7 @@ class _Other:
         self.epoch = broker.epoch
         self.applied = 0
         self.straggles = False
-        self._late = 0  # times in a row
+        self._late = 0  # how many times in a row this broker was late
         self.ended = False
         self.task: asyncio.Task[Any] | None = None
         self.link = BrokerLink(lambda: dial(self.id), self)
@@ -161,12 +161,14 @@ class _Other:
             return
         self._late += 1
         again = "again " if self._late > 1 else ""
-        self._fell_behind(f"{again}hasn't applied revision {revision} within {seconds:g} s")
+        self._fell_behind(f"{again}hasn't applied metadata revision {revision} within {seconds:g} s")
 
     def _fell_behind(self, why: str) -> None:
         if not self.straggles:
             self.straggles = True
-            logger.warning("broker %d %s: administrators' answers don't wait for it until it does", self.id, why)
+            logger.warning(
+                "broker %d %s: until it has caught up, administrators' answers don't wait for it", self.id, why
+            )
         self._release(self._wanted)
 
     def end(self) -> None:
@@ -190,7 +192,7 @@ class _Other:
 
     def unanswered(self, why: str) -> None:
         """See `broker_link.Told`."""
-        self._fell_behind(f"doesn't say what it has applied ({why})")
+        self._fell_behind(f"doesn't say which metadata revision it has applied ({why})")
 
     def cut(self) -> None:
         """See `broker_link.Told`."""

@@ -53,12 +53,13 @@ class _Waiter:
     over: asyncio.Future[None]
 
     def hurried(self) -> None:
-        """Another request can't start before the answer: the wait ends, unless that request asks for leaders, too."""
+        """Called when another request of the same connection can't start before this answer is sent. Ends the wait,
+        unless the other request asks for leaders, too."""
         if self.answer.behind not in _ASKS_FOR_LEADERS:
             self.end()
 
     def end(self) -> None:
-        """Ends the wait: the answer is given now."""
+        """Ends the wait, so that the answer is sent now."""
         if not self.over.done():
             self.over.set_result(None)
 
@@ -71,7 +72,8 @@ class AwaitedElections:
         self._image = image
         self._clock = clock
         self._lost_at: dict[int, float] = {}
-        self._vanished: dict[int, tuple[Broker, float]] = {}  # registrations, and when; not of drained brokers
+        # Registrations that vanished, and when; not those of drained brokers.
+        self._vanished: dict[int, tuple[Broker, float]] = {}
         self._brokers: Mapping[int, Broker] = {}
         self._waiting: list[_Waiter] = []
 
@@ -92,11 +94,12 @@ class AwaitedElections:
             self._look_again(changed.topics if not changed.brokers else None)
 
     def lost(self, broker_id: int) -> None:
-        """The broker closed its connection to this broker."""
+        """Called when the other broker has closed its connection to this broker."""
         self._lost_at[broker_id] = self._clock()
 
     def found(self, broker_id: int) -> None:
-        """The broker has a connection again: it restarted, or never died."""
+        """Called when this broker has a connection to the other broker again: the other broker has restarted, or it
+        never died."""
         if broker_id in self._brokers:
             self._lost_at.pop(broker_id, None)
             self._look_again(None)

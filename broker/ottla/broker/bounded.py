@@ -1,5 +1,5 @@
-"""Runs a request's many small operations a few at a time: a request of thousands mustn't keep the loop from other
-requests."""
+"""Runs a request's many small operations a few at a time: a request with thousands of operations mustn't keep the event
+loop from other requests."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from ottla.net.peer import Peer
 from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_answer, write_question
 from ottla.protocol.errors import ProtocolError
 
-_ASKED_FOR_MS = 1000  # a broker answers after that time, whichever revision it has applied
-_ANSWERED_S = 5.0  # after which the connection is given up; the limit for making a connection, too
+_ASKED_FOR_MS = 1000  # the asked broker answers after this time, even if it hasn't applied the revision
+_ANSWERED_S = 5.0  # the longest wait for an answer, and for a connection
 _BACK_OFF_S_MIN = 0.05
 _BACK_OFF_S_MAX = 5.0
-_BRIEF_S = 0.1  # a pause follows two connections in a row that end sooner: the broker accepts none at present
+_BRIEF_S = 0.1  # after two connections in a row that ended sooner, the next one is made after a pause
 
 
 class Told(Protocol):
@@ -57,10 +57,10 @@ class BrokerLink:
         self._connected_at = 0.0
         self._applied = 0
         self._peer: Peer | None = None
-        self._kept = False  # whether the connection has idled or carried an answer
+        self._kept = False  # whether the connection was idle for a while, or an answer came over it
         self._lost = False
         self._idling: asyncio.Timeout | None = None
-        self._failures = 0  # in a row
+        self._failures = 0  # failed attempts in a row
         self._brief = 0  # connections in a row that ended within _BRIEF_S
         self._asks_at = float("-inf")  # the time before which no question is sent
 

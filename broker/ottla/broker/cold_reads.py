@@ -1,4 +1,4 @@
-"""Finds an offset's place in a log for a fetch; threads do so where that part of the log isn't in memory.
+"""Finds an offset's place in a log for a fetch. Where that part of the log isn't in memory, a thread does so.
 
 The event loop looks an offset up in the log's index and in its batches' headers, as far as they are in memory. Where
 they aren't in memory, a thread of the log directory looks the offset up and reads the bytes that follow it; until then
@@ -6,9 +6,9 @@ a fetch finds nothing to read in the partition. A second fetch for the same offs
 goes on when the client that asked for it has disconnected, because another client may ask for the same offset: so at
 most UNDER_WAY_MAX look-ups of a log directory are under way.
 
-The rule it protects: each of these fetches gets its answer. On a file system without a page cache, the bytes that a
-thread has read aren't in memory when the fetch asks again. So a fetch that asks again within REMEMBERED_SECONDS may
-block the event loop for the disk, which has just answered.
+The rule that this module protects: each fetch whose offset a thread has looked up gets its answer. On a file system
+without a page cache, the bytes that a thread has read aren't in memory when the fetch asks again. So a fetch that asks
+again within REMEMBERED_SECONDS may block the event loop for the disk, which has just answered.
 
 `ottla.net.disk_threads` decides how many threads there are, and `ottla.net.outgoing` sends the bytes.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
 REMEMBERED_SECONDS = 1.0
-UNDER_WAY_MAX = 1000  # of a log directory: a fetch beyond them asks again when its turn comes
+UNDER_WAY_MAX = 1000  # look-ups in one log directory; a fetch that needs a further one asks again when its turn comes
 
 T = TypeVar("T")
 
@@ -62,8 +62,8 @@ class ColdReads:
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
         self._under_way: dict[str, dict[_Place, asyncio.Future[None]]] = defaultdict(dict)  # by log directory
-        # The waits beyond the bound, in their order, by log directory. A future that no fetch waits for any more is
-        # dropped.
+        # By log directory: the waits of fetches that came while UNDER_WAY_MAX look-ups were under way, in the order of
+        # the fetches. A future that no fetch waits for any more is dropped.
         self._queued: dict[str, WeakValueDictionary[int, asyncio.Future[None]]] = defaultdict(WeakValueDictionary)
         self._numbers = count()
         self._ended: dict[_Place, _Ended] = {}

@@ -29,13 +29,14 @@ from ottla.protocol.unpacking import PIECE_BYTES, pieces
 
 _CODEC_AT = batches.CRC_START + 1
 _CODECS = frozenset(codec for codec in Codec if codec)
-_LIKELY_RATIO_MAX = 16  # a batch counts as at most so many times its size: a small batch may claim a whole block
+_LIKELY_RATIO_MAX = 16  # a batch counts as at most so many times its size, because a small one may claim a block
 _SMALL = HANDED_OVER_BYTES - PLAIN_BATCH_BYTES
-_SHOWN = 3  # records that an error's sentence names
+_SHOWN = 3  # how many of the refused records an error's message names
 
 
 def leaves_loop(batch: memoryview, rules: AdmissionRules, quota: LoopQuota) -> bool:
-    """Whether a check would block the event loop for too long, by the sizes that the headers of the codec state."""
+    """Whether a check of the batch would block the event loop for too long, judged by the unpacked sizes that the
+    codec's headers state."""
     return loop_cost(batch, rules, quota, quota.plain_left) is None
 
 
@@ -73,7 +74,7 @@ def codec_of(batch: memoryview) -> int:
 
 
 def memory_bytes(batch: memoryview, wanted_codec: int | None, message_bytes_max: int) -> int:
-    """The most bytes of memory that an `Inspection` takes beside the batch."""
+    """The most bytes of memory that an `Inspection` of the batch takes, without the batch's own bytes."""
     batch = _alone(batch)
     if len(batch) < HEADER_SIZE:
         return 0
@@ -105,7 +106,7 @@ def inspect(
         inspection = Inspection(batch, header, rules, now_ms, piece_bytes=min(left, PIECE_BYTES))
         try:
             return inspection.go_on(left)
-        finally:  # a refused batch took time, too
+        finally:  # the check of a refused batch took time, too
             quota.spend(header.codec, max(inspection.unpacked_bytes, BLOCK_BYTES_MIN))
     if len(batch) > _SMALL or not arriving:
         quota.spend_plain(PLAIN_BATCH_BYTES + len(batch))

@@ -2,8 +2,8 @@
 
 A broker checks no batch that it serves: it sends consumers the bytes of its files. Damage is noticed by work that reads
 a log for another reason. A follower checks the CRC of every batch that it copies, and a compaction checks the CRC of
-every batch that it reads. A fetch walks over headers to find its offset. A coordinator reads all of its partition. A
-start, or a truncation, reads an index or a header. Batches that the start cut off are reported elsewhere
+every batch that it reads. A fetch reads the headers of batches to find its offset. A coordinator reads all of its
+partition. A start, or a truncation, reads an index or a header. Batches that the start cut off are reported elsewhere
 (`log/cuts.py`), because they aren't in the log any more.
 """
 

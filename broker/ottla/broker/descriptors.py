@@ -1,7 +1,7 @@
 """How many files and sockets the process may have open, and how many of them connections may take.
 
-Descriptors are reserved for the logs' segments and for all other needs of the process: clients that open as many
-connections as they can never keep the broker from opening its logs.
+Descriptors are reserved for the logs' segments and for all other needs of the process. So however many connections
+clients open, the broker can open its logs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def raise_limit() -> None:
     """Raises the limit of open files to the most that the system allows this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # then the present limit has to suffice
+        with contextlib.suppress(OSError, ValueError):  # the present limit stays in force
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -16,7 +16,7 @@ class EventRate:
         self._count = self._before = 0
 
     def count(self, now: float) -> None:
-        """Notes that the event happened."""
+        """Counts one occurrence of the event."""
         self._elapsed(now)
         self._count += 1
 

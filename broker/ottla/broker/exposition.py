@@ -1,8 +1,8 @@
 """Writes metrics as the text that Prometheus reads (exposition format 0.0.4), line by line. Pure.
 
-Written by hand: prometheus-client costs a broker 7 MB and 40 ms at start in place of a page of code. It also renders
-all metrics in one go, which would block the event loop where there are thousands of partitions. The tests check this
-module's text with prometheus-client's parser.
+The broker doesn't use prometheus-client, which takes 7 MB of memory, and 40 ms at the start, and would save only a page
+of code. It also renders all metrics in one go, which would block the event loop where there are thousands of
+partitions. The tests check this module's text with prometheus-client's parser.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/
 """

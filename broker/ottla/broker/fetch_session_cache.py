@@ -1,10 +1,10 @@
 """A broker's incremental fetch sessions (KIP-227), as many as its cache has slots for.
 
-As Kafka's `FetchSessionCache`: `max.incremental.fetch.session.cache.slots` sessions; a full cache evicts a session that
-was unused for `min.incremental.fetch.session.eviction.ms`. Otherwise it evicts a session that was created longer ago
-than that and is less privileged than the new one (followers' sessions are privileged) or, if equally privileged, has
-fewer partitions. If there is no such session, the new client gets none. A session's id is drawn at random, so that no
-client guesses another one's.
+The cache has `max.incremental.fetch.session.cache.slots` slots. If it is full, it evicts a session that was unused for
+`min.incremental.fetch.session.eviction.ms`. If there is none, it evicts a session that was created longer ago than that
+and is less privileged than the new one (followers' sessions are privileged) or, if equally privileged, has fewer
+partitions. If there is no such session either, the new client gets no session. A session's id is drawn at random, so
+that no client can guess another client's id. Source: Kafka's `FetchSessionCache`.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class FetchPartition:
         self.told_log_start = -1
 
     def asked(self, other: FetchPartition) -> None:
-        """Takes over a new request for this partition. If the client repeats its offset, goes back, or asks in another
-        leader epoch, the last answer may have been lost: then the offsets of that answer are forgotten."""
+        """Takes over a new request for this partition. If the client repeats its last offset, goes back, or asks in
+        another leader epoch, the last answer may have been lost: then the offsets of that answer are forgotten."""
         if other.fetch_offset <= self.fetch_offset or other.current_leader_epoch != self.current_leader_epoch:
             self.told_high_watermark = self.told_log_start = -1
         self.fetch_offset = other.fetch_offset
@@ -78,7 +78,7 @@ class FetchPartition:
             self.told_log_start = log_start
             changed = True
         if error:
-            self.told_high_watermark = -1  # so that the answer after the error carries the partition, too
+            self.told_high_watermark = -1  # so that the answer after an error carries the partition, too
         return changed
 
 
@@ -168,7 +168,7 @@ class FetchSession:
             self.unread = dict.fromkeys(self.partitions)
 
     def served(self, key: PartitionKey) -> None:
-        """Moves a partition that had records behind the others."""
+        """Moves a partition, which had records in the last answer, to the end of the order."""
         self.unread.pop(key, None)
         self.unread[key] = None
 

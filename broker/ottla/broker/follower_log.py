@@ -40,12 +40,12 @@ def append_replicated(
         raise partition.failed(error) from error
     before = partition.high_watermark
     after = partition.high_watermark = max(before, min(leader_high_watermark, log.log_end_offset))
-    if partition.waiters and after > before:  # consumers that read from the replica next to them
+    if partition.waiters and after > before:  # consumers that read from a follower in their own rack
         wake(partition.waiters, partition, bytes_between(log, before, after))
 
 
 def truncate_to(partition: Partition, offset: int) -> None:
-    """Drops the records from `offset` on, where the leader's differ."""
+    """Drops the records from `offset` on, because the leader's log differs from there on."""
     log = partition.log
     if offset < partition.high_watermark:
         logger.warning("%r: truncated to %d, below its high watermark %d", partition, offset, partition.high_watermark)

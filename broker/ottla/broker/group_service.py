@@ -137,7 +137,8 @@ class GroupService:
     # --- membership ---
 
     def join(self, group_id: str, join: Join) -> asyncio.Future[Answer]:
-        """A JoinGroup; `join.ticket` is from `ticket()`. A request that is accepted is answered after the rebalance."""
+        """Handles a JoinGroup request. `join.ticket` comes from `ticket()`, and is returned. If the request is
+        accepted, its answer comes after the rebalance."""
         shard = self._shard_of(group_id)
         effects = shard.core.join(group_id, join, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
@@ -145,7 +146,8 @@ class GroupService:
         return ticket
 
     def sync(self, group_id: str, sync: Sync) -> asyncio.Future[Answer]:
-        """A SyncGroup; `sync.ticket` is from `ticket()`. The answer comes when the assignments are committed."""
+        """Handles a SyncGroup request. `sync.ticket` comes from `ticket()`, and is returned. The answer comes when the
+        assignments are committed."""
         shard = self._shard_of(group_id)
         effects = shard.core.sync(group_id, sync, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
@@ -153,7 +155,8 @@ class GroupService:
         return ticket
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        """A Heartbeat. While the group's partition loads, every heartbeat is answered NONE."""
+        """Handles a Heartbeat request, and returns the error code of the answer: NONE for every heartbeat while the
+        group's partition loads."""
         try:
             shard = self._shard_of(group_id)
         except KafkaError as error:
@@ -165,8 +168,8 @@ class GroupService:
         return code
 
     async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[Answer]:
-        """A LeaveGroup: an answer for each leaver. If the group has become empty, the answers wait until the record of
-        this is committed."""
+        """Handles a LeaveGroup request: returns an answer for each member that leaves. If the group has become empty,
+        the answers wait until the record of the empty group is committed."""
         shard = self._shard_of(group_id)
         answers, effects = shard.core.leave(group_id, leavers, self._now())
         before = shard.last_appended
@@ -176,7 +179,7 @@ class GroupService:
         return answers
 
     def ticket(self) -> asyncio.Future[Answer]:
-        """A future on which a JoinGroup or SyncGroup waits."""
+        """A new future for the answer to a JoinGroup or SyncGroup request."""
         return asyncio.get_running_loop().create_future()
 
     # --- offsets ---
@@ -190,7 +193,8 @@ class GroupService:
         offsets: Sequence[OffsetToCommit],
         retention_ms: int = -1,
     ) -> list[ErrorCode]:
-        """An OffsetCommit: an error code for each offset, once the offsets' records are committed."""
+        """Handles an OffsetCommit request: returns an error code for each offset, once the offsets' records are
+        committed."""
         shard = self._shard_of(group_id, allow_empty=True)
         plan = shard.core.commit(group_id, member_id, generation, instance_id, offsets, retention_ms, self._now())
         if plan.changes:
@@ -203,7 +207,8 @@ class GroupService:
     async def fetch(
         self, group_id: str, partitions: Sequence[tuple[str, int]], require_stable: bool
     ) -> list[Committed | ErrorCode | None]:
-        """An OffsetFetch: the committed offset of each (topic, partition), None where there is none.
+        """Handles an OffsetFetch request: returns the committed offset of each (topic, partition), None where there is
+        none.
 
         With `require_stable` the answer waits until all appended records are committed. UNSTABLE_OFFSET_COMMIT is the
         answer for a partition if an undecided transaction has an offset for it, and for all partitions if the wait
@@ -223,17 +228,19 @@ class GroupService:
         ]
 
     async def fetch_all(self, group_id: str, require_stable: bool) -> dict[str, dict[int, Committed]]:
-        """An OffsetFetch for all committed offsets of a group, by topic and partition."""
+        """Handles an OffsetFetch request for all topics: returns all committed offsets of a group, by topic and
+        partition."""
         try:
             shard = await self._settled(group_id, require_stable)
         except KafkaError as error:
             if error.code is not ErrorCode.unstable_offset_commit:
                 raise
-            raise KafkaError(ErrorCode.not_coordinator) from None  # there are no partitions to give the error to
+            # The response has no partition to carry the other code.
+            raise KafkaError(ErrorCode.not_coordinator) from None
         return shard.core.offsets.show_all(group_id)
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
-        """An OffsetDelete: an error code for each (topic, partition)."""
+        """Handles an OffsetDelete request: returns an error code for each (topic, partition)."""
         shard = self._shard_of(group_id)
         self._runtime.flush(shard)
         plan = shard.core.delete_offsets(group_id, partitions)
@@ -243,7 +250,7 @@ class GroupService:
         return response
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """A DeleteGroups, for one group."""
+        """Handles the part of a DeleteGroups request that is about one group: returns the group's error code."""
         try:
             shard = self._shard_of(group_id, allow_empty=True)
             self._runtime.flush(shard)
@@ -277,7 +284,7 @@ class GroupService:
 
     @property
     def offset_count(self) -> int:
-        """How many offsets are kept."""
+        """How many committed offsets all groups of this broker have."""
         return sum(len(shard.core.offsets) for shard in self._runtime.partitions.values())
 
     # --- calls of the runtime ---

@@ -17,8 +17,8 @@ from ottla.metadata.model.partitions import Partition
 
 logger = logging.getLogger(__name__)
 
-# A metadata store without room for writes refuses each try: a stop waits this long, which is well below a supervisor's
-# limit.
+# The longest wait for the announcement: a metadata store without room for writes refuses every attempt. It is well
+# below the time after which a supervisor kills a stopping process.
 _ANNOUNCING_S = 5.0
 _HANDING_OVER_S = 15.0
 # How long clients' connections stay open after the hand-over. Meanwhile this broker's answers name the new leaders. A
@@ -27,22 +27,22 @@ _LINGERING_S = 0.5
 
 
 async def hand_over(broker_id: int, follower: Follower, announce_draining: Callable[[], Awaitable[None]]) -> None:
-    """Announces that the broker is draining, and waits until it has handed over its partitions, for some seconds at
-    most. Raises no error: if the broker can't be announced, or other brokers don't take over in time, it stops all the
-    same."""
+    """Announces that the broker is draining, and waits until the broker has handed over its partitions, for some
+    seconds at most. Returns also if the announcement fails, or if other brokers don't take over in time, because the
+    broker stops in any case."""
     led = any(partition.leader == broker_id for partition in _to_hand_over(broker_id, follower.image))
     try:
         async with asyncio.timeout(_ANNOUNCING_S):
             await announce_draining()
-    except Exception as error:  # whatever the store's error is, the logs must be closed
+    except Exception as error:  # whatever the store's error is, the stop goes on: the logs must be closed
         reason = str(error) or f"the metadata store didn't take it within {_ANNOUNCING_S:g} s"
-        logger.warning("draining couldn't be announced: %s", reason)
+        logger.warning("the broker couldn't announce that it drains: %s", reason)
         return
     try:
         await follower.wait(lambda image: None if any(_to_hand_over(broker_id, image)) else True, _HANDING_OVER_S)
     except TimeoutError:
         left = sum(partition.leader == broker_id for partition in _to_hand_over(broker_id, follower.image))
-        logger.warning("stopping while %d partitions could be led by others", left)
+        logger.warning("the broker stops, although it still leads %d partitions that other brokers could lead", left)
     if led:
         await asyncio.sleep(_LINGERING_S)
 

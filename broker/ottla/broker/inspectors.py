@@ -3,8 +3,9 @@
 A batch of a few KB may unpack to GBs, and such a batch is valid. So a thread checks a batch for a turn of some 10 ms
 (`loop_quota.THREAD_MICROSECONDS`); a batch that takes longer waits for its next turn. A free thread goes to the
 connection that has the fewest threads; if several connections have equally few, to the connection that has waited
-longest. A connection has all of the threads only while no other connection waits for one. The rule it protects: a batch
-that fits one turn waits for no more than a turn of each other connection, whatever size the others' batches unpack to.
+longest. A connection has all of the threads only while no other connection waits for one. The rule that this protects:
+a batch whose check fits into one turn waits for no more than one turn of each other connection, whatever size the other
+connections' batches unpack to.
 
 Owned by the event loop; only the checks run in the threads.
 """
@@ -43,7 +44,8 @@ class Inspectors:
                 found = await loop.run_in_executor(self._executor, inspection.go_on, quota_bytes)
                 if found is not None:
                     return found
-                turn = self._queue(holder)  # before the thread is given away, so that this connection has its turn, too
+                # Before the thread goes to another connection, so that this connection is considered, too.
+                turn = self._queue(holder)
             finally:
                 self._ended(holder)
 
@@ -61,7 +63,7 @@ class Inspectors:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._ended(holder)  # the turn had been given a thread, and hasn't used it
+                self._ended(holder)  # a thread was given to this turn, and wasn't used
             raise
 
     def _ended(self, holder: Hashable) -> None:

@@ -124,7 +124,7 @@ class IsrChanges:
         self._candidates.stop()
 
     def wants(self, partition: Partition) -> None:
-        """Asks for a look at the partition's state, which is written if it should change."""
+        """Makes `run` look at the partition's state, and write the state if it should change."""
         self._wanted[partition.topic_id, partition.index] = partition
         self._woken.set()
 
@@ -151,7 +151,7 @@ class IsrChanges:
         try:
             proposals = [proposal for partition in some.values() if (proposal := self._propose(partition))]
             if failed := await self._write(proposals) if proposals else []:
-                await asyncio.sleep(_AGAIN_S)  # by then the image shows the change that made it fail
+                await asyncio.sleep(_AGAIN_S)  # by then the image shows the change that made the transaction fail
                 for proposal in failed:
                     if proposal.partition.leading is proposal.leading:
                         self.wants(proposal.partition)
@@ -236,12 +236,12 @@ class IsrChanges:
     async def _write(self, proposals: list[_Proposal]) -> list[_Proposal]:
         """Writes all proposals in one transaction; if some guards fail, the other proposals in another one. Returns the
         proposals that weren't written, or whose outcome is unknown."""
-        for proposal in proposals:  # all of them before the first await
+        for proposal in proposals:  # the leader counts all proposed ISRs before the first await
             if proposal.leading is not None:
                 proposal.leading.proposed(proposal.after.isr)
                 proposal.partition.isr_moved()
         guards = {guard.key: guard for proposal in proposals for guard in proposal.guards}
-        if len(guards) > TRANSACTION_OPERATIONS_MAX:  # as when a hundred brokers join at once
+        if len(guards) > TRANSACTION_OPERATIONS_MAX:  # such as when a hundred brokers join ISRs at once
             middle = len(proposals) // 2
             return await self._write(proposals[:middle]) + await self._write(proposals[middle:])
         try:
@@ -274,7 +274,7 @@ class IsrChanges:
                 proposal.partition.isr_moved()
 
     def _written(self, proposal: _Proposal) -> None:
-        self._unknown.discard(proposal.key)  # under the same guards, so no earlier proposal was written
+        self._unknown.discard(proposal.key)  # the guards held, so no earlier proposal was written
         before, after = proposal.before.isr, proposal.after.isr
         if set(before) - set(after):
             self.shrinks += 1

@@ -50,7 +50,8 @@ class LeaderConnection:
         self._dialled_epoch = -1  # the leader's registration to whose address the connection goes
 
     async def request(self, api_key: int, version: int, body: bytes) -> Answer:
-        """The answer, within `replica.socket.timeout.ms`. Raises OSError, ProtocolError."""
+        """Sends a request and returns its answer. Raises OSError, as TimeoutError after `replica.socket.timeout.ms`,
+        and ProtocolError."""
         config = self._config()
         peer = self._peer
         if peer is None or not peer.connected:

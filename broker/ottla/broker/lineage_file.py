@@ -1,8 +1,9 @@
-"""The last word of the metadata store's lineage that this broker has seen, kept in its log directories.
+"""Keeps in the log directories the newest word of the metadata store's lineage that this broker has seen.
 
-Every log directory has a copy, because any directory may fail or be replaced; the newest copy counts. A copy is
-replaced atomically, in a thread, and may be one write behind the word that the broker has seen last: the right store
-also has the older words. `ottla.metadata.lineage` explains the purpose of the words.
+The controller writes random words to the store from time to time, by which a broker recognises the store
+(`ottla.metadata.lineage`). Every log directory has a file with the newest word, because any directory may fail or be
+replaced; the file with the newest word counts. A file is replaced atomically, in a thread. It may lack the word that
+the broker has seen last: that does no harm, because the right store also has the older words.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def read_known(logs: LogDirectories) -> Known | None:
 
 
 async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
-    """Writes the last word that the store has shown whenever it changes, until cancelled."""
+    """Writes the store's newest lineage word to the log directories whenever the store shows a new one, until
+    cancelled."""
     known = store.known
     await asyncio.to_thread(_write, logs, known)
     while True:
@@ -46,7 +48,7 @@ async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
 
 
 def read_known_of(disk: Disk, path: str) -> Known | None:
-    """The lineage word in one log directory's copy; None where there is no copy, or a damaged one. Raises OSError."""
+    """The lineage word in one log directory's file; None where the file is missing or damaged. Raises OSError."""
     file = f"{path}/{names.LINEAGE}"
     if not disk.exists(file):
         return None
@@ -54,12 +56,14 @@ def read_known_of(disk: Disk, path: str) -> Known | None:
     try:
         document = json.loads(content)
         if document["version"] != _VERSION:
-            raise ValueError(f"version {document['version']}")
+            raise ValueError(f"unknown version {document['version']}")
         generation, restored_ms = document["generation"], document["restored_ms"]
-        restore, past = document.get("restore", ""), tuple(document.get("past", ()))  # earlier versions had no ids
+        restore, past = document.get("restore", ""), tuple(document.get("past", ()))  # files of older brokers lack them
         return Known(document["cluster"], generation, document["number"], document["word"], restored_ms, restore, past)
     except (ValueError, KeyError, TypeError) as error:
-        logger.error("%s is damaged (%s): that the metadata store isn't an older one is judged without it", file, error)
+        logger.error(
+            "%s is damaged (%s): the check that the metadata store isn't an older copy does without it", file, error
+        )
         return None
 
 

@@ -21,10 +21,11 @@ _VISIBLE = {code: repr(chr(code))[1:-1] for code in (*range(32), 127) if code !=
 
 
 class TextFormat(logging.Formatter):
-    """`2026-01-31 12:00:00.123 INFO  server: listening …`; times in UTC, the package's name left out."""
+    """Writes a line such as `2026-01-31 12:00:00.123 INFO  server: listening …`, with the time in UTC, and with the
+    logger's name without the package's name."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; a traceback follows on lines of its own."""
+        """The record as one line; a traceback follows on lines of its own."""
         # Clients' text in a message must neither begin a line nor control a terminal.
         message = record.getMessage().translate(_VISIBLE)
         line = f"{_utc(record.created, ' ')} {record.levelname:<7} {_area(record.name)}: {message}"
@@ -34,10 +35,10 @@ class TextFormat(logging.Formatter):
 
 
 class JsonFormat(logging.Formatter):
-    """One JSON object per line, whatever the message holds."""
+    """Writes each record as a JSON object on one line, even if the message or the traceback has several lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, the traceback included."""
+        """The record as one line, which includes the traceback."""
         fields: dict[str, object] = {
             "time": _utc(record.created, "T") + "Z",
             "level": record.levelname,

@@ -67,7 +67,7 @@ class LoopLag:
         if lag > self.longest_seconds:
             self.longest_seconds = lag
             if lag > WARN_SECONDS:
-                logger.warning("the event loop was held for %.1f s, longer than ever before", lag)
+                logger.warning("the event loop was blocked for %.1f s, longer than ever since the start", lag)
         self._seen.append((time.perf_counter(), self._busy_seconds()))
         # The next time is counted from now, not from the due time, so that one blocked loop counts as one lag, not as
         # many.

@@ -26,7 +26,7 @@ _TWIN = 60  # bytes a microsecond of any codec, where Python code checks the rec
 _SPEEDS = _NATIVE if NATIVE else dict.fromkeys(_NATIVE, _TWIN)
 _PLAIN = _SPEEDS[Codec.none]
 _SLOWEST = min(_SPEEDS.values())
-_ASKS_AT = 7 / 8  # `at_next_turn` is called when no larger part of a quota is left
+_ASKS_AT = 7 / 8  # `at_next_turn` is called when at most this part of a quota is left
 
 TURN_BYTES = LOOP_MICROSECONDS * _PLAIN
 """How many bytes of batches without a codec are checked in one turn of the event loop. Each such batch counts as

@@ -43,9 +43,9 @@ class Machine:
     now_ms: Callable[[], int] = now_ms
     random: Random = field(default_factory=SystemRandom)
     disk: Disk = field(default_factory=RealDisk)
-    open_socket: OpenSocket = open_socket  # listening
-    connect: Connect = connect_tcp  # to other brokers
+    open_socket: OpenSocket = open_socket  # opens a listening socket
+    connect: Connect = connect_tcp  # connects to another broker
     threads: Threads = ThreadPoolExecutor  # an executor with the given number of workers, for which start and stop wait
     disk_threads: DiskThreads = field(default_factory=VolumeThreads)  # for reads of data that isn't in memory
     busy_poll_seconds: float = WINDOW_SECONDS  # 0 in a simulation, whose clock stands still while callbacks are due
-    renewal: Callable[[Store, float], Renewal] = renewal_thread  # of the registration's lease
+    renewal: Callable[[Store, float], Renewal] = renewal_thread  # renews the registration's lease

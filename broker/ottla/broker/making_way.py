@@ -1,9 +1,9 @@
 """A broker without a connection to the metadata store disconnects its clients once other brokers lead its partitions.
 
-Such a broker doesn't get the news of elections. A client that still takes this broker for the leader would wait for
-acknowledgements by followers that have left, one time-out after the other. So the broker closes all connections and
-refuses new ones, until the store has confirmed its registration and its image shows that registration. Clients then ask
-another broker, as if this one were dead.
+Such a broker doesn't get the news of elections. A producer that still takes this broker for the leader would wait in
+vain for its records to be committed, one time-out after the other, because the followers copy from the new leader. So
+the broker closes all connections and refuses new ones, until the store has confirmed its registration and its image
+shows that registration. Clients then ask another broker, as if this one were dead.
 
 If the store answers no broker at all, no other broker can be elected, and this broker goes on serving its clients. So
 once the store hasn't answered this broker for a session's time-out, the broker asks the other brokers for the leaders
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _METADATA, _METADATA_VERSION = 3, 8
 _ANSWERED_S = 2.0
-_TOPICS_MAX = 100  # about which the other brokers are asked
+_TOPICS_MAX = 100  # the most topics about which the other brokers are asked
 
 
 class Doors(Protocol):
@@ -79,24 +79,26 @@ class MakingWay:
             try:
                 await self.look()
             except Exception:  # the next look follows in a second
-                logger.exception("whether others lead couldn't be found out")
+                logger.exception("the check whether other brokers lead this broker's partitions failed; it is repeated")
 
     async def look(self) -> None:
         """Turns clients away, or accepts them again, if the module's conditions for this hold."""
         if self.made:
             if not self._is_silent() and self._is_registered():
                 self.made = False
-                logger.info("the metadata store answers this broker again: it serves")
+                logger.info("the metadata store answers this broker again: the broker serves clients again")
                 self._doors.let_in()
         elif self._is_silent() and await self._is_led_elsewhere() and self._is_silent():
             self.made = True
             logger.warning(
-                "the metadata store hasn't answered this broker for %.1f s, and others lead what it led: "
-                "it hangs up, so that clients go to them",
+                "the metadata store hasn't answered this broker for %.1f s, and other brokers lead its partitions: "
+                "it closes its clients' connections, so that the clients go to those brokers",
                 self._silence_s(),
             )
             self._let_go()
-            self._doors.turn_away("the metadata store doesn't answer this broker, and others lead what it led")
+            self._doors.turn_away(
+                "the metadata store doesn't answer this broker, and other brokers lead its partitions"
+            )
 
     def _is_silent(self) -> bool:
         return self._silence_s() >= self._session_s()
@@ -148,7 +150,7 @@ async def _leaders(
             answer = await peer.request(_METADATA, _METADATA_VERSION, body, _ANSWERED_S)
         told = read_response(_METADATA, _METADATA_VERSION, bytes(answer.frame[: answer.end]), answer.start)
     except Exception as error:  # whatever the error is, this broker is left out
-        logger.debug("%s:%d doesn't say who leads: %s", endpoint.host, endpoint.port, error)
+        logger.debug("the broker at %s:%d doesn't say which brokers lead: %s", endpoint.host, endpoint.port, error)
         return {}
     finally:
         peer.close()

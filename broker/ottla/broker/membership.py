@@ -32,7 +32,7 @@ _ANNOUNCED_AGAIN_S = 0.5
 
 class Membership:
     """The membership of broker `broker_id`. `told` is called with the epoch and the lease of each registration, also of
-    one that replaces a lost one."""
+    a registration that replaces a lost one."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Membership:
         renewal: Callable[[Store, float], Renewal],
         told: Callable[[int, LeaseId], None],
     ) -> None:
-        self.keeping: asyncio.Task[Any] | None = None  # registers anew after a loss
+        self.keeping: asyncio.Task[Any] | None = None  # renews the registration, and registers anew after a loss
         self._broker_id = broker_id
         self._store = store
         self._follower = follower

@@ -89,7 +89,7 @@ class Broker:
         self.config = config
         self.id = config.node_id
         self.tasks = Tasks(self._lost)
-        self.spawn = self.tasks.spawn  # the same method: a request that needs a task saves a call
+        self.spawn = self.tasks.spawn  # the method itself, which saves a call for each request that needs a task
         self.partitions: PartitionTable = PartitionTable()
         self.logs: LogDirectories = LogDirectories(
             [os.path.abspath(path) for path in config.log_dirs],
@@ -217,7 +217,7 @@ class Broker:
         self.loop_lag: LoopLag = LoopLag(lambda: self.server.busy_poll.looked_seconds)
         self.elections = ElectionCounts(lambda: self.controls)
         self.monitoring: Monitoring = Monitoring(self)
-        self.controller_name = ""  # of the controller in this process; empty where there is none
+        self.controller_name = ""  # the name of the controller in this process; empty where there is none
         self.replication_bytes_out: int = 0
         self.replaced: NodeIdTaken | None = None  # set once another process has this node id
 
@@ -251,7 +251,7 @@ class Broker:
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.readiness.recovered = True
         self.follower.prepare(self.replicas.prepare)
-        self.follower.listen(self.restore_reports.changed)  # before the replicas, which drop epochs that it needs
+        self.follower.listen(self.restore_reports.changed)  # before `replicas`, which drop epochs that it reads
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self.isr_changes.registrations_changed)
         self.follower.listen(self.coordinators.changed)
@@ -287,7 +287,9 @@ class Broker:
         try:
             await self.follower.wait(lambda image: None if self._unled() else True, LEADERSHIP_WAIT_SECONDS)
         except TimeoutError:
-            logger.warning("some partitions have no leader yet; clients of the others are served")
+            logger.warning(
+                "this broker doesn't lead yet all partitions whose only replica it has; it serves the other partitions"
+            )
         self.groups.start()
         self.server.accept()
         self.readiness.serving = True

@@ -68,7 +68,7 @@ class WithAdvertisedApis(Protocol):
 
 
 class WithAppliedRevisions(Protocol):
-    """The wait for the other brokers to apply a change of the metadata."""
+    """The wait until the other brokers have applied a change of the metadata."""
 
     @property
     def applied_revisions(self) -> AppliedRevisions:
@@ -210,7 +210,8 @@ class WithIntents(Protocol):
 
     @property
     def intents(self) -> Intents:
-        """Topics, settings, quotas, wished elections and reassignments, to be written."""
+        """The functions that write topics, settings, quotas, reassignments and requests for elections to the
+        metadata."""
 
 
 class WithInternalTopics(Protocol):
@@ -270,7 +271,7 @@ class WithPartitions(Protocol):
 
 
 class WithProducerIds(Protocol):
-    """Ids for idempotent producers."""
+    """The ids for idempotent producers."""
 
     @property
     def producer_ids(self) -> ProducerIdSource:

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BACK_OFF_SECONDS_MIN = 0.02
-_APPLIED_AT_ONCE_BYTES = 1 << 20  # of an answer; then the event loop serves other tasks
-_BATCHES_AT_ONCE = 1024  # of a partition, applied in some milliseconds
+_APPLIED_AT_ONCE_BYTES = 1 << 20  # bytes of an answer that are applied before the event loop serves other tasks
+_BATCHES_AT_ONCE = 1024  # batches of a partition, which are applied in some milliseconds
 _LISTED_AT_ONCE_MAX = 500  # partitions in one ListOffsets request, which takes the leader some milliseconds
-_NAMED_AT_ONCE_MAX = 1000  # partitions; with more, no fetch is given up: naming each costs both brokers tens of µs
+_NAMED_AT_ONCE_MAX = 1000  # partitions; with more, no fetch is given up: each one named costs both brokers tens of µs
 _ELECTIONS_SECONDS = 1.0  # more new partitions are expected within this time after one
 _ELECTIONS_WAIT_MS = 50  # the longest wait of fetches within that time, so that new partitions are named soon
 _IDLE_SECONDS = 60.0
@@ -96,7 +96,7 @@ class Followed:
         self.epoch = partition.epoch
         self.lag = 0
         self.paused_until = 0.0
-        self.failures = 0  # in a row
+        self.failures = 0  # failures in a row
         self.told = False  # whether a log message has reported the pause
         self.refused: CorruptBatch | None = None  # the damaged batch that stops the copying
 
@@ -112,7 +112,7 @@ class ReplicaFetcher:
         self._leader = leader
         self._session = FollowerSession()
         self._connection = LeaderConnection(owner.broker_id, leader, owner.image, owner.config, owner.connect)
-        self._own_epoch = -1  # this broker's registration under which the session was begun
+        self._own_epoch = -1  # the epoch of this broker's registration when the session began
         self._interrupted = False  # whether the fetch under way was given up
         self._interrupted_at = float("-inf")
         self._answered = True  # whether the leader has answered a fetch since the last interruption
@@ -218,7 +218,7 @@ class ReplicaFetcher:
             logger.info("broker %d: the fetch session begins anew: error %d", self._leader, head.error)
             if not self._session.id:
                 return
-            raise ConnectionAbortedError(f"the fetch was answered by error {head.error}")
+            raise ConnectionAbortedError(f"the broker answered the fetch with error {head.error}")
         await self._apply(answer, head.topics_at)
 
     def _body(self, request: Request, limits: FetchLimits, partition_bytes: int) -> bytes:
@@ -241,7 +241,7 @@ class ReplicaFetcher:
             if applied >= _APPLIED_AT_ONCE_BYTES:
                 applied = 0
                 await asyncio.sleep(0)
-        for some in range(0, len(out_of_range), _LISTED_AT_ONCE_MAX):  # the memory of the answer is released by now
+        for some in range(0, len(out_of_range), _LISTED_AT_ONCE_MAX):  # the answer's memory has been released
             await self._find_ranges(out_of_range[some : some + _LISTED_AT_ONCE_MAX])
 
     async def _apply_to_partition(
@@ -288,7 +288,7 @@ class ReplicaFetcher:
         except Exception:
             if (followed := self.followed.get(key)) is not None:
                 logger.exception(
-                    "%r: copying from broker %d has failed, until another leader is elected",
+                    "%r: copying from broker %d failed, and is tried again only once another leader is elected",
                     followed.partition, self._leader,
                 )  # fmt: skip
                 self.failed.add(key)
@@ -351,7 +351,7 @@ class ReplicaFetcher:
     def _tell_if_shortened(self, log: Log, recovery_point: int, compacted_to: int, generation: int) -> None:
         """Reports a truncation of the log to the owner, so that the checkpoints are written anew, if their offsets may
         lie beyond the log's end now."""
-        again = log.generation != generation and log.unsynced.compacted_to  # a sync under way counts no longer
+        again = log.generation != generation and log.unsynced.compacted_to  # an earlier sync doesn't count
         if again or (log.recovery_point, log.compacted_to) != (recovery_point, compacted_to):
             self._owner.shortened(log)
 

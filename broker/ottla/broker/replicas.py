@@ -95,7 +95,7 @@ class Replicas:
         listeners: Listeners,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.broker_epoch = -1  # of the present registration; set by the node
+        self.broker_epoch = -1  # the present registration's epoch, which the node sets
         self.counters: dict[str, TopicCounters] = {}
         self._following = following
         self._listeners = listeners
@@ -109,7 +109,7 @@ class Replicas:
         table.lost = logs.lost
         self._rules: dict[str, _TopicRules] = {}
         self._default_rules = _TopicRules(TopicConfig.resolve(config, {}), config)
-        self._unopened: set[tuple[UUID, int]] = set()  # because of a full disk, or of a directory name in use
+        self._unopened: set[tuple[UUID, int]] = set()  # the disk is full, or the directory's name is in use
         self._preparing: set[tuple[UUID, int]] = set()  # replicas whose logs a thread is creating
         self._note_codecs()
 
@@ -351,7 +351,7 @@ class Replicas:
         if led:
             self._listeners.leadership_changed(partition, False)
         if state.leader in (NO_LEADER, self._broker_id):
-            partition.leader = NO_LEADER  # a state for a former registration makes this broker no leader
+            partition.leader = NO_LEADER  # the state is for an earlier registration of this broker
             self._following.unfollow(partition)
         elif followed != (state.leader, state.leader_epoch):
             self._following.follow(partition)

@@ -23,7 +23,7 @@ FOLLOWER = ("follower.replication.throttled.rate", "follower.replication.throttl
 UNLIMITED = 2**63 - 1
 EVERY_REPLICA = "*"
 _BURST_SECONDS = 1.0  # the allowance of this many seconds may be used at once
-_PAUSE_SECONDS_MAX = 1.0  # after it the caller asks again, because the rate may have been raised
+_PAUSE_SECONDS_MAX = 1.0  # the longest pause; then the caller asks again, because the rate may have been raised
 
 
 class ReplicationThrottle:
@@ -39,7 +39,7 @@ class ReplicationThrottle:
         self._broker_id = broker_id
         self._image = image
         self._config = config
-        self._allowance_bytes = 0.0  # negative: spent in advance
+        self._allowance_bytes = 0.0  # negative if bytes were spent in advance
         self._reckoned_at = 0.0
 
     def pause_seconds(self, partition: Partition, size_bytes: int, behind: bool, now: float) -> float:

@@ -23,7 +23,7 @@ class Request:
     api_key: int
     api_version: int
     correlation_id: int
-    client_id: str | None  # the client's name for itself, which proves nothing
+    client_id: str | None  # the name that the client gives itself, which proves nothing
     connection: Connection
     _pending: Pending | None = field(default=None, init=False)
 

@@ -80,7 +80,7 @@ def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean:
         return Risk.ONLY_COPY
     if members != state.isr:  # the controller is about to remove the dead members from the ISR
         state = with_isr(state, members, tuple(map(state.epoch_in_isr, members)))
-    # Wishes to drain brokers are left out, because they change only which of several replicas leads.
+    # Administrators' wishes to drain brokers are left out: they change only which of several replicas leads.
     left = {
         replica: broker
         for replica in state.replicas

@@ -49,7 +49,7 @@ class RestoreReports:
         self._reported: set[PartitionId] = set()
         self._unreadable: set[PartitionId] = set()  # reported partitions whose logs couldn't be read at that time
         self._parts = 0
-        self._waiting: dict[PartitionId, int] = {}  # to report, with the newest leader epoch known here
+        self._waiting: dict[PartitionId, int] = {}  # to be reported, with the newest leader epoch known here
         self._whole: set[PartitionId] = set()  # partitions that need no report, because this broker stopped cleanly
         self._first = True  # whether this is the process's first registration, which states a clean stop
         self._restored: set[PartitionId] = set()  # the partitions restored from a backup, which have no leader yet
@@ -143,17 +143,17 @@ class RestoreReports:
         parts = [dict(ends[start : start + PART_LOGS_MAX]) for start in range(0, len(ends), PART_LOGS_MAX)] or [{}]
         reported = set(self._waiting)
         unreadable = reported & self._logs.lost.keys()
-        if self._parts:  # so that two reports never mix: a report without its first part is ignored
+        if self._parts:  # the first part of the old report, without which a report is ignored: two reports never mix
             await self._store.transact([], [Delete(keys.report(self._broker_id, 0))])
-        self._parts = max(self._parts, len(parts))  # a write of unknown outcome may have written its parts
+        self._parts = max(self._parts, len(parts))  # these parts may be written even if a write fails
         for number, logs in reversed(list(enumerate(parts))):
             put = Put(keys.report(self._broker_id, number), Report(epoch, len(parts), logs).encode(), lease)
             await self._store.transact([], [put])
-        opened = unreadable - self._logs.lost.keys()  # opened while the report was written
+        opened = unreadable - self._logs.lost.keys()  # logs that were opened while the report was written
         self._reported_epoch, self._reported, self._unreadable = epoch, reported - opened, unreadable - opened
         if opened:
             self._woken.set()
-        logger.info("reported what %d logs hold of partitions that nobody leads", len(ends))
+        logger.info("reported the ends of %d logs, whose partitions have no leader, to the controller", len(ends))
 
     async def _withdraw(self) -> None:
         for number in range(self._parts):

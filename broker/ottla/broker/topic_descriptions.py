@@ -109,7 +109,7 @@ class EncodedTopics:
             self._brokers = image.brokers
             self._kept.clear()
         kept = self._kept.setdefault((version, listener, operations), {})
-        if len(kept) > len(image.topics_by_id) + 100:  # deleted topics have piled up
+        if len(kept) > len(image.topics_by_id) + 100:  # many of the kept topics have been deleted
             kept.clear()
         found = []
         for topic in topics:

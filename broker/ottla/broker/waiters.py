@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class Waiter(Protocol):
-    """A fetch that waits for a partition to have more to read, or the watch of a fetch session for the same."""
+    """A fetch that waits until a partition has more to read, or the watch of a fetch session, which waits for the
+    same."""
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
         """Called when the partition has `new_bytes` more to read, or (0) has changed in another way that ends the
@@ -22,7 +23,8 @@ class Waiter(Protocol):
 
 
 def wake(waiters: Sequence[Waiter], partition: Partition, new_bytes: int) -> None:
-    """Tells the waiters of `partition` that there are `new_bytes` more to read, or (0) that they wait in vain."""
+    """Tells the waiters of `partition` that there are `new_bytes` more to read; 0 means that the partition has changed
+    in another way that ends the waiting."""
     for waiter in tuple(waiters):  # some waiters remove themselves
         waiter.moved(partition, new_bytes)
 

@@ -53,7 +53,7 @@ def test_a_store_that_takes_nothing_is_not_waited_for(
 
     monkeypatch.setattr(module, "_ANNOUNCING_S", 0.05)
     handed_over(Image(), tries_for_ever).wait.assert_not_called()
-    assert "draining couldn't be announced: the metadata store didn't take it within" in caplog.text
+    assert "the broker couldn't announce that it drains: the metadata store didn't take it within" in caplog.text
 
 
 @pytest.mark.parametrize("led", [0, 3])
@@ -90,4 +90,4 @@ def test_a_stop_says_how_much_nobody_took_over(
     monkeypatch.setattr(module, "_LINGERING_S", 0.0)
     follower = Mock(image=image_of((0, (0, 1)), (0, (0, 1)), (1, (0, 1))), wait=AsyncMock(side_effect=TimeoutError))
     asyncio.run(hand_over(0, follower, AsyncMock()))
-    assert "stopping while 2 partitions could be led by others" in caplog.text
+    assert "the broker stops, although it still leads 2 partitions that other brokers could lead" in caplog.text

@@ -28,7 +28,7 @@ class Parts(WithImage, WithIntents, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Each entity's limits are changed together or not at all. An entity that is named twice is refused."""
+    """Changes all limits of an entity together or none of them. Refuses an entity that the request names twice."""
     named = [{part.entity_type: part.entity_name for part in entry.entity} for entry in body.entries]
     entries = []
     for entry, entity in zip(body.entries, named, strict=True):

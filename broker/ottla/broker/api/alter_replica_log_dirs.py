@@ -23,7 +23,7 @@ API = Api(
 
 
 async def handle(broker: WithMoves, request: Request, body: Any) -> dict[str, Any]:
-    """Begins the move of each replica; answers an error code for each."""
+    """Begins the moves of the replicas; answers an error code for each replica."""
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in body.dirs:
         for topic in directory.topics:

@@ -27,7 +27,8 @@ class Parts(WithAdvertisedApis, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """All APIs with their ranges of versions; INVALID_REQUEST if the client's software name or version is malformed."""
+    """Answers all served APIs with their ranges of versions, or INVALID_REQUEST if the client's software name or
+    version is malformed."""
     if request.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):

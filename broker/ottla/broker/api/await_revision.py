@@ -1,4 +1,4 @@
-"""AwaitRevision (key 31000), version 0, between brokers only: answered once this broker has applied a revision.
+"""AwaitRevision (key 31000), version 0, between brokers only: the answer comes once this broker has applied a revision.
 
 The image is replaced and its listeners run in one turn of the event loop (`metadata/follower.py`). So once this broker
 has answered, its image shows the revision, and the logs of the partitions that it leads by that revision are open.

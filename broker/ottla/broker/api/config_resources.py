@@ -1,5 +1,5 @@
-"""Shared by the APIs for configurations: the types of resources, the check of a resource's name, the change of one
-resource after the other."""
+"""Functions that the APIs for configurations share: they check a resource's type and name, and change one resource
+after the other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ METADATA_TYPES: dict[int, str] = {
 
 
 def check_broker_name(name: str, own_id: int, unexpected: str, noun: str = "Broker") -> None:
-    """Raises KafkaError(invalid_request) unless `name` is this broker's id; `unexpected` is filled with both ids."""
+    """Raises KafkaError(invalid_request) unless `name` is this broker's id. `unexpected` is the template of the error's
+    message, which gets this broker's id and then the id in `name`."""
     if broker_id(name, noun) != own_id:
         raise KafkaError(ErrorCode.invalid_request, unexpected.format(own_id, name))
 

@@ -24,7 +24,7 @@ Response = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NoRightNeeded:
-    """Stands in place of rights for an API for which Kafka asks for none; `reason` says why."""
+    """The declaration of an API for which Kafka asks for no right, in place of rights; `reason` says why."""
 
     reason: str
 
@@ -35,8 +35,8 @@ class NoRightNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its key, the versions (inclusive) that it is advertised with, the rights that its requests need, and
-    its differences from Kafka. Raises ValueError where no right is named and no reason is given.
+    """One API: its key, the lowest and the highest version that it is advertised with, the rights that its requests
+    need, and its differences from Kafka. Raises ValueError where no right is named and no reason is given.
 
     `needs` has every right that Kafka asks for in some request of the API. A single request may need fewer of them: one
     of two (CREATE on the topic or on the cluster), or a right that only some clients need (CLUSTER_ACTION for followers

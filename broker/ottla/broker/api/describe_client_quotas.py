@@ -20,7 +20,8 @@ API = Api(
 
 
 async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:
-    """Matching entities with their limits. A filter without components matches every entity, unless it is strict."""
+    """Answers the matching entities with their limits. A filter without components matches every entity, unless it is
+    strict."""
     quotas = broker.image.quotas
     components = [Component(part.entity_type, part.match_type, part.match) for part in body.components]
     try:

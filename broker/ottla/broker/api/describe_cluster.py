@@ -1,4 +1,5 @@
-"""DescribeCluster (key 60), versions 0–2: the cluster's id and its brokers, as the client's listener reaches them.
+"""DescribeCluster (key 60), versions 0–2: the cluster's id, and the brokers with their addresses on the client's
+listener.
 
 Every broker serves administrators' requests, and the answer names the answering broker as controller. A request for the
 addresses of controllers (endpoint type 2) is refused. A request of version 2 may ask for brokers that aren't serving

@@ -67,7 +67,8 @@ class Parts(
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Each resource's settings, or its error. Requested settings with unknown names are left out, as in Kafka."""
+    """Answers each resource's settings, or the error for the resource. Requested settings with unknown names are left
+    out, as in Kafka."""
     results = []
     for resource in body.resources:
         result: dict[str, Any] = {
@@ -94,7 +95,7 @@ def _asked(description: Description, body: Any) -> Description:
 
 
 async def _traffic(broker: Parts) -> str:
-    """The bytes that clients produced and fetched, by topic and partition, as JSON; partitions without any are left
+    """The bytes that clients produced and fetched, by topic and partition, as JSON; partitions without traffic are left
     out. Other tasks run in between, because a broker may have tens of thousands of partitions."""
     traffic: dict[str, dict[int, str]] = {}
     for number, partition in enumerate(list(broker.partitions), 1):

@@ -31,7 +31,7 @@ class Parts(WithLogs, WithMoves, WithPartitions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """One result for each log directory; a failed one answers KAFKA_STORAGE_ERROR."""
+    """Answers one result for each log directory; the result of a failed directory has the error KAFKA_STORAGE_ERROR."""
     wanted = None
     if body.topics is not None:
         wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
@@ -58,7 +58,7 @@ def _result(broker: Parts, path: str, held: list[Partition]) -> dict[str, Any]:
         if future.directory.startswith(f"{path}/"):
             topics.setdefault(future.log.topic, []).append(_future(future))
     usage = shutil.disk_usage(path)
-    full = path in broker.logs.full  # even if the file system has free blocks: a few, or, under a disk quota, many
+    full = path in broker.logs.full  # even if the file system has free blocks, as it has under a disk quota
     return {
         "log_dir": path,
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 API = Api(key=61, versions=(0, 0), needs=(Right(AclOperation.READ, ResourceType.TOPIC),))
 
 _PRODUCERS_PER_TURN = 250
-_A_PARTITIONS_WORK = 5  # in producers: the time that a partition takes apart from its producers
+_A_PARTITIONS_WORK = 5  # a partition takes as much time as so many producers, beside the time of its own producers
 
 
 class _ClientGone(Exception):
@@ -33,7 +33,7 @@ class _ClientGone(Exception):
 
 
 class _Turn:
-    """The work that may still be done in this turn of the event loop, as a number of producers."""
+    """Counts the work that may still be done in this turn of the event loop, as a number of producers."""
 
     __slots__ = ("_pending", "left")
 
@@ -52,7 +52,7 @@ class _Turn:
 
 
 async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[str, Any]:
-    """Id, epoch, last sequence and last time of each producer."""
+    """Answers the id, the epoch, the last sequence and the last timestamp of each producer."""
     try:
         return {"topics": await _topics(broker, request, body)}
     except _ClientGone:

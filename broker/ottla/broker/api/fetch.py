@@ -10,8 +10,8 @@ Until the look-up ends, the fetch finds nothing to read in this partition, and r
 
 Other brokers fetch as followers. They read up to the log's end, and the leader learns from their fetch offsets which
 records they have. If a follower's log diverges from the leader's, the answer has the last epoch that both logs may
-have, and its end offset (KIP-595). The leader may refer a consumer to a nearer follower (KIP-392); the follower serves
-the records that it knows to be committed.
+have, and its end offset (KIP-595). The leader may refer a consumer to a follower in the consumer's rack (KIP-392); the
+follower serves the records that it knows to be committed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Fetch:
         self.answers: dict[PartitionKey, _Read] = {}
         self.size = 0
         self.failed = False
-        self.cut = False  # more records can be read, but aren't in memory
+        self.cut = False  # whether more records can be read that aren't in memory
         self.cold: dict[asyncio.Future[None], None] = {}  # threads' look-ups, each done when its records can be read
 
     # ---- the session
@@ -275,7 +275,7 @@ class _Fetch:
         return reading.nothing(partition)
 
     def _nearer(self, partition: Partition, offset: int) -> int:
-        """The id of the nearer replica from which the consumer should read, or NONE."""
+        """The id of the replica in the consumer's rack from which the consumer should read, or NONE."""
         if partition.leading is None or self._broker.config.get_str("replica.selector.class") != RACK_AWARE:
             return NONE
         racks = {broker.id: broker.rack for broker in self._broker.image.brokers.values() if broker.electable}
@@ -284,7 +284,7 @@ class _Fetch:
         )
 
     def _sent_elsewhere(self, index: int, partition: Partition, replica: int) -> PartitionAnswer:
-        self.failed = True  # so that the answer doesn't wait for records
+        self.failed = True  # whether a partition has an error, so that the answer doesn't wait for records
         high_watermark, log_start = partition.high_watermark, partition.log.log_start_offset
         stable, aborted = partition.last_stable_offset, () if self.read_committed else None
         return PartitionAnswer(index, 0, high_watermark, stable, log_start, (), 0, aborted, replica)
@@ -361,8 +361,8 @@ class _Waiting:
             session.watch.request = self
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
-        """A watched partition has `new_bytes` more to read. 0 means that it has changed in another way, which ends the
-        wait."""
+        """Called when a watched partition has `new_bytes` more to read. 0 means that it has changed in another way,
+        which ends the wait."""
         fetch = self._fetch
         fetch.size += new_bytes
         if not self._rerun and (fetch.size >= fetch.body.min_bytes or not new_bytes):
@@ -373,7 +373,7 @@ class _Waiting:
         """Does nothing: followers learn the high watermark from their next answer."""
 
     def _was_read(self, read: asyncio.Future[None]) -> None:
-        """A thread has brought records into memory, so the request reads its partitions anew."""
+        """Called when a thread has brought records into memory: the request reads its partitions anew."""
         if not self._rerun:
             self._rerun = True
             asyncio.get_running_loop().call_soon(self._finish)

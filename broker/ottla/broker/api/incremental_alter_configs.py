@@ -30,7 +30,7 @@ class Parts(WithConfig, WithId, WithImage, WithIntents, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Each resource is changed as a whole or not at all."""
+    """Changes each resource as a whole or not at all."""
 
     async def change(kind: int, name: str, configs: Any) -> None:
         edits = [Edit(config.name, config.config_operation, config.value) for config in configs]

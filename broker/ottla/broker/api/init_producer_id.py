@@ -29,7 +29,8 @@ NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
 async def handle(broker: WithProducerIds, request: Request, body: Any) -> dict[str, Any]:
-    """A new id with epoch 0. An idempotent producer that sends its present id gets a new id, too, as from Kafka."""
+    """Answers a new id with epoch 0. An idempotent producer that sends its present id gets a new id, too, as in
+    Kafka."""
     if body.transactional_id is not None:
         # Fatal in every client's transaction state machine; at a retriable code, a client would ask again forever.
         code = ErrorCode.transactional_id_authorization_failed if body.transactional_id else ErrorCode.invalid_request

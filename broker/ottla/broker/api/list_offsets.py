@@ -4,8 +4,8 @@
 the record with the greatest timestamp (KIP-734), −4 the earliest on local disk, −5 the last in remote storage, −6 the
 earliest pending upload. There is no remote storage, so −4 is answered like −2, and −5 and −6 with offset −1.
 
-A thread looks up timestamps and −3, one partition of a request after the other. If the client disconnects, its request
-ends, so that there are never more look-ups than connections.
+For a timestamp or −3, a thread searches the log, for one partition of a request after the other. If the client
+disconnects, its request ends, so that there are never more look-ups than connections.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def _look_up(broker: Parts, request: Request, body: Any, topic: str, asked
             # Retention or compaction removed a segment that the thread was reading: the client asks again.
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         raise partition.failed(error) from error
-    partition.check_leader_epoch(asked.current_leader_epoch)  # the topic may be gone by now
+    partition.check_leader_epoch(asked.current_leader_epoch)  # the topic may have been deleted meanwhile
     if found is None or found.offset >= end:
         if found is not None:
             partition.check_watermark()

@@ -1,4 +1,4 @@
-"""Metadata (key 3), versions 0–13: brokers and topics as the client's listener reaches them.
+"""Metadata (key 3), versions 0–13: the topics, and the brokers with their addresses on the client's listener.
 
 In version 0 an empty list asks for all topics, in later versions null does. From version 12 on a request may have topic
 ids; its names are then ignored, as in Kafka. Every broker serves administrators' requests, so the answer names the
@@ -7,8 +7,8 @@ answering broker as controller.
 Topics that the client names may be created (`auto.create.topics.enable`, and the request's flag from version 4 on).
 Unlike in Kafka, the answer waits for the creation, so that the client needn't ask again.
 
-When a partition's leader dies, its clients ask at once for the new leader. If the answer still names the dead one, they
-ask again only after a second. So answers about topics that the client names wait for the election
+When a partition's leader dies, its clients ask at once for the new leader. If the answer still names the dead leader,
+they ask again only after a second. So answers about topics that the client names wait for the election
 (`awaited_elections.py`).
 """
 
@@ -128,7 +128,7 @@ async def _find_all(broker: Parts, names: list[str], create: bool) -> list[Topic
     deadline = asyncio.get_running_loop().time() + CREATION_WAIT_SECONDS
     made = dict(zip(unknown, await gather_bounded(partial(_find, broker, create, deadline), unknown), strict=True))
     if any(isinstance(topic, Topic) for topic in made.values()):
-        await broker.applied_revisions.everywhere()  # the client's next requests go to their leaders
+        await broker.applied_revisions.everywhere()  # the client's next requests go to the new topics' leaders
     return [broker.image.topics.get(name) or made.get(name, ErrorCode.unknown_topic_or_partition) for name in names]
 
 

@@ -34,7 +34,7 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     by_id = request.api_version >= 10
     image = broker.image
     offsets: list[OffsetToCommit] = []
-    slots: list[dict[str, Any]] = []  # the answer of each of `offsets`
+    slots: list[dict[str, Any]] = []  # the parts of the answer, one for each of `offsets`
     topics: list[dict[str, Any]] = []
     for requested in body.topics:
         if by_id:

@@ -26,7 +26,7 @@ class Parts(WithGroups, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Answers an error code for each partition, or one for the whole request."""
+    """Answers an error code for each partition, or one error code for the whole request."""
     topics: dict[str, dict[str, Any]] = {}
     wanted: list[tuple[str, int]] = []
     slots: list[dict[str, Any]] = []

@@ -50,7 +50,7 @@ API = Api(
 )
 ALL = -1
 KNOWN_ACKS = (ALL, 0, 1)
-INTERNAL_WRITER = "__admin_client"  # the one client id that Kafka lets write to internal topics
+INTERNAL_WRITER = "__admin_client"  # the only client id that Kafka allows to write to internal topics
 
 Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # a future, and the list and place of its answer
@@ -115,8 +115,8 @@ class _InTurn(NamedTuple):
     partition doesn't exist."""
 
     topic: str | bytes
-    answers: list[PartitionAnswer]  # of the topic
-    index: int  # type: ignore[assignment]  # hides tuple.index
+    answers: list[PartitionAnswer]  # the answers for the topic's partitions
+    index: int  # type: ignore[assignment]  # the name of this field hides tuple.index
     batch: Received
     turn: Turn | None
 
@@ -255,7 +255,8 @@ class _Produce:
                 self._broker.inspectors,
                 self._request.connection,
             )
-            if self.find(topic, index) is not partition:  # deleted and created anew while a thread checked the batch
+            # The topic was deleted and created anew while a thread checked the batch.
+            if self.find(topic, index) is not partition:
                 raise KafkaError(ErrorCode.not_leader_or_follower)
             partition.check_leader_epoch(-1)
             answers.append(self.appended(partition, partition.append_admitted(*admitted), answers))

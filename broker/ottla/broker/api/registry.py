@@ -114,8 +114,8 @@ HotHandler = Callable[[Ports, Request, Memory, int, int], "Reply"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An API with its code: exactly one of `handle` (in a task), `taskless` and `serve` (hot). Raises ValueError
-    otherwise."""
+    """An API with its handler, which is exactly one of `handle` (called in a task), `taskless` (called without a task)
+    and `serve` (hot). Raises ValueError otherwise."""
 
     api: Api
     handle: Handler | None = None

@@ -20,7 +20,7 @@ from typing import Protocol
 from ottla.broker.commits import Commits, failed
 from ottla.protocol.errors import KafkaError
 
-SLICE_RECORDS = 1_000  # they take two or three milliseconds
+SLICE_RECORDS = 1_000  # a slice takes two or three milliseconds
 
 
 class WatermarkPartition(Protocol):
@@ -52,7 +52,7 @@ class CommittedView:
         self._partition = partition
         self._unshown = unshown
         self._reads = Commits()
-        self._under_way = False  # a slice is scheduled, or the next one waits for the high watermark
+        self._under_way = False  # whether a slice is scheduled, or the next slice waits for the high watermark
         self._resigned: KafkaError | None = None
 
     def appended(self, records: int) -> None:
@@ -63,8 +63,8 @@ class CommittedView:
             self._go_on()
 
     def shown(self) -> asyncio.Future[None]:
-        """A future that is done when all records are visible that are committed now. Fails with KafkaError if this
-        broker stops leading the partition before."""
+        """A future that is done when all records that are committed now are visible. Fails with KafkaError if this
+        broker stops leading the partition before that."""
         if not self._under_way:
             self._go_on()
         if self._resigned is not None:

@@ -56,6 +56,6 @@ class Led(Generic[C]):
     core: C
     view: CommittedView
     loading: bool = True
-    failures: int = 0  # of loads, in a row
+    failures: int = 0  # failed loads in a row
     last_appended: int = -1
     gathered: list[Gathered] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Restores a coordinator's state for one partition of an internal topic from the partition's log.
+"""Reads the log of an internal topic's partition, and restores the coordinator's state for that partition.
 
 Threads read chunks of the log, and the event loop decodes them in slices of a few milliseconds. So a broker that takes
 over a large partition serves other partitions meanwhile. Records that aren't below the high watermark count as
@@ -31,7 +31,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.004
-TOLD_MAX = 10  # errors of one replay that get a log line each; the others are only counted
+TOLD_MAX = 10  # the first errors of a replay get a log line each; further errors are only counted
 _control_key = struct.Struct(">hh")
 _COMMIT_MARKER = 1
 
@@ -151,7 +151,7 @@ class Replay:
             return log.read(self._offset, self._chunk_bytes, end, True, wait=False)
         except BlockingIOError:
             # Other tasks may wait for the same look-up, so a cancelled replay doesn't cancel it.
-            with suppress(OSError):  # no thread can be begun, so the event loop waits for the disk
+            with suppress(OSError):  # if no thread can be started, the event loop waits for the disk
                 await asyncio.shield(self._cold_reads.read_ahead(log, self._offset, end, self._chunk_bytes))
             return log.read(self._offset, self._chunk_bytes, end, True)
 
@@ -191,7 +191,7 @@ class Replay:
 
     def _record(self, header: BatchHeader, record: Record) -> None:
         if record.key is None:
-            raise ProtocolError("it has no key")
+            raise ProtocolError("the record has no key")
         if header.is_control:
             if len(record.key) < _control_key.size:
                 raise ProtocolError("a transaction's marker ends too early")

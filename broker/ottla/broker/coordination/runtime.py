@@ -36,7 +36,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-BATCH_RECORDS_MAX = 1_000  # gathered changes of one append
+BATCH_RECORDS_MAX = 1_000  # how many gathered changes are appended at most in one batch
 CONCURRENT_LOADS = 4
 LOAD_AGAIN_SECONDS = 1.0  # doubled after each further failure, up to LOAD_AGAIN_SECONDS_MAX
 LOAD_AGAIN_SECONDS_MAX = 60.0
@@ -122,7 +122,8 @@ class Runtime(Generic[C]):
         """Begins to load `partition`, which this broker leads in its `leader_epoch`."""
         led = self.partitions.get(partition.index)
         if led is not None and led.partition is partition:
-            led.leader_epoch = partition.leader_epoch  # led without a break, so the log wasn't truncated
+            # This broker has led without a break, so the log wasn't truncated.
+            led.leader_epoch = partition.leader_epoch
             return
         if led is not None:
             self.resigned(partition.index)
@@ -163,8 +164,8 @@ class Runtime(Generic[C]):
         return led
 
     def all_serving(self) -> list[Led[C]]:
-        """All partitions. Raises KafkaError: COORDINATOR_NOT_AVAILABLE while the runtime accepts no requests,
-        COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
+        """All partitions, each of them loaded. Raises KafkaError: COORDINATOR_NOT_AVAILABLE while the runtime accepts
+        no requests, COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
         if not self.accepting:
             raise KafkaError(ErrorCode.coordinator_not_available)
         if any(led.loading for led in self.partitions.values()):
@@ -234,17 +235,17 @@ class Runtime(Generic[C]):
             async with asyncio.timeout(self._limits.commit_timeout_s):
                 await led.partition.committed(offset)
         except TimeoutError:
-            raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
+            raise KafkaError(ErrorCode.coordinator_not_available, "the records weren't replicated in time") from None
         except KafkaError as error:
             raise self._kind.for_clients(error) from error
 
     async def shown(self, led: Led[C]) -> None:
-        """Waits until all records are visible that are committed now. Raises KafkaError, with the error for clients."""
+        """Waits until all records that are committed now are visible. Raises KafkaError, with the error for clients."""
         try:
             await led.view.shown()
         except KafkaError as error:
             raise self._kind.for_clients(error) from error
-        if not self.holds(led):  # another coordinator may have shown newer records since
+        if not self.holds(led):  # another broker may have led meanwhile, and shown newer records
             raise KafkaError(ErrorCode.not_coordinator)
 
     # --- loading ---
@@ -263,7 +264,7 @@ class Runtime(Generic[C]):
                 self.spawn(self._load_again(led))
                 return
             except Exception:  # the load is tried again, so that clients needn't wait for the next election
-                logger.exception("%s-%d could not be loaded", self.topic, partition.index)
+                logger.exception("%s-%d couldn't be loaded; the load is tried again", self.topic, partition.index)
                 self.counters.errors += 1
                 self.spawn(self._load_again(led))
                 return

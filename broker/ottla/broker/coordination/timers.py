@@ -33,8 +33,8 @@ class _Seat(Generic[C, T]):
 
 
 class Timers(Generic[C, T]):
-    """One timer for all objects of a runtime. `woken` is called with an object at its deadline. `named` returns a name
-    of the object's time-outs, for log lines."""
+    """One timer for all objects of a runtime. `woken` is called with an object at its deadline. `named` returns how a
+    log line names the object's deadlines."""
 
     def __init__(self, runtime: Runtime[C], woken: Callable[[Led[C], T], None], named: Callable[[T], str]) -> None:
         self._runtime = runtime
@@ -44,7 +44,8 @@ class Timers(Generic[C, T]):
         self._wakeups: Wakeups[_Seat[C, T]] = Wakeups(steady_ms, self._wake)
 
     def ask(self, led: Led[C], thing: T, at_ms: int) -> None:
-        """Wakes `thing` at `at_ms` of the event loop's clock, or at an earlier time that was asked for."""
+        """Calls `woken` with `thing` at `at_ms` of the event loop's clock, or earlier if an earlier time was asked for
+        before."""
         seat = self._seats.get(thing)
         if seat is None:
             seat = self._seats[thing] = _Seat(led, thing)

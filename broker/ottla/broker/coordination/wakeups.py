@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-BURST = 64  # things woken in one turn of the event loop
+BURST = 64  # objects that are woken in one turn of the event loop
 
 
 class Wakeups(Generic[T]):
@@ -34,7 +34,7 @@ class Wakeups(Generic[T]):
         return len(self._pending)
 
     def ask(self, thing: T, at_ms: int) -> None:
-        """Asks for a wake-up of `thing` at `at_ms`. An earlier wake-up that is pending takes the place of this one."""
+        """Asks for a wake-up of `thing` at `at_ms`. Does nothing if an earlier wake-up of `thing` is pending."""
         pending = self._pending.get(thing)
         if pending is not None and pending <= at_ms:
             return
@@ -61,7 +61,7 @@ class Wakeups(Generic[T]):
             self._timer = None
         heap, pending = self._heap, self._pending
         while heap and pending.get(heap[0][2]) != heap[0][0]:
-            heapq.heappop(heap)  # an earlier wake-up was asked for since, or this one was dropped
+            heapq.heappop(heap)  # this wake-up was replaced by an earlier one, or dropped
         if heap:
             self._timer_ms = heap[0][0]
             delay_ms = max(self._timer_ms - self._now_ms(), 0)
@@ -80,5 +80,5 @@ class Wakeups(Generic[T]):
                 del pending[thing]
                 woken += 1
                 self._wake(thing)
-        finally:  # also after an error: the other things still need the timer
+        finally:  # also after an error: the other objects still need the timer
             self._schedule()

@@ -56,7 +56,7 @@ class ClassicGroup:
     # --- requests ---
 
     def join(self, join: Join, now: Now) -> Effects:
-        """A JoinGroup of a new member, or of a member for the next generation."""
+        """Handles a JoinGroup request, of a new member or of a member that joins the next generation."""
         effects = Effects()
         membership = self.membership
         if not self._accepts(join.member_id):
@@ -74,8 +74,8 @@ class ClassicGroup:
         return effects
 
     def sync(self, sync: Sync, now: Now) -> Effects:
-        """A SyncGroup: a member of the generation asks for its assignment. The leader's request also has the
-        assignments of all members."""
+        """Handles a SyncGroup request, by which a member of the generation asks for its assignment. The leader's
+        request also has the assignments of all members."""
         effects = Effects()
         membership = self.membership
         error = self._sync_error(sync)
@@ -94,7 +94,8 @@ class ClassicGroup:
         return effects
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
-        """A Heartbeat, which renews the member's session. REBALANCE_IN_PROGRESS tells the member to join again."""
+        """Handles a Heartbeat request, which renews the member's session. Returns the error code of the answer:
+        REBALANCE_IN_PROGRESS tells the member to join again."""
         membership = self.membership
         state, roster = membership.state, membership.roster
         if state is State.DEAD:
@@ -108,8 +109,8 @@ class ClassicGroup:
         return HEARTBEAT[state]
 
     def commit(self, member_id: str, generation: int, instance_id: str | None, now: Now) -> ErrorCode:
-        """NONE where offsets may be committed: by a member of this generation, or by any client (generation −1) while
-        the group is empty. A member's commit renews its session, too."""
+        """Returns NONE if the client may commit offsets: a member of this generation may, and any client (generation
+        −1) while the group is empty. A member's commit renews its session, too."""
         membership = self.membership
         state, roster = membership.state, membership.roster
         if state is State.DEAD:
@@ -128,7 +129,8 @@ class ClassicGroup:
         return COMMIT[state]
 
     def leave(self, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
-        """A LeaveGroup: members leave, or an administrator removes them. Returns one answer for each leaver."""
+        """Handles a LeaveGroup request: members leave, or an administrator removes members. Returns one answer for each
+        of them."""
         effects = Effects()
         results: list[Answer] = []
         gone: list[str] = []
@@ -274,7 +276,7 @@ class ClassicGroup:
     def _join_known(self, join: Join, now: Now, effects: Effects) -> None:
         membership, roster = self.membership, self.membership.roster
         if join.member_id in roster.pending:
-            if join.instance_id is not None:  # pending ids belong to dynamic members only
+            if join.instance_id is not None:  # only a dynamic member has a handed-out id that waits for its JoinGroup
                 effects.answer_join(join.ticket, ErrorCode.unknown_server_error, join.member_id)
             else:
                 self._add(join, join.member_id, now, effects)
@@ -339,7 +341,7 @@ class ClassicGroup:
         membership, roster = self.membership, self.membership.roster
         member = roster.members.get(join.new_member_id)
         if member is None or member.join_ticket is not join.ticket or membership.state is not State.STABLE:
-            return  # the state has changed: the member was answered, or will be when the rebalance completes
+            return  # the state has changed: the member has its answer, or gets it when the rebalance completes
         roster.unpark_join(member)
         if error is not ErrorCode.none:
             roster.update(
@@ -387,7 +389,7 @@ class ClassicGroup:
     ) -> None:
         membership = self.membership
         if membership.state is not State.COMPLETING_REBALANCE or membership.generation != generation:
-            return  # the state has changed; the members were answered
+            return  # the state has changed, and the members have their answers
         self._storing = NOT_STORING
         if error is not ErrorCode.none:
             membership.fail_syncs(error, now, effects)

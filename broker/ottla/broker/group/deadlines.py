@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .effects import NEVER_MS, Now
 from .roster import Member, Roster
 
-JOIN, MEMBER_ID, SESSION, SYNC = "join", "member id", "session", "sync"  # deadlines of one time are due in this order
+JOIN, MEMBER_ID, SESSION, SYNC = "join", "member id", "session", "sync"  # the order of equal deadlines
 
 
 class Deadlines:
@@ -62,7 +62,8 @@ class Deadlines:
         return found
 
     def settle(self) -> None:
-        """Sets `wake_ms` to the next deadline. It may have been earlier before, because deadlines were postponed."""
+        """Sets `wake_ms` to the next deadline. Before, `wake_ms` may have been earlier than that, because deadlines
+        were postponed."""
         ahead = [member.session_deadline_ms for member in self._roster]
         ahead += self._roster.pending.values()
         ahead += (self.join_ms, self.sync_ms)

@@ -23,7 +23,7 @@ Answer = Mapping[str, Any]  # a response body, or one element of it, under kio's
 
 
 class Now(NamedTuple):
-    """The time of two clocks: `steady_ms` for deadlines, `wall_ms` (ms since 1970) for records."""
+    """The present time by two clocks: `steady_ms` for deadlines, `wall_ms` (ms since 1970) for records."""
 
     steady_ms: int
     wall_ms: int
@@ -43,7 +43,7 @@ class Limits:
 
 
 class Join(NamedTuple):
-    """A JoinGroup. `new_member_id` is the id for a client that has no member id.
+    """A JoinGroup request. `new_member_id` is the id for a client that has no member id.
 
     `requires_known_id` (version 4 on, KIP-394): an unknown dynamic member first gets an id, and must join again with
     it. `skips_assignment` (version 9 on, KIP-814): if the member is the leader, the answer may say that no assignment
@@ -65,12 +65,12 @@ class Join(NamedTuple):
     skips_assignment: bool = True
 
     def why(self, event: str) -> str:
-        """`event` with the client's reason, for a log line."""
+        """The text of `event`, with the reason that the client states, for a log line."""
         return f"{event}; client reason: {self.reason or 'not provided'}"
 
 
 class Sync(NamedTuple):
-    """A SyncGroup. `assignments`, member id → opaque bytes, count only if the member is the leader."""
+    """A SyncGroup request. `assignments`, member id → opaque bytes, count only if the member is the leader."""
 
     ticket: Ticket
     member_id: str
@@ -83,8 +83,8 @@ class Sync(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leaver:
-    """One element of a LeaveGroup. An administrator removes a static member by its static id, with an empty member
-    id."""
+    """A member that a LeaveGroup request removes. An administrator removes a static member by its static id, with an
+    empty member id."""
 
     member_id: str
     instance_id: str | None = None
@@ -93,25 +93,26 @@ class Leaver:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The group is new. If this record can't be committed, the group ends."""
+    """The meaning of a `Store`: the group is new. If this record can't be committed, the group ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """The group has lost its last member. No request waits for this record."""
+    """The meaning of a `Store`: the group has lost its last member. No request waits for this record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The leader has sent a generation's assignments. The answers to SyncGroups wait until this record is committed."""
+    """The meaning of a `Store`: the leader has sent a generation's assignments. The answers to SyncGroups wait until
+    this record is committed."""
 
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A static member has got a new id. The answer to its JoinGroup waits until this record is committed. If the write
-    fails, the old values are restored."""
+    """The meaning of a `Store`: a static member has got a new id. The answer to its JoinGroup waits until this record
+    is committed. If the write fails, the old values are restored."""
 
     join: Join
     old_id: str
@@ -138,9 +139,9 @@ class Effects:
     transitions: list[tuple[State, State, int, str]] = field(default_factory=list)
 
     def answer_join(self, ticket: Ticket, error: ErrorCode, member_id: str) -> None:
-        """Answers a JoinGroup that failed."""
+        """Answers an error to a JoinGroup request."""
         self.answers.append((ticket, {"error_code": error, "member_id": member_id}))
 
     def answer_sync(self, ticket: Ticket, error: ErrorCode) -> None:
-        """Answers a SyncGroup that failed."""
+        """Answers an error to a SyncGroup request."""
         self.answers.append((ticket, {"error_code": error}))

@@ -31,7 +31,8 @@ class GroupType(Enum):
 
 
 class Group(Protocol):
-    """One group of a shard. Groups are compared by identity, because timers keep them as keys."""
+    """One group of a shard. Two `Group` objects are equal only if they are the same object, because timers keep groups
+    as keys."""
 
     def __hash__(self) -> int: ...
 
@@ -90,8 +91,8 @@ class Group(Protocol):
 
     @property
     def retention_begins_ms(self) -> int | None:
-        """When the retention time of offsets begins, in ms since 1970. FROM_COMMIT if each offset's begins with its
-        commit; None if no offset expires."""
+        """When the retention time of offsets begins, in ms since 1970. FROM_COMMIT if the retention time of each offset
+        begins with its commit; None if no offset expires."""
 
     # --- deletion ---
 

@@ -23,7 +23,7 @@ from .roster import Member, Roster, Ticket
 from .states import NEXT, State
 from .subscription import CONSUMER, subscribed_topics
 
-SILENT_GROUP_RETRY_MS = 1_000  # the least wait for JoinGroups when only static members are left, and none has joined
+SILENT_GROUP_RETRY_MS = 1_000  # the least wait for JoinGroups when only static members are left and none has joined
 
 
 class Membership:
@@ -63,7 +63,7 @@ class Membership:
     # --- records ---
 
     def restore(self, value: GroupMetadata) -> None:
-        """Takes over the state in a record; sessions don't begin yet."""
+        """Takes over the state that a record states; the members' sessions don't begin yet."""
         self.generation = value.generation
         self.protocol = value.protocol
         self.state_since_ms = None if value.state_timestamp_ms < 0 else value.state_timestamp_ms
@@ -213,7 +213,7 @@ class Membership:
             if member.sync_ticket is not None:
                 effects.answers.append((member.sync_ticket, answers.synced(self.roster, self.protocol, member)))
                 member.sync_ticket = None
-                self.deadlines.renew_session(member, now)  # its session may have passed while it waited
+                self.deadlines.renew_session(member, now)  # the session may have ended while the member waited
 
     def die(self, error: ErrorCode, effects: Effects) -> None:
         """Ends the group on this broker: `error` is the answer to all parked requests."""
@@ -249,7 +249,8 @@ class Membership:
         self.deadlines.join_ms = None
         for member in [member for member in roster if member.join_ticket is None and member.instance_id is None]:
             roster.remove(member.member_id)
-        if roster.members and not roster.elect_joined_leader():  # the silent members' sessions end soon
+        # The sessions of the members that haven't joined end soon.
+        if roster.members and not roster.elect_joined_leader():
             self._wait_for_joins(max(roster.rebalance_timeout_ms, SILENT_GROUP_RETRY_MS), now)
             return
         self._initial_delay = None

@@ -27,7 +27,7 @@ class Offsets:
 
     def __init__(self) -> None:
         self._latest: dict[str, dict[str, Partitions]] = {}
-        self._count = 0  # of values in `_latest`
+        self._count = 0  # how many values `_latest` has
         # By group and key, only for keys with records that aren't visible yet: the visible value, and the number of
         # these records.
         self._shown: dict[str, dict[OffsetKey, tuple[Committed | None, int]]] = {}
@@ -94,11 +94,11 @@ class Offsets:
                 self._put(key, value)
 
     def latest(self, key: OffsetKey) -> Committed | None:
-        """The last appended value, committed or not."""
+        """The last appended value of a key, whether its record is committed or not."""
         return self._latest.get(key.group, {}).get(key.topic, {}).get(key.partition)
 
     def show(self, key: OffsetKey) -> Committed | None:
-        """The last committed value that is visible."""
+        """The visible value of a key."""
         by_key = self._shown.get(key.group)
         shown = None if by_key is None else by_key.get(key)
         return self.latest(key) if shown is None else shown[0]
@@ -118,7 +118,7 @@ class Offsets:
         return {topic: partitions for topic, partitions in found.items() if partitions}
 
     def keys_of(self, group: str) -> Iterator[OffsetKey]:
-        """The keys of all offsets of a group, those of undecided transactions too."""
+        """The keys of all offsets of a group, including the offsets of undecided transactions."""
         for topic, partitions in self._latest.get(group, {}).items():
             for partition in partitions:
                 yield OffsetKey(group, topic, partition)
@@ -126,7 +126,7 @@ class Offsets:
             yield from (key for key in pending if key.group == group and self.latest(key) is None)
 
     def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[OffsetKey, Committed]]:
-        """The offsets of all groups for these topics."""
+        """The keys of all groups' offsets for these topics."""
         wanted = set(topics)
         for group, by_topic in self._latest.items():
             for topic in wanted & by_topic.keys():
@@ -134,7 +134,7 @@ class Offsets:
                     yield OffsetKey(group, topic, partition), value
 
     def has(self, group: str) -> bool:
-        """Whether a group has any offset, that of an undecided transaction too."""
+        """Whether a group has any offset. An offset of an undecided transaction counts, too."""
         return next(self.keys_of(group), None) is not None
 
     def expired(self, group: Group, retention_ms: int, now_ms: int) -> list[OffsetKey]:

@@ -70,7 +70,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A classic group as a record states it: Stable if it has members, else Empty."""
+    """A classic group as a record states it. A group with members is Stable, a group without members Empty."""
 
     protocol_type: str = ""
     generation: int = 0

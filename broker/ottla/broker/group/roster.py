@@ -16,8 +16,8 @@ from typing import Any
 
 from ottla.protocol.errors import ErrorCode
 
-Ticket = Any  # the shell's handle for an answer, opaque here
-Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favourite first
+Ticket = Any  # the shell's handle for an answer, which this module only keeps
+Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata) of each protocol, the preferred one first
 
 
 @dataclass(slots=True)
@@ -90,8 +90,8 @@ class Roster:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a client with these protocols has one in common with all members. In a group without members: whether
-        the client has a protocol type and a protocol."""
+        """Whether all members support one of these protocols of a client. In a group without members: whether the
+        client states a protocol type and a protocol."""
         if not self.members:
             return bool(protocol_type) and bool(protocols)
         return protocol_type == self.protocol_type and any(

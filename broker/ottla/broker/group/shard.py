@@ -130,7 +130,7 @@ class GroupShard:
         return group.heartbeat(member_id, generation, instance_id, now)
 
     def leave(self, group_id: str, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
-        """A LeaveGroup: an answer for each leaver."""
+        """Handles a LeaveGroup request: returns an answer for each member that leaves, and the effects."""
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group.leave(leavers, now)
@@ -163,7 +163,7 @@ class GroupShard:
         retention_ms: int,
         now: Now,
     ) -> Plan:
-        """An OffsetCommit; the response is an error code for each of `offsets`.
+        """Handles an OffsetCommit request; the response is an error code for each of `offsets`.
 
         `retention_ms` is −1 unless an old client asks for a retention time. Raises KafkaError if the group refuses the
         commit, and GROUP_ID_NOT_FOUND if a client with a generation names a group that doesn't exist.
@@ -188,7 +188,7 @@ class GroupShard:
         return plan
 
     def delete_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> Plan:
-        """An OffsetDelete; the response is an error code for each partition.
+        """Handles an OffsetDelete request; the response is an error code for each partition.
 
         Raises KafkaError GROUP_ID_NOT_FOUND, or the group's own refusal.
         """
@@ -210,7 +210,7 @@ class GroupShard:
         return plan
 
     def delete_groups(self, group_ids: Iterable[str]) -> Plan:
-        """A DeleteGroups; the response is an error code for each group."""
+        """Handles a DeleteGroups request; the response is an error code for each group."""
         plan = Plan(response=[])
         for group_id in group_ids:
             group = self.groups.get(group_id)
@@ -236,8 +236,9 @@ class GroupShard:
         return plan
 
     def topics_deleted(self, topics: Iterable[str], records_max: int) -> Iterator[Plan]:
-        """The tombstones of the offsets of deleted topics, at most `records_max` in a plan. The call itself determines
-        these offsets, not the iteration. So an offset that is committed later, for a topic of the same name, stays."""
+        """Plans with the tombstones of the offsets of deleted topics, at most `records_max` in a plan. The offsets are
+        determined when the method is called, not when a plan is made. So an offset that is committed later, for a new
+        topic of the same name, stays."""
         gone = list(self.offsets.of_topics(topics))
         return (
             Plan([(key, None) for key, value in gone[start : start + records_max] if self.offsets.latest(key) is value])
@@ -305,9 +306,9 @@ class GroupShard:
     def _remove(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)
         if group is not None:
-            group.unload(ErrorCode.unknown_member_id)  # the group is empty: no request waits
+            group.unload(ErrorCode.unknown_member_id)  # the group is empty, so no request waits
 
 
 def _java_length(text: str) -> int:
-    """The length in UTF-16 code units, as Java counts it."""
+    """The length of a text in UTF-16 code units, as Java counts it."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

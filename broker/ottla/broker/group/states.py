@@ -38,7 +38,7 @@ class State(Enum):
 
 
 class Rejoin(Enum):
-    """The ways to handle a JoinGroup of a client that is a member already."""
+    """The ways to handle a JoinGroup request of a client that is a member already."""
 
     REBALANCE = "take the new protocols, park the request, rebalance"
     CURRENT = "answer at once with the current generation"

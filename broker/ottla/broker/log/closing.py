@@ -29,6 +29,6 @@ def _close(logs: Iterable[Log]) -> list[tuple[Log, OSError]]:
         except OSError as error:
             failed.append((log, error))
         except Exception as error:  # concerns this log alone; the next start recovers its log directory
-            logger.exception("%r breaks a rule of ours at its end", log)
+            logger.exception("%r can't be closed because of a bug; the next start recovers it", log)
             failed.append((log, OSError(errno.EIO, str(error) or type(error).__name__)))
     return failed

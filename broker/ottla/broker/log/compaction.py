@@ -48,16 +48,15 @@ from ottla.protocol.varints import read_varint
 from ottla.storage.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
 
 _LONGEST_PLAIN_KEY = 32
-_SEGMENTS_PER_GROUP = 20  # each takes three or four renames, and a group's renames are one turn of the event loop
+_SEGMENTS_PER_GROUP = 20  # a segment takes three or four renames, and one turn of the event loop does a group's renames
 _header = struct.Struct(">qiibIhiqqqhii")
 
 
 @dataclass(slots=True)
 class Cleaning:
     """One pass over one log. `segment_ends` are the end offsets of the new segments. `producers` holds the last data
-    offset (−1 where only a marker is left) and the epoch of each active producer, by its id. `unpacked_bytes_max` is
-    the most bytes to which a batch may unpack that is filtered; `too_large` counts the batches beyond it since the
-    log's start."""
+    offset (−1 where only a marker is left) and the epoch of each active producer, by its id. A batch that unpacks to
+    more than `unpacked_bytes_max` bytes isn't filtered; `too_large` counts these batches from the log's start on."""
 
     now_ms: int
     delete_retention_ms: int

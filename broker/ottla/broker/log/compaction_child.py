@@ -49,7 +49,7 @@ class Job:
     end."""
 
     directory: str
-    segments: list[list[int]]  # of each: base offset, end offset, size and index size in bytes
+    segments: list[list[int]]  # of each segment: base offset, end offset, size and index size in bytes
     first_dirty: int
     end_offset: int
     now_ms: int
@@ -125,8 +125,8 @@ def decode_result(line: bytes) -> Result:
 
 
 def compact(job: Job, disk: Disk, pause: Callable[[int], None]) -> Result:
-    """Does the job. `pause` is called with each count of bytes read or written, and waits for as long as the rate
-    demands.
+    """Compacts the log that the job names. `pause` is called with each count of bytes read or written, and waits for as
+    long as the rate demands.
 
     Raises Damaged, OSError; the `.cleaned` files are left for the broker to remove.
     """

@@ -35,12 +35,12 @@ from .producers import FrozenProducers
 
 logger = logging.getLogger(__name__)
 
-_BYTES_PER_KEY = 128  # in a child's memory
+_BYTES_PER_KEY = 128  # bytes of a child's memory that a key takes
 _LOGS_PER_TURN = 50
 _PRODUCERS_LIKE_A_LOG = 200  # to look at so many producers takes as long as to look at the rest of a log
 _NICE = 5  # by how much a child's priority is lower than the broker's
 _DYING_S = 5.0  # how long the broker's stop waits for a killed child
-_DOUBLINGS_MAX = 6  # of the pause after a failure: a quarter of an hour with Kafka's back-off
+_DOUBLINGS_MAX = 6  # how often the pause after a failure doubles: up to a quarter of an hour by default
 _DUTY = "compaction"
 
 
@@ -69,7 +69,7 @@ class Compactor:
 
     def __init__(self, logs: LogDirectories, now_ms: Callable[[], int], limits: CompactionLimits) -> None:
         self.limits = limits
-        self.compacted = 0  # logs, since the start
+        self.compacted = 0  # how many logs were compacted since the broker's start
         self.too_large = 0  # batches that all rounds so far left unchanged because of their size
         self._logs = logs
         self._now_ms = now_ms
@@ -288,7 +288,7 @@ class _Child:
         told = b"".join(takewhile(lambda _: not self._given_up, lines))
         with self._starting:
             if self._given_up:
-                raise CompactionFailed("given up before it began")
+                raise CompactionFailed("the compaction was given up before it began")
             self._process = subprocess.Popen(
                 [
                     sys.executable,

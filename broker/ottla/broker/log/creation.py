@@ -89,7 +89,12 @@ def create_all(
         finish_first()
     if failed:
         directory, why = failed[0]
-        logger.warning("%s can't be created ahead (nor %d others): %s", directory, len(failed) - 1, why)
+        logger.warning(
+            "log %s (and %d others) can't be created in a thread, so the event loop tries again: %s",
+            directory,
+            len(failed) - 1,
+            why,
+        )
     return created
 
 

@@ -1,8 +1,8 @@
 """The data that the opening of logs cut off, kept for the broker's reports. Pure.
 
 A log that was cut may soon be complete again, by copies from its leader. If a partition has one replica only, the
-records are lost. Either way the loss is to be reported to persons who don't read the broker's own log. The totals cover
-all cuts, the list only the first KEPT_MAX.
+records are lost. Either way, administrators have to learn of the loss, even if they don't read the broker's own log.
+The totals cover all cuts, the list only the first KEPT_MAX.
 """
 
 from __future__ import annotations

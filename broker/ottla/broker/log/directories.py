@@ -194,7 +194,7 @@ class LogDirectories:
         try:
             creating = asyncio.get_running_loop().run_in_executor(None, self._create_all, wanted, outdated)
         except RuntimeError as error:  # the system gives no thread
-            logger.warning("no log can be created ahead: %s", error)
+            logger.warning("new logs can't be created in a thread, so the event loop creates them: %s", error)
             return
         for item, log in await creating:
             if directory_of(log) not in self.failed:
@@ -206,7 +206,7 @@ class LogDirectories:
         try:
             self.offset_files.write_all(outdated)
         except OSError as error:
-            logger.warning("no log can be created ahead: %s", error)
+            logger.warning("new logs can't be created in a thread, so the event loop creates them: %s", error)
             return []
         places = ((home.services, _directory(home, item), item) for home, item in wanted)
         with self._threads(_THREADS) as pool:

@@ -44,7 +44,7 @@ def all_or_unusable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(errno.EIO, f"a change was made by half: {error}") from error
+        raise OSError(errno.EIO, f"only a part of a change was made: {error}") from error
 
 
 class Entry(NamedTuple):

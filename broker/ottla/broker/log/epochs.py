@@ -55,7 +55,7 @@ class LeaderEpochs:
         """Notes that `epoch` begins at `start_offset`, and drops entries that contradict this. Changes nothing if
         `epoch` is the latest and began no later. The next sync writes the file."""
         if epoch < 0 or start_offset < 0:
-            raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
+            raise ValueError(f"leader epoch {epoch} can't begin at offset {start_offset}")
         if self.epochs and epoch == self.latest and start_offset >= self._starts[-1]:
             return
         keep = min(bisect_left(self.epochs, epoch), bisect_left(self._starts, start_offset))

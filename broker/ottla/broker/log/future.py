@@ -49,7 +49,7 @@ class Pass(NamedTuple):
     stretches: list[Stretch]
     whole: list[tuple[str, str]]  # small files, where they exist: from → to
     unwanted: list[str]
-    done: dict[Segment, tuple[int, ...]]  # → bytes of its log, offset index and time index in the copy afterwards
+    done: dict[Segment, tuple[int, ...]]  # → sizes of its log, offset index and time index in the copy after the pass
     size: int
     covered: int
     generation: int

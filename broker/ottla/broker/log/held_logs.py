@@ -44,7 +44,12 @@ class HeldLogs:
         for path, error in failed.items():
             for key in wanted:
                 if key not in self.online and self.lost.setdefault(key, error) is error:
-                    logger.warning("partition %d of topic %s may lie in %s, which has failed", key[1], key[0], path)
+                    logger.warning(
+                        "partition %d of topic %s has no log here: it may be in log directory %s, which has failed",
+                        key[1],
+                        key[0],
+                        path,
+                    )
 
     def take_offline(self, failed: Mapping[str, OSError]) -> list[Log]:
         """Takes the logs of `failed` log directories offline, and returns them."""
@@ -60,7 +65,7 @@ class HeldLogs:
         """Takes only this log offline, because its files are damaged. Returns whether it was online."""
         keys = [key for key, held in self.online.items() if held is log]
         for key in keys:
-            logger.error("%r is damaged: %s; its partition is offline here, the others aren't", log, error)
+            logger.error("%r is damaged: %s; its partition is offline here, but no other partition", log, error)
             self.bad.damaged[key] = self.online.pop(key)
             self.lost[key] = error
         return bool(keys)

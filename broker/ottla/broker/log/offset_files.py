@@ -57,7 +57,7 @@ class OffsetFiles:
         try:
             offsets = parse_offsets(content)
         except ValueError as error:
-            logger.warning("%s is damaged (%s); it counts as empty", path, error)
+            logger.warning("checkpoint %s is damaged (%s); it counts as empty", path, error)
             return {}
         with self._lock:
             self._turn += 1

@@ -150,7 +150,7 @@ class Opening:
         held.lost[item.topic_id, item.partition] = error
         held.bad.not_opened(home, item)
         if isinstance(error, BadLog):
-            logger.error("%s; its partition is offline here, the others aren't", error.strerror, exc_info=error)
+            logger.error("%s; its partition is offline here, but no other partition", error.strerror, exc_info=error)
             return
         logger.error("%s can't be opened: %s", item.directory, error)
         if error.errno in NO_ROOM:

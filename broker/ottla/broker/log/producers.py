@@ -60,7 +60,7 @@ class ProducerEntry:
 
     def __init__(self, epoch: int = NO_EPOCH, version: int = 0) -> None:
         self.epoch = epoch
-        self.version = version  # of `Producers`, which changes no older entry: a frozen state shares it
+        self.version = version  # the version of `Producers` as of the last change; an older entry is never changed
         self.batches: tuple[KeptBatch, ...] = ()
         self.wrote_more = False  # whether it wrote batches before these, in this epoch or an earlier one
         self.last_timestamp = -1
@@ -142,7 +142,7 @@ class Producers:
         self._entries: dict[int, ProducerEntry] = {}
         self._version = 0  # counts how often the state was frozen or truncated
         self._cuts: list[_Cut] = []
-        self._cut_version = 0  # of the last truncation
+        self._cut_version = 0  # the version that the last truncation began
         self._known_from = 0  # the state before the log reached this offset can only be read from the log
 
     def __len__(self) -> int:
@@ -175,12 +175,12 @@ class Producers:
             if header.producer_epoch < entry.epoch:
                 raise KafkaError(
                     ErrorCode.invalid_producer_epoch,
-                    f"producer {header.producer_id} has epoch {entry.epoch}, the batch {header.producer_epoch}",
+                    f"producer {header.producer_id} has epoch {entry.epoch}, but the batch has {header.producer_epoch}",
                 )
             if header.base_sequence != 0 and entry.epoch != NO_EPOCH:
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
-                    f"a new epoch of producer {header.producer_id} starts with sequence {header.base_sequence}",
+                    f"producer {header.producer_id} begins a new epoch with sequence {header.base_sequence}, not 0",
                 )
             return None
         sequence, delta = header.base_sequence, header.last_offset_delta

@@ -1,7 +1,8 @@
 """Decides which of a log's oldest segments may be deleted. Pure.
 
-Source: Kafka's UnifiedLog.deleteOldSegments: by log start offset under every policy; by size and time only where the
-policy deletes; from the oldest on, up to the first that stays; never a segment that the high watermark hasn't passed.
+A segment wholly below the log start offset is deleted under every cleanup policy. The limits of size and time count
+only if the cleanup policy contains `delete`. Segments are deleted from the oldest on, up to the first segment that
+stays. A segment that the high watermark hasn't passed is never deleted. Source: Kafka's UnifiedLog.deleteOldSegments.
 """
 
 from __future__ import annotations

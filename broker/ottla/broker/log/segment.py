@@ -344,7 +344,7 @@ class Segment:
             while at + HEADER_SIZE <= len(chunk):
                 header = read_header(chunk, at)
                 if header.size < HEADER_SIZE:
-                    raise ValueError(f"a batch of length {header.length} at position {position + at}")
+                    raise ValueError(f"a batch states the length {header.length} at position {position + at}")
                 if at + header.size > len(chunk):
                     break
                 yield position + at, header, chunk[at : at + header.size]

@@ -1,4 +1,4 @@
-"""Shortens a log: at its end, where it diverges from its leader's log, and at its start, where retention ends.
+"""Shortens a log: at its end, where the log diverges from its leader's log, and at its start, by retention.
 
 Epochs, producers, their snapshots and the recovery point depend on the dropped batches, and change with them. The
 functions here are steps of `Log`, on the event loop. Source: Kafka's UnifiedLog (truncateTo, truncateFullyAndStartAt,

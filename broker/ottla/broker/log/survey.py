@@ -83,5 +83,5 @@ def _topic_id(disk: Disk, directory: str) -> UUID | None:
         logger.error("%s is left alone: %s", directory, error)
         return None
     if topic_id is None:
-        logger.error("%s is left alone: it has no %s, so no topic can claim it", directory, names.PARTITION_METADATA)
+        logger.error("%s is left alone: it has no %s, so its topic isn't known", directory, names.PARTITION_METADATA)
     return topic_id

@@ -21,7 +21,7 @@ from .offset_files import OffsetFile
 logger = logging.getLogger(__name__)
 
 _LOGS_PER_TURN = 50
-_SEGMENTS_PER_TURN = 20  # each takes three or four renames
+_SEGMENTS_PER_TURN = 20  # a segment takes three or four renames
 _PRODUCERS_PER_TURN = 2_500
 _REMOVAL_INTERVAL_MS = 1000
 _SHORTENED_SECONDS = 1.0  # how long to wait for more truncations: an election may truncate many logs
@@ -189,7 +189,7 @@ class Upkeep:
             try:
                 await self.checkpoint_recovery_points()
             except Exception:  # as in `_every`: a fault of one log must not end the upkeep of all
-                logger.exception("what was truncated couldn't be checkpointed")
+                logger.exception("the checkpoints couldn't be written after a truncation")
             await asyncio.sleep(_SHORTENED_SECONDS)
 
     async def checkpoint_recovery_points(self) -> None:

@@ -58,7 +58,9 @@ class WithoutRoom:
     def check_not_opened(self, directory: str) -> None:
         """Raises BeingOpened if the thread is opening the log in that directory now."""
         if directory in self._under_way:
-            raise BeingOpened(errno.EBUSY, f"{directory} is being opened: its name can't be given away now")
+            raise BeingOpened(
+                errno.EBUSY, f"the log in {directory} is being opened: until that ends, no other log can get its name"
+            )
 
     def gone(self, directory: str) -> None:
         """Notes that the directory was renamed: its log won't be opened any more."""
@@ -118,7 +120,7 @@ class WithoutRoom:
             except OSError as error:
                 return error
             except MemoryError:
-                return OSError(errno.ENOMEM, "there is no memory for it")
+                return OSError(errno.ENOMEM, "the process has too little memory to open the log")
 
     def end(self) -> None:
         """Ensures that no further log is opened; an attempt in progress goes on."""

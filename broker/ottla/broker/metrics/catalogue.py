@@ -1,5 +1,5 @@
-"""All metrics of Ottla, Kafka's metrics that Ottla lacks with the reasons, and docs/metrics.md, which is generated from
-both."""
+"""The list of all metrics of Ottla, and the list of Kafka's metrics that Ottla lacks, with the reasons. Makes
+docs/metrics.md from both lists."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Metrics of the cluster, from the controller's view of the metadata. They are exported by every broker whose process
-may become the controller, and by a controller that runs alone."""
+"""Metrics of the cluster, from the controller's view of the metadata. Every broker whose process may become the
+controller exports them, and so does a controller that runs in a process of its own."""
 
 from __future__ import annotations
 

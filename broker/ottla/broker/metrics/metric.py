@@ -45,12 +45,12 @@ class Metric(Generic[Source]):
 
 
 def single(value: Callable[[Source], int | float]) -> Callable[[Source], Iterable[Sample]]:
-    """For `Metric.collect`: a metric with one value."""
+    """Makes a function for `Metric.collect`, of a metric with one value."""
     return lambda source: [(NO_LABELS, value(source))]
 
 
 def by_partition(value: Callable[[Partition], int | float]) -> Callable[[WithPartitions], Iterator[Sample]]:
-    """For `Metric.collect`: a metric with a value for each replica that this broker holds."""
+    """Makes a function for `Metric.collect`, of a metric with a value for each replica that this broker holds."""
 
     def collect(source: WithPartitions) -> Iterator[Sample]:
         for partition in list(source.partitions):
@@ -60,5 +60,6 @@ def by_partition(value: Callable[[Partition], int | float]) -> Callable[[WithPar
 
 
 def count_of(holds: Callable[[Partition], bool]) -> Callable[[WithPartitions], Iterable[Sample]]:
-    """For `Metric.collect`: a metric that counts this broker's replicas for which a condition holds."""
+    """Makes a function for `Metric.collect`, of a metric that counts this broker's replicas for which a condition
+    holds."""
     return lambda source: [(NO_LABELS, sum(1 for partition in source.partitions if holds(partition)))]

@@ -1,6 +1,6 @@
 """A partition leader's knowledge of its followers, and the high watermark that follows from it. Pure; times in seconds.
 
-The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679):
+The rules, as in Kafka's `Partition` and `Replica` (KIP-497, KIP-679):
 
 1. *Maximal ISR*: the committed ISR and every member of a proposal whose outcome isn't known. The high watermark is the
    lowest end among its members, so that all members of the ISR have all committed records, whether the metadata shows
@@ -9,7 +9,8 @@ The rules, as in Kafka's `Partition` and `Replica` (facts of KIP-497 and KIP-679
    few replicas are in sync, or eligible replicas may be elected.)
 3. A follower's fetch offset is the end of its log: it has appended all records before the offset. After a change of
    leader it has also truncated to the shared records, which the epoch in its request proves.
-4. A follower is caught up when it fetches at the leader's end as it is now, or as it was at its previous fetch.
+4. A follower is caught up when its fetch offset has reached the leader's log end, either the present end or the end at
+   the time of the follower's previous fetch.
 5. A follower joins when it has reached the high watermark and the start of the leader's epoch; it leaves when it wasn't
    caught up for longer than `replica.lag.time.max.ms` and isn't at the end. A follower that no longer fetches doesn't
    join, and a follower that has just joined isn't removed before that time is over: otherwise the rules for joining and
@@ -74,7 +75,7 @@ class LeaderState:
             replica: Progress(now if replica in isr else float("-inf")) for replica in replicas if replica != broker_id
         }
         self.maximal_isr = frozenset(isr)
-        self.candidates: frozenset[int] = frozenset()  # rule 7
+        self.candidates: frozenset[int] = frozenset()  # the candidates of rule 7
 
     # ---- events
 

@@ -98,7 +98,8 @@ def test_after_one_that_fails_those_begun_are_finished_and_no_more_begun(
     assert 3 < made[-1] < 19
     assert {item.name for item in tmp_path.iterdir()} == {f"t-{index}" for index in made}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}/t-3 can't be created ahead (nor 0 others): [Errno 5] can't be synced"
+        f"log {tmp_path}/t-3 (and 0 others) can't be created in a thread, so the event loop tries again: "
+        "[Errno 5] can't be synced"
     ]
 
 
