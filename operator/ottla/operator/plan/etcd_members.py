@@ -82,7 +82,7 @@ def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Se
         elif not listed.name:
             return StartNow(pod.name, pod.uid)
         elif len(ready) >= majority and len(members) > 1:
-            return Remove(listed, f"{pod.name} has lost its data")
+            return Remove(listed, f"{pod.name} has no data of the cluster: it becomes a new member")
     return None
 
 
