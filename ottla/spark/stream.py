@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return within
 
     def _must_wait(self, least: int, begin: Mapping[TopicPartition, int]) -> bool:
-        """Whether the next micro-batch has to wait, which the first one never does.
+        """Whether the next micro-batch has to wait. The first micro-batch never waits.
 
         It waits while fewer than `least` offsets are available and maxTriggerDelay hasn't passed since the last one.
         """

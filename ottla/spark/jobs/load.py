@@ -156,7 +156,7 @@ def _key_of(path: Path, value: bytes, key: str) -> str | None:
     try:
         found = json.loads(value)[key]
     except (ValueError, KeyError, TypeError):
-        raise OptionError(f"{path}: a line is no JSON object with '{key}': {value[:80]!r}") from None
+        raise OptionError(f"{path}: this line isn't a JSON object with the field '{key}': {value[:80]!r}") from None
     return None if found is None else str(found)
 
 
