@@ -26,7 +26,7 @@ _stamp = struct.Struct("d")
 
 
 def run(plan: Plan) -> list[Row]:
-    """Three percentiles, and the broker's CPU, for each rate."""
+    """Rows for each rate: three percentiles of the latency, and the broker's CPU."""
     with pair() as brokers:
         return [row for rate, in_flight in CASES for row in _case(brokers, plan, rate, in_flight)]
 

@@ -139,7 +139,7 @@ static enum fault read_on(Walk *walk, const uint8_t *at, const uint8_t *end)
         } else if (walk->left-- == 0) return RECORD_SHORT;
         if (walk->field != ATTRIBUTES) { /* the one number that isn't a varint */
             unsigned bits = walk->field == TIMESTAMP ? 64 : 32;
-            if (walk->shift + 7 > bits && byte >> (bits - walk->shift)) return NUMBER; /* the last byte that the field may have */
+            if (walk->shift + 7 > bits && byte >> (bits - walk->shift)) return NUMBER; /* the field's last byte */
             walk->raw |= (uint64_t)(byte & 0x7F) << walk->shift;
             if (byte & 0x80) {
                 walk->shift += 7;

@@ -21,8 +21,8 @@ from .received import Buffer
 ZSTD_WINDOW_LOG_MAX = 27  # the largest window that Kafka's consumers accept
 
 BLOCK_BYTES_MIN = 2 << 10
-"""The least size, in bytes, for which a block of Snappy or Zstandard counts in estimates of the time to unpack it. Even an
-empty block takes time."""
+"""The least size, in bytes, for which a block of Snappy or Zstandard counts in estimates of the time to unpack it.
+Even an empty block takes time."""
 
 _LIKELY_BLOCK_BYTES = 16 << 10
 _BLOCKS_AT_ONCE = 4  # reading this number of heads takes about as long as unpacking BLOCK_BYTES_MIN

@@ -26,7 +26,8 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 
 class administrators_watched:  # used as a context manager
-    """Appends a sentence to `wrong` for each live broker that lacks a change when another broker answers it."""
+    """Appends a sentence to `wrong` for each live broker that lacks a change when another broker answers the request
+    for it."""
 
     def __init__(self, world: Callable[[], World | None], wrong: list[str]) -> None:
         self._world = world

@@ -23,8 +23,8 @@ TOPIC = UUID(int=7)
 
 
 class House:
-    """A broker's surroundings: the store's silence, the other brokers' answers; and the actions that MakingWay
-    takes."""
+    """A broker's surroundings. The test sets for how long the store hasn't answered, and whether other brokers lead.
+    `done` has the actions that MakingWay takes."""
 
     def __init__(self) -> None:
         self.silence_s = 0.0

@@ -1,4 +1,4 @@
-"""Which failures count as lost data and which don't, with scripted brokers whose answers each test sets."""
+"""Some failures count as lost data, others don't. The brokers are scripted: each test sets their answers."""
 
 from __future__ import annotations
 
