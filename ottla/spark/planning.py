@@ -184,7 +184,7 @@ def _within_log(
         low, high = earliest[each].offset, latest[each]
         if first < end[each] and (first < low or end[each] > high):
             asked = f"offsets {first} to {end[each]} were asked for"
-            report_data_loss(options, f"{each} holds offsets {low} to {high}, and {asked}")
+            report_data_loss(options, f"{each} has offsets {low} to {high}, but {asked}")
         starts[each], stops[each] = max(first, low), min(end[each], high)
     return starts, stops
 

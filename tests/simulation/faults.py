@@ -164,7 +164,7 @@ class Faults:
         self.random = random
         self.session_s = int(knobs.settings.get("broker.session.timeout.ms", "9000")) / 1000
         self.over = False
-        self.held_before: list[tuple[Node, set[str], int]] = []  # the state that the fault "the store is replaced" needs
+        self.held_before: list[tuple[Node, set[str], int]] = []  # when the store was last replaced
 
     def inject(self) -> None:
         """Causes one random fault, a moment later."""

@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     excuses the answer."""
 
     when: int  # for losses of power
-    as_of: int  # for unclean elections: a deposed leader that doesn't know of the election may still acknowledge records
+    as_of: int  # for unclean elections: a deposed leader that doesn't know of the election may still answer
 
 
 class _Election(NamedTuple):
