@@ -90,7 +90,8 @@ def write_follower_fetch(
 
 
 def read_fetch_answer(frame: bytearray, position: int, end: int) -> FetchAnswer:
-    """The head of the answer whose body lies at frame[position:end]. Raises ProtocolError."""
+    """The head of the answer whose body is frame[position:end]. Raises ProtocolError if the frame ends inside the
+    head."""
     if end - position < _answer.size:
         raise ProtocolError("the frame ends inside the head of a Fetch answer")
     _, error, session_id = _answer.unpack_from(frame, position)

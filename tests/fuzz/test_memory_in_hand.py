@@ -21,7 +21,7 @@ from tests.peers.wire import Wire
 
 MEGABYTE = 1 << 20
 BUDGET = 64 * MEGABYTE
-# Memory beside the budget: 64 KiB that each of twelve connections may hold in each direction without asking, the
+# Memory outside of the budget: 64 KiB that each of twelve connections may hold in each direction without asking, the
 # windows of the codecs in four threads, and memory that the interpreter and its allocator take for the first requests
 # and keep.
 ALLOWANCE = 16 * MEGABYTE

@@ -1,8 +1,8 @@
 """Checks that every live broker has applied a topic's creation or deletion when a broker answers the administrator.
 
-The check runs at the moment at which the answer is sent, and looks into the brokers' processes themselves, so no event
-can come in between. A broker counts as live if it has a registration that the answering broker saw both before and
-after its wait for the other brokers.
+The check runs at the moment at which the answer is sent, and reads the state of the brokers' processes directly, so no
+event can happen between the answer and the check. A broker counts as live if it has a registration that the answering
+broker saw both before and after its wait for the other brokers.
 """
 
 from __future__ import annotations

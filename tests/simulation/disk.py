@@ -108,7 +108,7 @@ class Directory:
 
 
 class SimulatedFile:
-    """An open file. It outlives its name."""
+    """An open file. It stays usable after its name is removed."""
 
     __slots__ = ("_inode",)
 

@@ -135,7 +135,7 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
 
 
 def _settled(image: Image, partition_id: PartitionId, epochs: Mapping[int, int]) -> bool:
-    """Whether a cheap check shows that a partition needs no decision. False if the check can't tell.
+    """Whether a cheap check shows that a partition needs no decision. False if only a full decision can show it.
 
     A partition needs no decision if no election and no reassignment of it is requested or under way, its leader is a
     member of the ISR and isn't drained, it has no eligible leader replicas outside the ISR, and each member of the ISR

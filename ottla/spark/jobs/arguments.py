@@ -12,6 +12,6 @@ Into = Annotated[str, typer.Option(help="The topic to write to; it must exist.")
 Checkpoint = Annotated[str, typer.Option(help="Directory in which Spark keeps the position of the pipeline.")]
 Every = Annotated[
     str,
-    typer.Option(help="Interval of the runs, such as '10 seconds'; without it the present records are processed once."),
+    typer.Option(help="Interval of the runs, such as '10 seconds'; without it, one run reads the present records."),
 ]
 Limit = Annotated[int, typer.Option(help="Greatest number of records in a micro-batch; 0 for no limit.", min=0)]

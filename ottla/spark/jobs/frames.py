@@ -17,7 +17,7 @@ from ottla.spark.options import OptionError, read_options
 from ottla.spark.planning import assigned, open_client
 
 LOOKED_AT = 100
-# Shorter than a client's default: a person waits for the first answer, and Kubernetes restarts a Job that fails.
+# Shorter than a client's default: a user waits for the first answer, and Kubernetes restarts a Job that fails.
 FIRST_ANSWER_MS = 20_000
 STARVED = "to connect back"  # in the message of Spark's PythonWorkerFactory if a Python process didn't start in time
 STARVED_MAX = 5  # restarts of a query without progress between them
