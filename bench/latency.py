@@ -61,7 +61,7 @@ def _once(bootstrap: str, topic: str, rate: int, in_flight: int, seconds: int) -
     here, there = context.Pipe()
     consumer = context.Process(target=_consume, args=(bootstrap, topic, rate * seconds, there))
     consumer.start()
-    here.recv()  # the consumer has its position
+    here.recv()  # waits until the consumer has its position
     producer = context.Process(target=_produce, args=(bootstrap, topic, rate, in_flight, seconds))
     producer.start()
     if not here.poll(seconds + 60):

@@ -151,7 +151,7 @@ class _Planner:
             for broker in self.replicas[name]:
                 self.held.setdefault(broker, {})[name] = None
         self.low, self.high = self._limits(width, 1.0)
-        self.too_low, self.too_high = self._limits(width, width.patience)  # a load within these isn't changed
+        self.too_low, self.too_high = self._limits(width, width.patience)  # a load within these bounds isn't changed
 
     def run(self) -> None:
         """Plans the moves for all goals in their order, in up to `_ROUNDS` rounds.

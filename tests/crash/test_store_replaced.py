@@ -450,7 +450,7 @@ def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
     def copied_back() -> bool:
         try:
             kept = cluster.partition("t", 0)
-        except AssertionError:  # they are joining
+        except AssertionError:  # the brokers are still joining
             return False
         return kept.leader_id == 0 and list(kept.isr_nodes) == [0]
 

@@ -265,7 +265,7 @@ class SimulatedDisk:
         item = parent.names[name]
         if beside is parent:
             parent.change((name, None), (new, item))
-        else:  # between two directories, as one change
+        else:  # a rename between two directories is one change
             parent.sync()
             beside.sync()
             parent.change((name, None))

@@ -223,7 +223,7 @@ class Controller:
             again = await self._perform(scope)
             await self._add_word_if_due()
             if again:
-                await asyncio.sleep(_REJECTED_S)  # meanwhile the image shows why the writes were rejected
+                await asyncio.sleep(_REJECTED_S)  # by then the image shows why the writes were rejected
             while not self._changed and not self._balance_due and not again:
                 await self._rest()
             changed, self._changed = self._changed, Changed()
