@@ -20,7 +20,7 @@ BYTES_MIN = 200_000_000  # with FAST=1: fewer bytes would cost the broker too li
 
 
 def run(plan: Plan) -> list[Row]:
-    """For each record size and codec: records per CPU second of the broker, and records per second."""
+    """Rows for each record size and codec: records per CPU second of the broker, and records per second."""
     cases = list(product(PER_CPU_SECOND, ("none", "lz4")))
     if plan.fast:
         cases = [case for case in cases if case[1] == "none"]

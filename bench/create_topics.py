@@ -42,7 +42,7 @@ _TROUBLE = re.compile(r"controller \S+: (deposed|waiting for the metadata store)
 
 
 def run(plan: Plan) -> list[Row]:
-    """The durations of the creations, and the number of failed creations."""
+    """Rows for the durations of the creations, and for the number of failed creations."""
     rows = []
     for size in (1, 3):
         with folder() as root, ottla_cluster(root, size) as cluster:
@@ -102,7 +102,7 @@ def _log(root: Path, number: int) -> str:
 
 @contextmanager
 def _load(bootstrap: str) -> Iterator[None]:
-    """Runs the load's processes beside the block, for `_SECONDS_MAX` at most."""
+    """A context in which the load's processes run, for `_SECONDS_MAX` at most."""
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = [context.Process(target=_spin, daemon=True) for _ in range(BUSY_LOOPS)]
     processes += [context.Process(target=_produce, args=(bootstrap,), daemon=True) for _ in range(PRODUCERS)]

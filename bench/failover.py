@@ -45,7 +45,8 @@ _PATIENCE_S = 60.0
 
 
 class _Case(NamedTuple):
-    """A case: whether the leader is the controller, too (`controls`), and gets SIGSTOP (`silent`) or SIGKILL."""
+    """A case of the benchmark. With `controls`, the leader is the controller, too. The leader gets SIGSTOP with
+    `silent`, else SIGKILL."""
 
     name: str
     controls: bool
@@ -133,8 +134,8 @@ def _once(bootstrap: str, topic: str, brokers: Sequence[Peer], number: int, case
 
 
 def _asked_until_acknowledged(topic: str, brokers: Sequence[Peer]) -> float:
-    """Sends records with acks=all to the leader that these brokers name, until one is acknowledged. Returns the time of
-    the acknowledgement."""
+    """Sends records with acks=all to the leader that these brokers name, until a record is acknowledged. Returns the
+    time of the acknowledgement."""
     request = produce_request(topic, b"x" * 100, acks=-1)
     leaders = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     deadline = time.monotonic() + _PATIENCE_S
@@ -201,7 +202,7 @@ class _Acknowledged:
 
 @contextmanager
 def _sending(bootstrap: str, topic: str) -> Iterator[_Acknowledged]:
-    """A producer that sends in a thread. Raises RuntimeError at the end if a record failed."""
+    """A context in which a producer sends records in a thread. Raises RuntimeError at its end if a record failed."""
     acknowledged = _Acknowledged()
     failed: list[str] = []
     stopping = threading.Event()

@@ -147,7 +147,7 @@ class _Group:
         for wire, join in zip(self._wires, self._joins, strict=True):
             wire.ask(JOIN_GROUP, JOIN_GROUP_VERSION, join)
         joined = [wire.receive() for wire in self._wires]
-        self._leader = str(read_response(JOIN_GROUP, JOIN_GROUP_VERSION, joined[0], 4).leader)  # in every generation
+        self._leader = str(read_response(JOIN_GROUP, JOIN_GROUP_VERSION, joined[0], 4).leader)  # in each generation
         self._syncs = [self._sync_request(name) for name in self._names]
         self._sync(joined)
 

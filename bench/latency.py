@@ -26,7 +26,7 @@ _stamp = struct.Struct("d")
 
 
 def run(plan: Plan) -> list[Row]:
-    """Three percentiles, and the broker's CPU, for each rate."""
+    """Rows for each rate: three percentiles of the latency, and the broker's CPU."""
     with pair() as brokers:
         return [row for rate, in_flight in CASES for row in _case(brokers, plan, rate, in_flight)]
 
@@ -61,7 +61,7 @@ def _once(bootstrap: str, topic: str, rate: int, in_flight: int, seconds: int) -
     here, there = context.Pipe()
     consumer = context.Process(target=_consume, args=(bootstrap, topic, rate * seconds, there))
     consumer.start()
-    here.recv()  # the consumer has its position
+    here.recv()  # waits until the consumer has its position
     producer = context.Process(target=_produce, args=(bootstrap, topic, rate, in_flight, seconds))
     producer.start()
     if not here.poll(seconds + 60):

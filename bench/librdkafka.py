@@ -86,7 +86,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     got = 0
     deadline = time.monotonic() + PATIENCE_S
     while got < count:
-        got += len(consumer.consume(min(10_000, count - got), 1.0))  # waits until it has this number, or a second
+        got += len(consumer.consume(min(10_000, count - got), 1.0))  # ends with this number, or after a second
         if time.monotonic() > deadline:
             raise RuntimeError(f"{got} of {count} records after {PATIENCE_S} s")
     consumer.close()

@@ -39,7 +39,7 @@ _BUCKET = re.compile(r'^ottla_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\d+
 
 
 def run(plan: Plan) -> list[Row]:
-    """The lag that one sample in a thousand exceeds, and the longest lag."""
+    """Rows for the lag that one sample in a thousand exceeds, and for the longest lag."""
     p999 = Row("event loop held under mixed load, p99.9", "ms", within(GOAL_MS))
     longest = Row("event loop held, the longest since the broker's start", "ms", None)
     http = f"127.0.0.1:{free_port()}"

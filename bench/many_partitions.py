@@ -51,7 +51,7 @@ Partition = tuple[str, int]
 
 
 def run(plan: Plan) -> list[Row]:
-    """All figures on each of Ottla's stores."""
+    """Rows for all figures, on each of Ottla's stores."""
     rows: list[Row] = []
     with folder() as root:
         for store, members in (("embedded store", 0), ("etcd", 1)):
@@ -256,7 +256,7 @@ class _Sender:
 
 @contextmanager
 def _sending(bootstrap: str, partitions: Sequence[Partition]) -> Iterator[_Sender]:
-    """Sends to these partitions in turn, in a thread beside the block. Raises RuntimeError at the end if a record
+    """A context in which a thread sends records to these partitions in turn. Raises RuntimeError at its end if a record
     failed."""
     sender = _Sender(bootstrap)
     stopping = threading.Event()

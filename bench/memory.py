@@ -19,7 +19,7 @@ SETTLE_SECONDS = 10.0
 
 
 def run(plan: Plan) -> list[Row]:
-    """Idle and loaded memory, and idle CPU."""
+    """Rows for the memory while idle and after the load, and for the CPU while idle."""
     idle = Row("memory idle", "MB RSS", at_most(0.15))
     idle_own = Row("memory idle, anonymous part", "MB", None)
     idle_cpu = Row("CPU idle", "% of a core", at_most(1))

@@ -29,11 +29,11 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """The number of measured rounds of each broker, without the one that warms up."""
+        """The number of measured rounds of each broker, without a first round that warms up."""
         return 3 if self.fast else 5
 
     def scaled(self, amount: int) -> int:
-        """The amount in a full run, a tenth of it (at least 1) in a fast one."""
+        """`amount` in a full run; a tenth of it (at least 1) in a fast run."""
         return max(amount // 10, 1) if self.fast else amount
 
 
@@ -70,7 +70,7 @@ SETTINGS = {"log_segment_delete_delay_ms": "1000"}
 
 @contextmanager
 def pair(**settings: str) -> Iterator[Pair]:
-    """Starts both brokers with the same settings on top of their defaults, and stops them."""
+    """A context in which both brokers run, with the same settings on top of their defaults."""
     settings = SETTINGS | settings
     with folder() as root:
         kafka = ApacheKafka(root / "kafka", heap="1G", options=AS_SHIPPED, **settings)
@@ -96,7 +96,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def measured(*brokers: Peer) -> Iterator[Spent]:
-    """Measures the cost of the block, for these brokers together. The client is this process with its children that
+    """A context whose cost is measured, for these brokers together. The client is this process with its children that
     ended meanwhile."""
     spent = Spent()
     pids = [broker.process.pid for broker in brokers]

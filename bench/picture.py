@@ -14,7 +14,7 @@ _ROW_INCHES = 0.28
 
 def draw(rows: Sequence[Row], path: Path) -> bool:
     """Draws a bar for each row's ratio (to the right of 1 if Ottla's figure is the greater one), and a mark at its
-    goal. Returns whether there was anything to draw."""
+    goal. Returns False if no row has a ratio."""
     rows = [row for row in rows if row.kafka and row.ratio > 0]
     if not rows:
         return False

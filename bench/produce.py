@@ -18,7 +18,7 @@ BYTES = 400_000_000
 
 
 def run(plan: Plan) -> list[Row]:
-    """For each record size, codec and acks: records per CPU second of the broker, and records per second."""
+    """Rows for each record size, codec and acks: records per CPU second of the broker, and records per second."""
     cases = list(itertools.product(PER_CPU_SECOND, ("none", "lz4"), ("1", "all")))
     if plan.fast:
         cases = [case for case in cases if case[2] == "all" and (case[1] == "none" or case[0] == 1024)]

@@ -23,8 +23,8 @@ REPLICATED = SETTINGS | {"offsets_topic_replication_factor": "3", "min_insync_re
 
 
 def run(plan: Plan) -> list[Row]:
-    """For each number of partitions: records per second, and CPU seconds of all brokers per GB. All six brokers run all
-    the time."""
+    """Rows for each number of partitions: records per second, and CPU seconds of all brokers per GB. All six brokers
+    run all the time."""
     with (
         folder() as root,
         apache_kafka_cluster(root / "kafka", 3, options=AS_SHIPPED, **REPLICATED) as nodes,

@@ -25,7 +25,7 @@ _ROWS = 12_000
 
 @contextmanager
 def session_and_broker() -> Iterator[tuple[SparkSession, str]]:
-    """Runs a broker and a Spark session beside the block. Yields (the session, on two cores, with Ottla's source and
+    """A context in which a broker and a Spark session run. Yields (the session, on two cores, with Ottla's source and
     with Spark's own Kafka connector; the broker's address)."""
     connector = ",".join(map(str, sorted(Path(jars("spark").removesuffix("/*")).glob("*.jar"))))
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as folder:

@@ -19,7 +19,7 @@ SIZE = 1024
 
 
 def run(plan: Plan) -> list[Row]:
-    """One row."""
+    """A row with the rows per second that each sink writes."""
     written = Row(f"Spark batch write, {SIZE} B", "rows/s", at_least(1))
     count = plan.scaled(ROWS)
     with session_and_broker() as (spark, bootstrap):

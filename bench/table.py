@@ -84,7 +84,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """`yes` or `no`, or a dash without a goal."""
+        """`yes` or `no`; a dash if the row has no goal."""
         goal = self.judged_by
         if goal is None:
             return "–"

@@ -30,7 +30,7 @@ def balanced(
     """The new replicas, preferred leader first, of the partitions that are to change.
 
     Brokers outside `targets` lose their replicas, as far as other brokers can take them. `movable` are the topics whose
-    replicas may move (None: all); replicas of other topics only count.
+    replicas may move (all topics if it is None). Replicas of other topics stay on their brokers, but are counted.
     """
     plan = _Plan(assignments, targets, movable)
     plan.evacuate()
@@ -84,7 +84,8 @@ class _Plan:
                     self._move(name, broker, goal)
 
     def level_replicas(self) -> None:
-        """Moves replicas until no broker has two more than another broker that could take one of them."""
+        """Moves replicas until no broker has two replicas more than another broker that could take one of its
+        replicas."""
         while self._level_one():
             pass
 

@@ -30,10 +30,10 @@ def levelled_directories(
 ) -> dict[PartitionName, str]:
     """The new directories of the replicas that are to move, by partition.
 
-    `replicas` are all replicas of the broker, `movable` the ones that may move (None: all). `capacities` are the bytes
-    that the volume of each directory has for logs. If one of them isn't known (None), all directories have the same
-    fair part. No directory is filled beyond `FULLEST` (a fraction) of its capacity. Half of a band's width is the
-    fraction `tolerance` of the directory's fair part, and at least `slack_bytes`.
+    `replicas` are all replicas of the broker, and `movable` the ones that may move (all of them if it is None).
+    `capacities` are the bytes that the volume of each directory has for logs. If one of them isn't known (None), all
+    directories have the same fair part. No directory is filled beyond `FULLEST` (a fraction) of its capacity. Half of a
+    band's width is the fraction `tolerance` of the directory's fair part, and at least `slack_bytes`.
     """
     load = dict.fromkeys(capacities, 0.0)
     held: dict[str, list[PartitionName]] = {path: [] for path in capacities}

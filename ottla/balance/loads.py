@@ -43,7 +43,8 @@ _BY_LEADING = (Goal.cpu, Goal.leaders)
 
 
 class BrokerLoad(NamedTuple):
-    """A broker that may have replicas. `capacity_bytes` is the capacity of all its volumes together (None: unknown)."""
+    """A broker that may have replicas. `capacity_bytes` is the capacity of all its volumes together. It is None if
+    the capacity isn't known."""
 
     id: int
     rack: str | None = None
@@ -95,11 +96,11 @@ def levelled(
 ) -> LoadPlan:
     """The moves that bring all brokers into the bands of `goals`, as far as there are such moves.
 
-    Brokers that aren't among `brokers` lose their replicas. `movable` are the topics whose replicas may move (None:
-    all); other topics only count as load. Half of a band's width is the fraction `tolerance` of the average, and at
-    least the goal's `slack`. A broker's load isn't changed until its distance from the average exceeds `patience` times
-    this half; then it is brought to the band's edge. The returned bands are the wider ones, with `patience` applied.
-    Raises ValueError if there is no broker.
+    Brokers that aren't among `brokers` lose their replicas. `movable` are the topics whose replicas may move (all
+    topics if it is None). Replicas of other topics stay on their brokers, but count as load. Half of a band's width is
+    the fraction `tolerance` of the average, and at least the goal's `slack`. A broker's load isn't changed until its
+    distance from the average exceeds `patience` times this half; then it is brought to the band's edge. The returned
+    bands are the wider ones, with `patience` applied. Raises ValueError if there is no broker.
     """
     wanted = [goal for goal in Goal if goal in goals]
     planner = _Planner(partitions, brokers, wanted, movable, _Width(tolerance, slack, patience))
@@ -150,7 +151,7 @@ class _Planner:
             for broker in self.replicas[name]:
                 self.held.setdefault(broker, {})[name] = None
         self.low, self.high = self._limits(width, 1.0)
-        self.too_low, self.too_high = self._limits(width, width.patience)  # beyond these, a broker's load is changed
+        self.too_low, self.too_high = self._limits(width, width.patience)  # a load within these bounds isn't changed
 
     def run(self) -> None:
         """Plans the moves for all goals in their order, in up to `_ROUNDS` rounds.
@@ -351,12 +352,14 @@ class _Planner:
         giver: int | None = None,
         smallest: bool = False,
     ) -> list[PartitionName]:
-        """Partitions in the order in which their replicas on `giver` should move; without a giver, their leaders.
+        """Partitions in the order in which their replicas on `giver` should move. If `giver` is None, it is the order
+        in which their leaders should change.
 
-        For disk the largest partitions come first (the same bytes in fewer moves), for CPU those with the most work for
-        each copied byte, for numbers of replicas and leaders the smallest partitions. A partition is left out if it has
-        no load of the goal, or, for disk and CPU, more than `most`. With `smallest` the least load comes first, and no
-        partition is left out.
+        For disk, the largest partitions come first: they move the same bytes in fewer moves. For CPU, the partitions
+        with the most work for each copied byte come first. For the numbers of replicas and leaders, the smallest
+        partitions come first. Partitions without load of the goal are left out, and for disk and CPU also partitions
+        with a load above `most`. With `smallest`, partitions are ordered by their load of the goal, the least first,
+        and none is left out.
         """
         partitions = self.partitions
         if smallest:

@@ -59,7 +59,8 @@ class Measured:
 
     @property
     def slack(self) -> dict[Goal, float]:
-        """By goal, the least difference from a broker's fair load that is balanced. Smaller ones are ignored."""
+        """For each goal, the smallest difference between a broker's load and its fair load that is balanced. Smaller
+        differences are ignored."""
         work = sum(each.leading + (len(each.replicas) - 1) * each.following for each in self.partitions.values())
         cores = sum(self.cores.values())
         return {Goal.disk: DISK_SLACK_BYTES, Goal.cpu: CPU_SLACK * work / cores if cores else work}

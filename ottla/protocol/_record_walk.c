@@ -1,12 +1,12 @@
 /* The native form of `ottla.protocol.record_walk_twin.RecordWalk`: the same verdicts, some 200 times as fast.
 
-The twin says what each rule means, and a rule is changed there first; the tests hold both to the same verdicts for any
-bytes, cut in any way. Names and the order of the checks are the twin's.
+The twin explains each rule, and a rule is changed in the twin first. Tests check that both give the same verdicts for
+any bytes, cut in any way. Names and the order of the checks are the twin's.
 
-No byte is read before what is left of the piece has been asked, and no length from the records is added to an address
-before it. Numbers can't overflow: lengths and offset deltas have 32 bits and are reckoned in 64, the sum of base
-timestamp and delta is asked beforehand. The GIL is held: a piece of 1 MiB takes 60 µs with records of 100 bytes, 5 ms
-at worst. The stable ABI lets one build serve every Python from 3.11 on. */
+Before a byte is read, or a length from the records is added to an address, it is compared with the number of bytes that
+are left of the piece. Numbers can't overflow: lengths and offset deltas have 32 bits and are computed in 64, and the sum
+of base timestamp and delta is checked before it is computed. The GIL is kept during a call: a piece of 1 MiB takes 60 µs
+with records of 100 bytes, and at most 5 ms. By the stable ABI, one build works with every Python from 3.11 on. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -30,25 +30,25 @@ enum fault {
 
 typedef struct {
     PyObject_HEAD
-    long long count, base_timestamp, oldest, newest; /* what the header states and the topic asks */
+    long long count, base_timestamp, oldest, newest; /* the values that the header and the topic's settings give */
     int log_append_time, compacted;
     long long spare; /* offsets of the batch that no record has */
-    long long max_timestamp, bad_keys, bad_timestamps; /* what has been found */
+    long long max_timestamp, bad_keys, bad_timestamps; /* the results so far */
     PyObject *bad;
     enum fault fault;
     enum field field;
-    uint64_t raw; unsigned shift; /* of the number that is being read: the bits so far, and how many they are */
-    long long index;   /* of the record that is being read */
+    uint64_t raw; unsigned shift; /* the bits, so far, of the number that is being read, and their count */
+    long long index;   /* the index of the record that is being read */
     long long offset;  /* the last record's offset delta */
     long long time;    /* the record's timestamp */
-    long long headers; /* of the record that haven't been read */
+    long long headers; /* headers of the record that haven't been read */
     long long skip;    /* bytes of content to pass over */
     long long left;    /* bytes of the record that haven't been read or passed over */
 } Walk;
 
-static PyObject *refusal; /* of ottla.protocol.record_faults */
+static PyObject *refusal; /* the function of that name in ottla.protocol.record_faults */
 
-/* What is wrong with a record itself, as Kafka judges it: by the key first. 0 for nothing. */
+/* The error code of a faulty record, as Kafka judges it: by the key first, then by the timestamp. 0 if it is sound. */
 static inline long error_of(const Walk *walk, int has_key)
 {
     if (walk->compacted && !has_key) return INVALID_RECORD;
@@ -56,7 +56,7 @@ static inline long error_of(const Walk *walk, int has_key)
     return INVALID_TIMESTAMP;
 }
 
-/* Judges the record by its key and its timestamp, and names it. */
+/* Judges the record by its key and its timestamp, and adds it to the bad records if it is faulty. */
 static enum fault look(Walk *walk, int has_key)
 {
     long code = error_of(walk, has_key);
@@ -70,7 +70,7 @@ static enum fault look(Walk *walk, int has_key)
     return failed ? RAISED : NONE;
 }
 
-/* A number of one or two bytes; LONGER, which no field takes, for any other. */
+/* Reads a number of one or two bytes. Returns LONGER, which no field can have, if the number has more bytes. */
 static inline long long short_number(const uint8_t **at)
 {
     unsigned raw = *(*at)++;
@@ -82,7 +82,8 @@ static inline long long short_number(const uint8_t **at)
     return (long long)(raw >> 1) ^ -(long long)(raw & 1);
 }
 
-/* Passes over a length and what it counts, in a record up to `stop` of a piece up to `end`; LONGER where it can't. */
+/* Passes over a length and its content, and returns the length. The record ends at `stop`, the piece at `end`. Returns
+   LONGER if the length has more than two bytes, or the content doesn't fit into the record. */
 static inline long long pass_content(const uint8_t **at, const uint8_t *stop, const uint8_t *end)
 {
     if (end - *at < 2) return LONGER;
@@ -92,16 +93,16 @@ static inline long long pass_content(const uint8_t **at, const uint8_t *stop, co
     return size;
 }
 
-/* Passes over records as most are: whole in the piece, of short numbers, and right. That takes a quarter of the time;
-whatever is otherwise is left, untouched, to `read_on`. Returns where it ended. */
+/* A fast path for usual records, which are whole in the piece, have short numbers, and are sound. It takes a quarter of
+   `read_on`'s time. It stops before the first record of another kind, for `read_on`, and returns the address of it. */
 static const uint8_t *pass_over(Walk *walk, const uint8_t *at, const uint8_t *end)
 {
     if (walk->base_timestamp > LLONG_MAX / 2 || walk->base_timestamp < LLONG_MIN / 2) return at;
-    while (end - at >= 7 && walk->index < walk->count) { /* up to the key's length, at most */
+    while (end - at >= 7 && walk->index < walk->count) { /* at most 7 bytes are read up to the key's length */
         const uint8_t *now = at;
         long long size = short_number(&now);
         if (size < 0 || size > end - now) return at;
-        const uint8_t *stop = now++ + size; /* over the attributes */
+        const uint8_t *stop = now++ + size; /* `now` passes over the attributes */
         long long time = short_number(&now), offset = short_number(&now);
         long long key = pass_content(&now, stop, end), value = pass_content(&now, stop, end);
         if (time == LONGER || key == LONGER || value == LONGER || now >= stop || *now & 0x81) return at;
@@ -120,7 +121,7 @@ static const uint8_t *pass_over(Walk *walk, const uint8_t *at, const uint8_t *en
     return at;
 }
 
-/* Reads on, a byte at a time, whatever the records are and wherever the piece cuts them: the twin's `_read`. */
+/* Reads any records byte by byte, wherever the piece ends within them, as the twin's `_read` does. */
 static enum fault read_on(Walk *walk, const uint8_t *at, const uint8_t *end)
 {
     while (at < end) {
@@ -138,7 +139,7 @@ static enum fault read_on(Walk *walk, const uint8_t *at, const uint8_t *end)
         } else if (walk->left-- == 0) return RECORD_SHORT;
         if (walk->field != ATTRIBUTES) { /* the one number that isn't a varint */
             unsigned bits = walk->field == TIMESTAMP ? 64 : 32;
-            if (walk->shift + 7 > bits && byte >> (bits - walk->shift)) return NUMBER; /* the last byte there may be */
+            if (walk->shift + 7 > bits && byte >> (bits - walk->shift)) return NUMBER; /* the field's last byte */
             walk->raw |= (uint64_t)(byte & 0x7F) << walk->shift;
             if (byte & 0x80) {
                 walk->shift += 7;
@@ -147,12 +148,12 @@ static enum fault read_on(Walk *walk, const uint8_t *at, const uint8_t *end)
             number = (long long)(walk->raw >> 1) ^ -(long long)(walk->raw & 1);
             walk->raw = walk->shift = 0;
         }
-        switch (walk->field) { /* what the number means for the record, and which one comes next */
+        switch (walk->field) { /* the meaning of the number in the record, and the number after it */
         case LENGTH:
             if (number < 0) return RECORD_SHORT;
             walk->left = number;
             break;
-        case ATTRIBUTES: break; /* nobody uses them, and Kafka doesn't look */
+        case ATTRIBUTES: break; /* attributes have no use, and Kafka doesn't check them */
         case TIMESTAMP:
             if (walk->log_append_time) number = 0;
             if (number > 0 ? walk->base_timestamp > LLONG_MAX - number : walk->base_timestamp < LLONG_MIN - number)
@@ -189,7 +190,7 @@ static enum fault read_on(Walk *walk, const uint8_t *at, const uint8_t *end)
 
 static PyObject *refuse(Walk *walk)
 {
-    if (walk->fault == RAISED) /* for want of memory, by this call or by an earlier one */
+    if (walk->fault == RAISED) /* memory was lacking, in this call or in an earlier one */
         return PyErr_NoMemory();
     PyObject *error = PyObject_CallFunction(refusal, "iLL", walk->fault, walk->index, walk->count);
     if (error != NULL) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
@@ -206,7 +207,7 @@ static PyObject *feed(PyObject *self, PyObject *args)
     if (end == PY_SSIZE_T_MAX) end = data.len;
     if (start < 0 || start > end || end > data.len) {
         PyBuffer_Release(&data);
-        return PyErr_Format(PyExc_ValueError, "bytes %zd to %zd of a piece of %zd", start, end, data.len);
+        return PyErr_Format(PyExc_ValueError, "bytes %zd to %zd aren't within a piece of %zd bytes", start, end, data.len);
     }
     if (walk->fault == NONE)
         walk->fault = read_on(walk, (const uint8_t *)data.buf + start, (const uint8_t *)data.buf + end);
@@ -220,7 +221,7 @@ static PyObject *finish(PyObject *self, PyObject *Py_UNUSED(none))
     Walk *walk = (Walk *)self;
     if (walk->fault == NONE && (walk->skip || walk->index != walk->count)) {
         walk->fault = ENDS_EARLY;
-        if (walk->skip && walk->field == LENGTH) /* it ends inside the last header, after the last number */
+        if (walk->skip && walk->field == LENGTH) /* the bytes end inside the record's last content, after all numbers */
             walk->index--;
     }
     return walk->fault == NONE ? PyLong_FromLongLong(walk->max_timestamp) : refuse(walk);

@@ -1,8 +1,8 @@
 """AwaitRevision: a broker asks another one to answer as soon as it has applied a revision of the metadata. Pure.
 
 A broker has applied a revision when its image shows the revision, and the logs that the broker leads by that image are
-open. The API is Ottla's own, and its key lies far above Kafka's keys. It is for brokers alone: ApiVersions doesn't name
-it, and only the inter-broker listener serves it. A broker that doesn't know the API closes the connection.
+open. The API is Ottla's own, and its API key is far above Kafka's API keys. Only brokers use it: ApiVersions doesn't
+name it, and only the inter-broker listener serves it. A broker that doesn't know the API closes the connection.
 
 The request, version 0, has the revision (int64) and the milliseconds for which the answer may wait (int32). The answer
 has the revision that the broker has applied by then (int64). It is below the requested one if the time was up.

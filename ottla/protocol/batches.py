@@ -6,7 +6,7 @@ lookups by timestamp, tools), and then with a bound on the size of the decompres
 Source: Kafka's DefaultRecordBatch and DefaultRecord (KIP-98); big-endian throughout:
 
     0 baseOffset i64 | 8 length i32, of the bytes after it | 12 partitionLeaderEpoch i32 | 16 magic i8 |
-    17 crc u32, CRC-32C of all from 21 on | 21 attributes i16 | 23 lastOffsetDelta i32 | 27 baseTimestamp i64 |
+    17 crc u32, CRC-32C of all bytes from 21 on | 21 attributes i16 | 23 lastOffsetDelta i32 | 27 baseTimestamp i64 |
     35 maxTimestamp i64 | 43 producerId i64 | 51 producerEpoch i16 | 53 baseSequence i32 | 57 count i32 | 61 records
 """
 
@@ -25,7 +25,7 @@ from .unpacking import MAX_BYTES, decompress
 from .varints import read_varint, write_varint
 
 HEADER_SIZE = 61
-LOG_OVERHEAD = 12  # base offset and length, which the length doesn't count
+LOG_OVERHEAD = 12  # the fields base offset and length: the length counts the bytes after them
 CRC_START = 21
 MAGIC = 2
 

@@ -51,7 +51,8 @@ _int = struct.Struct(">i").unpack_from
 
 
 def check_arrays(api_key: int, version: int, body: bytes, offset: int) -> None:
-    """Raises ProtocolError if the body at `offset` announces more elements than it can hold, or than ELEMENTS_MAX."""
+    """Raises ProtocolError if the body at `offset` announces more elements than it has bytes left, or more than
+    ELEMENTS_MAX."""
     walker = _request_walker(api_key, version)
     if walker is None:
         return
@@ -76,7 +77,7 @@ def _has_arrays(schema: Any) -> bool:
 
 
 def _element_type(field: Field[Any]) -> tuple[Any, bool]:
-    """The type of a field, or of its elements, and whether it is an array."""
+    """(the type of a field, or of its elements if it is an array; whether it is an array)."""
     annotation = _without_none(field.type)
     if typing.get_origin(annotation) is tuple:
         return _without_none(typing.get_args(annotation)[0]), True
@@ -94,7 +95,7 @@ def _nullable(field: Field[Any]) -> bool:
 
 
 def _fixed_size(field: Field[Any]) -> int | None:
-    """The bytes of a value of the field, or of an element of an array; None if they vary."""
+    """The size in bytes of the field's value, or of one element if the field is an array. None if the size varies."""
     kind = field.metadata.get("kafka_type")
     if kind is not None:
         return _SIZES.get(kind)
@@ -188,7 +189,7 @@ def _array_walker(element: Walker | None, size: int, flexible: bool) -> Walker:
             return position
         left[0] -= count
         if left[0] < 0 or count * size > len(data) - position:
-            raise ProtocolError(f"malformed body: an array of {count} elements in {len(data) - position} bytes")
+            raise ProtocolError(f"malformed body: an array of {count} elements has only {len(data) - position} bytes")
         if element is None:
             return position + count * size
         for _ in range(count):

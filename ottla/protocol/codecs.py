@@ -47,7 +47,8 @@ _uint32_little = struct.Struct("<I")
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as one block of `codec`; `level` as in `compression.<codec>.level`, None for Kafka's default."""
+    """`data`, compressed to one block of `codec`. `level` is that of `compression.<codec>.level`; None is Kafka's
+    default."""
     if codec == Codec.none:
         return bytes(data)
     return b"".join(compress_pieces(codec, (data,), level, len(data)))

@@ -38,7 +38,7 @@ def fetch_leader_tags(leader: int, leader_epoch: int) -> bytes:
 
 
 def node_tags(nodes: Collection[Node]) -> bytes:
-    """The tagged fields of a whole response; without nodes, the encoding of no tagged fields."""
+    """The tagged fields of the response itself, which name these nodes. Without nodes, there are no tagged fields."""
     if not nodes:
         return _NO_TAGS
     field = bytearray()

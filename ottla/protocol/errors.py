@@ -21,7 +21,7 @@ class KafkaError(Exception):
     """A request, or one element of it, can't be served; `code` becomes the client's answer.
 
     `message` is for answers that have a field for an error message; it is empty if the code says everything.
-    `record_errors` are the bad records of a producer's batch, as (index in the batch, sentence): KIP-467.
+    `record_errors` are the bad records of a producer's batch, as (index in the batch, sentence), as in KIP-467.
     """
 
     def __init__(

@@ -33,8 +33,9 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 class PartitionAnswer(NamedTuple):
     """The answer for one partition. `records` are the parts of its record set, `size` is their bytes in all.
 
-    `aborted` is None for a reader of uncommitted records, else it has (producer id, first offset) pairs. `tags` are the
-    encoded tagged fields, with their count before them: a follower's diverging epoch, or the current leader.
+    `aborted` has the (producer id, first offset) of each aborted transaction. It is None for a reader of uncommitted
+    records. `tags` are the encoded tagged fields, with their count before them: a follower's diverging epoch, or the
+    current leader.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -66,7 +67,8 @@ def success(
 
 
 def diverging_epoch_tags(epoch: int, end_offset: int) -> bytes:
-    """The tagged fields that tell a follower where its log diverges from the leader's, to truncate it (KIP-595)."""
+    """The tagged fields by which a follower learns where its log diverges from the leader's and has to be truncated
+    (KIP-595)."""
     return b"\x01\x00\x0d" + struct.pack(">iqb", epoch, end_offset, 0)
 
 

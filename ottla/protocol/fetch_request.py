@@ -219,7 +219,7 @@ def _plain_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
 
 def _plausible(count: int, position: int, end: int) -> int:
     if not 0 <= count <= end - position:
-        raise ProtocolError(f"an array of {count} elements in {end - position} bytes")
+        raise ProtocolError(f"an array states {count} elements, but has only {end - position} bytes")
     return count
 
 
@@ -242,7 +242,7 @@ def _plain_string(frame: Frame, position: int, end: int) -> tuple[str, int]:
 def _text(size: int, frame: Frame, position: int, end: int) -> tuple[str, int]:
     after = position + size
     if size < 0 or after > end:
-        raise ProtocolError(f"a string of {size} bytes, with {end - position} to come")
+        raise ProtocolError(f"a string states a size of {size} bytes, but only {end - position} bytes follow")
     return str(frame[position:after], "utf-8"), after
 
 

@@ -40,7 +40,7 @@ def read_fetch_response(version: int, frame: memoryview, position: int) -> tuple
     try:
         return _Reader(version, frame, position).answer()
     except (struct.error, IndexError, ValueError) as error:
-        raise ProtocolError(f"no Fetch response of version {version}: {error}") from None
+        raise ProtocolError(f"malformed Fetch response of version {version}: {error}") from None
 
 
 class _Reader:
@@ -92,7 +92,7 @@ class _Reader:
         """The number of an array's elements; 0 for a null array."""
         count = self._size(_int)
         if count > len(self.frame) - self.position:
-            raise ProtocolError(f"an array of {count} elements in {len(self.frame)} bytes")
+            raise ProtocolError(f"an array states {count} elements, but the frame has only {len(self.frame)} bytes")
         return max(count, 0)
 
     def _bytes(self, plain_size: struct.Struct) -> memoryview:

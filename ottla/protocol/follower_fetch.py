@@ -90,7 +90,8 @@ def write_follower_fetch(
 
 
 def read_fetch_answer(frame: bytearray, position: int, end: int) -> FetchAnswer:
-    """The head of the answer whose body lies at frame[position:end]. Raises ProtocolError."""
+    """The head of the answer whose body is frame[position:end]. Raises ProtocolError if the frame ends inside the
+    head."""
     if end - position < _answer.size:
         raise ProtocolError("the frame ends inside the head of a Fetch answer")
     _, error, session_id = _answer.unpack_from(frame, position)
@@ -116,13 +117,13 @@ def _read_partition(frame: bytearray, position: int, end: int, topic: bytes) -> 
     index, error, high_watermark, _, log_start = _partition.unpack_from(frame, position)
     aborted, position = read_unsigned_varint(frame, position + _partition.size)
     if aborted > end - position:
-        raise ProtocolError(f"{aborted} aborted transactions in {end - position} bytes")
+        raise ProtocolError(f"{aborted} aborted transactions are stated, but only {end - position} bytes follow")
     for _ in range(aborted - 1):
         position = skip_tagged_fields(frame, position + _ABORTED_BYTES, end)
     size, start = read_unsigned_varint(frame, position + _int.size)  # behind the preferred read replica
     stop = start + max(size - 1, 0)
     if stop >= end:
-        raise ProtocolError(f"a record set of {size - 1} bytes, with {end - start} to come")
+        raise ProtocolError(f"a record set states a size of {size - 1} bytes, but only {end - start} bytes follow")
     diverging, position = _diverging(frame, stop, end)
     records = (start, stop)
     return FetchedPartition(topic, index, error, high_watermark, log_start, diverging, records), position
@@ -147,7 +148,7 @@ def _diverging(frame: bytearray, position: int, end: int) -> tuple[tuple[int, in
 def _count(frame: bytearray, position: int, end: int) -> tuple[int, int]:
     count, position = read_unsigned_varint(frame, position)
     if not 1 <= count <= end - position + 1:
-        raise ProtocolError(f"an array of {count - 1} elements in {end - position} bytes")
+        raise ProtocolError(f"an array states {count - 1} elements, but has only {end - position} bytes")
     return count - 1, position
 
 

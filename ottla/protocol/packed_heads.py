@@ -21,8 +21,8 @@ from .received import Buffer
 ZSTD_WINDOW_LOG_MAX = 27  # the largest window that Kafka's consumers accept
 
 BLOCK_BYTES_MIN = 2 << 10
-"""The least size that a block of Snappy or Zstandard counts for, where sizes estimate the time to unpack: an empty
-block takes time, too."""
+"""The least size, in bytes, for which a block of Snappy or Zstandard counts in estimates of the time to unpack it.
+Even an empty block takes time."""
 
 _LIKELY_BLOCK_BYTES = 16 << 10
 _BLOCKS_AT_ONCE = 4  # reading this number of heads takes about as long as unpacking BLOCK_BYTES_MIN
@@ -134,7 +134,7 @@ def _lz4_heads_passed(view: memoryview) -> Iterator[None]:
         elif size == _LZ4_PACKED_NOTHING:
             nothing += 1
         elif ended or nothing > _LZ4_NOTHING_MAX:
-            raise Unreadable("blocks follow one that holds nothing")
+            raise Unreadable("blocks follow an empty block, at which some clients stop reading")
         else:
             nothing = 0
         yield
@@ -146,7 +146,7 @@ def _zstd_heads_passed(view: memoryview) -> Iterator[None]:
         return
     for kind, size in _zstd_blocks(view, head[2]):
         if kind == _ZSTD_PACKED and not size:
-            raise Unreadable("a packed block has no bytes")
+            raise Unreadable("a compressed block has no bytes")
         yield
 
 
@@ -194,7 +194,7 @@ def snappy_claim(block: memoryview) -> int:
         raise Unreadable("a block's length takes more than 32 bits")  # cramjam would accept it
     claimed = int(cramjam.snappy.decompress_raw_len(block))
     if claimed > _SNAPPY_RATIO_MAX * len(block):
-        raise Unreadable(f"a block of {len(block)} bytes claims to hold {claimed}")
+        raise Unreadable(f"a block of {len(block)} bytes can't have the unpacked size that it states, {claimed}")
     return claimed
 
 

@@ -35,7 +35,7 @@ NO_TAGS = b"\x00"
 
 
 PartitionRecords = tuple[int, int, int]
-"""A partition's index and its record set as (start, end) in the frame; start is −1 where it is null."""
+"""A partition's index and its record set as (start, end) in the frame; start is −1 if the record set is null."""
 
 TopicRecords = tuple[str | bytes, list[PartitionRecords]]
 """A topic by its name, or from version 13 by the 16 bytes of its id."""
@@ -162,7 +162,7 @@ def _read_plain(frame: Frame, position: int, end: int) -> ProduceRequest:
             position += 8
             if size < 0:
                 if size != -1:
-                    raise ProtocolError(f"a record set of {size} bytes")
+                    raise ProtocolError(f"a record set states a size of {size} bytes")
                 partitions.append((index, -1, -1))
                 continue
             if position + size > end:
@@ -176,21 +176,21 @@ def _read_plain(frame: Frame, position: int, end: int) -> ProduceRequest:
 
 
 def _another_end(position: int, end: int) -> ProtocolError:
-    return ProtocolError(f"a Produce request of {end} bytes whose fields end at {position}")
+    return ProtocolError(f"the fields of a Produce request end at byte {position}, but the frame ends at byte {end}")
 
 
 def _large_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
     """(count, position after it) of an array whose count may take several bytes. Raises ProtocolError for null."""
     count, position = read_unsigned_varint(frame, position)
     if count == 0:
-        raise ProtocolError("a null array")
+        raise ProtocolError("an array that needs a value is null")
     return _plausible(count - 1, position, end), position
 
 
 def _plausible(count: int, position: int, end: int) -> int:
     """Returns `count`, the count of an array. Raises ProtocolError if there are fewer bytes left than elements."""
     if not 0 <= count <= end - position:
-        raise ProtocolError(f"an array of {count} elements in {end - position} bytes")
+        raise ProtocolError(f"an array states {count} elements, but has only {end - position} bytes")
     return count
 
 

@@ -2,7 +2,7 @@
 
 A single bad batch in a topic would stop, for good, every consumer that reaches it. So no batch is appended that a
 consumer can't read. A `RecordWalk` is fed the uncompressed records of one batch of format 2, in pieces that may be cut
-anywhere. It keeps only a few numbers of them, however large a record is.
+anywhere. The walk keeps only a few numbers from one piece to the next, however large a record is.
 
     walk = walk_of(header, compacted=…, oldest=…, newest=…)
     for piece in pieces:        # of at most SLICE_BYTES if the event loop waits for the walk

@@ -75,7 +75,7 @@ class RecordWalk:
         if end is None:
             end = len(data)
         if not 0 <= start <= end <= len(data):
-            raise ValueError(f"bytes {start} to {end} of a piece of {len(data)}")
+            raise ValueError(f"bytes {start} to {end} aren't within a piece of {len(data)} bytes")
         if self._fault is not None:
             raise refusal(self._fault, self._index, self._count)
         fault = self._read(data, start, end)

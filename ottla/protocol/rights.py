@@ -1,7 +1,8 @@
 """Kafka's rights: each is for one operation on the resources of one type. Pure.
 
 Names and numbers are those of Kafka's `AclOperation` and `ResourceType`, as far as the served APIs need them. The
-operations of each type are those of Kafka's `AclEntry.supportedOperations`. Answers to clients name them, too.
+operations of each type are those of Kafka's `AclEntry.supportedOperations`. Answers to clients name these operations as
+authorized operations, too.
 """
 
 from __future__ import annotations

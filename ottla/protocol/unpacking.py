@@ -64,7 +64,7 @@ def pieces(codec: int, data: Buffer, piece_bytes: int = PIECE_BYTES, *, one_fram
         elif codec == Codec.zstd:
             yield from _unframe(_zstd_decompressor, view, piece_bytes, one_frame)
         else:
-            raise Unreadable("nobody knows such a codec")
+            raise Unreadable("Kafka has no codec of this number")
     except (Unreadable, cramjam.DecompressionError, zlib.error, zstd.ZstdError, RuntimeError) as error:
         name = _NAMES.get(codec, str(codec))
         raise KafkaError(ErrorCode.corrupt_message, f"the batch's {name} data can't be read: {error}") from error

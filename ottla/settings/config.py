@@ -239,7 +239,7 @@ def _usable(layer: Mapping[str, str], per_broker: bool, warnings: list[str]) -> 
     for name, text in layer.items():
         setting = known_setting(name)
         if setting is None or not _is_dynamic(setting.update, per_broker):
-            warnings.append(f"{name} is left out: it is no setting that changes while a broker runs")
+            warnings.append(f"{name} is left out: it is not a setting that can change while a broker runs")
             continue
         try:
             setting.parse(text)

@@ -70,7 +70,7 @@ def inconsistencies(values: Mapping[str, Value]) -> Iterator[str]:
     rebalance_protocols = values["group.coordinator.rebalance.protocols"]
     assert isinstance(rebalance_protocols, tuple)
     if "classic" not in rebalance_protocols:
-        yield f"group.coordinator.rebalance.protocols={','.join(rebalance_protocols)}: must name classic"
+        yield f"group.coordinator.rebalance.protocols={','.join(rebalance_protocols)}: must include classic"
 
 
 def _etcd(values: Mapping[str, Value]) -> Iterator[str]:

@@ -85,8 +85,8 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def describe_overrides(overrides: Mapping[str, str]) -> Description:
-    """All of a topic's own settings as the value of one entry: the operator often asks for the settings of thousands of
-    topics."""
+    """All of a topic's own settings as the value of one entry, because the operator often asks for the settings of
+    thousands of topics."""
     given = dict(sorted(overrides.items()))
     return _in_one_value(OVERRIDES, _json(given), Source.TOPIC, "All settings that were given to the topic.")
 

@@ -48,7 +48,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
         if protocol.upper() not in PROTOCOLS:
             raise ValueError(f"{entry!r} names no known protocol (known are {', '.join(PROTOCOLS)})")
         if protocols.setdefault(name.upper(), protocol.upper()) != protocol.upper():
-            raise ValueError(f"{name.upper()} is given two protocols")
+            raise ValueError(f"{name.upper()} has two protocols")
     return protocols
 
 
@@ -87,16 +87,16 @@ def check_listeners(
         problems.append(("listeners", "leaves no listener for clients, because all are controller listeners"))
     for endpoint in opened:
         if endpoint.protocol != "PLAINTEXT":
-            reason = f"uses {endpoint.protocol} for {endpoint.listener}, which is not there yet: only PLAINTEXT is"
+            reason = f"uses {endpoint.protocol} for {endpoint.listener}, but Ottla supports only PLAINTEXT so far"
             problems.append(("listeners", reason))
     names_opened = {endpoint.listener for endpoint in opened}
     for endpoint in told:
         if endpoint.host == "0.0.0.0" and advertised is not None:
-            problems.append(("advertised.listeners", "can't tell clients 0.0.0.0, which no client can reach"))
+            problems.append(("advertised.listeners", "has the address 0.0.0.0, which no client can reach"))
         if endpoint.listener not in names_opened:
-            problems.append(("advertised.listeners", f"names {endpoint.listener}, which listeners does not open"))
+            problems.append(("advertised.listeners", f"names {endpoint.listener}, which is not in listeners"))
     if opened and inter_broker not in {endpoint.listener for endpoint in told}:
-        problems.append(("inter.broker.listener.name", f"is {inter_broker}, which no advertised listener is"))
+        problems.append(("inter.broker.listener.name", f"is {inter_broker}, but no advertised listener has this name"))
     return Listeners(opened, told, inter_broker), problems
 
 

@@ -133,18 +133,19 @@ TOPIC_SETTINGS = (
     ),
 )
 """The settings of a topic that Kafka doesn't have. DescribeConfigs lists such a setting only if the topic has a value
-of it: no tool expects them."""
+for it, because Kafka's tools don't expect these settings."""
 
 OVERRIDES = "ottla.overrides"
-"""A name under which DescribeConfigs tells, as JSON, the settings that a topic or a single broker was given. Only a
-client that asks for the name gets it."""
+"""The name of an entry in which DescribeConfigs returns all dynamic settings of a topic or of a single broker as JSON.
+The entry is returned only to a client that asks for this name."""
 
 LOAD = "ottla.load"
-"""A name under which DescribeConfigs tells a broker's counters of its work since its start, as JSON."""
+"""The name of an entry in which DescribeConfigs returns the counters of a broker's work since its start as JSON."""
 
 DAMAGED = "ottla.damaged"
-"""A name under which DescribeConfigs tells the damage that a broker has found in its logs, as JSON."""
+"""The name of an entry in which DescribeConfigs returns the unreadable places that a broker has found in its logs as
+JSON."""
 
 RECOVERED = "ottla.recovered"
-"""A name under which DescribeConfigs tells the records that the recovery at a broker's start cut off its logs, as
+"""The name of an entry in which DescribeConfigs returns the bytes that recovery cut off the logs at a broker's start as
 JSON."""

@@ -36,8 +36,7 @@ _GROUP_ALONE = {"streams.num.standby.replicas": "group.streams.max.standby.repli
 
 
 def check_topic(config: BrokerConfig, entries: Mapping[str, str]) -> None:
-    """Raises KafkaError if a group can't have one of these settings, or a value is outside of the bounds that the
-    broker's settings give."""
+    """Raises KafkaError unless a topic can have these settings, together with the broker's defaults for all others."""
     values = {**config.topic_defaults, **_parsed(entries, TOPIC, "topic config name", ErrorCode.invalid_config)}
     low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     assert isinstance(low, int)

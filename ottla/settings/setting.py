@@ -13,7 +13,7 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 
 Value = bool | int | float | str | tuple[str, ...] | None
-"""A parsed setting. Lists are tuples; a setting without a value is None."""
+"""The parsed value of a setting. A list is a tuple, and None means that the setting has no value."""
 
 
 class Kind(IntEnum):
@@ -69,7 +69,7 @@ class Range:
         return text if self.also is None else f"{text}, or {self.also}"
 
     def violation(self, value: Value) -> str | None:
-        """Why the value is refused, or None."""
+        """The reason why the value is refused; None if it is accepted."""
         assert isinstance(value, int | float)
         if value == self.also or (value >= self.minimum and (self.maximum is None or value <= self.maximum)):
             return None
@@ -78,7 +78,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One word of a closed set."""
+    """One of the texts in `words`."""
 
     words: tuple[str, ...]
     ignore_case: bool = False
@@ -87,14 +87,15 @@ class OneOf:
         return "one of " + ", ".join(self.words) + (" (in any case)" if self.ignore_case else "")
 
     def violation(self, value: Value) -> str | None:
-        """Why the value is refused, or None."""
+        """The reason why the value is refused; None if it is accepted."""
         known = value in self.words or (self.ignore_case and str(value).upper() in self.words)
         return None if known else f"must be {self}"
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """A list without empty entries, all in `words` if that is given. Repeated entries count once (KIP-1161)."""
+    """A list without empty entries. If `words` isn't empty, each entry is one of them. Repeated entries count once
+    (KIP-1161)."""
 
     words: tuple[str, ...] = ()
     may_be_empty: bool = True
@@ -104,7 +105,7 @@ class Members:
         return ", ".join(texts if self.may_be_empty else [*texts, "at least one"])
 
     def violation(self, value: Value) -> str | None:
-        """Why the value is refused, or None."""
+        """The reason why the value is refused; None if it is accepted."""
         assert isinstance(value, tuple)
         if not value and not self.may_be_empty:
             return "must not be empty"
@@ -117,7 +118,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A text, or a list of texts, that must match a regular expression. `form` describes the expression to people."""
+    """A text, or a list of texts, that must match a regular expression. `form` describes the expression in messages."""
 
     regex: str
     form: str
@@ -126,7 +127,7 @@ class Pattern:
         return self.form
 
     def violation(self, value: Value) -> str | None:
-        """Why the value is refused, or None."""
+        """The reason why the value is refused; None if it is accepted."""
         entries = value if isinstance(value, tuple) else (str(value),)
         return None if all(re.fullmatch(self.regex, entry) for entry in entries) else f"must look like {self.form}"
 

@@ -1,4 +1,5 @@
-"""Compiles the kernels, which are the loops over records, with numba. Its import fails where numba is missing.
+"""Compiles the kernels, which are the loops over records, with numba. The import of this module fails if numba isn't
+installed.
 
 Numba caches the machine code on disk, so that a new worker process loads it instead of compiling. The cache is in
 NUMBA_CACHE_DIR, beside the source, or in the user's cache directory. If none of these directories can be written, as in

@@ -60,7 +60,8 @@ def decode(
 
 
 def _slices(made: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """Cuts `made` into pieces of about BYTES_MAX, because a single Kafka batch may be far larger.
+    """Cuts the Arrow record batch `made` into pieces of about BYTES_MAX, because a single Kafka batch may be far
+    larger.
 
     `size` counts the uncompressed bytes of its records.
     """

@@ -14,7 +14,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def partition_of(key: bytes, count: int) -> int:
-    """The partition out of `count` that Kafka's default partitioner gives a key."""
+    """The partition, of `count` partitions, that Kafka's default partitioner chooses for a key."""
     return (murmur2(key) & 0x7FFFFFFF) % count
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from ottla.protocol.batches import iterate_headers
 
 (
-    H_POSITION,  # of the batch's first byte in the record set
-    H_SIZE,  # of the whole batch in bytes, with its header
+    H_POSITION,  # the position of the batch's first byte in the record set
+    H_SIZE,  # the size of the whole batch in bytes, with its header
     H_BASE_OFFSET,
     H_LAST_OFFSET,
     H_MAGIC,

@@ -47,7 +47,7 @@ _PROPERTIES = {
 }
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _NEVER = "(?!)"
-_PLACES = ("^", r"\A", r"\Z", r"\b", r"\B")  # Python accepts a quantifier of these only if they are in a group
+_PLACES = ("^", r"\A", r"\Z", r"\b", r"\B")  # Python accepts a quantifier after one of these only if it is in a group
 
 
 class Untranslatable(ValueError):

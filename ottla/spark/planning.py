@@ -79,7 +79,9 @@ def assigned(client: Client, subscription: Subscription, known: Position = NOWHE
     for each in subscription.partitions:
         count = len(cluster.topics[each.topic].leaders)
         if each.partition not in cluster.topics[each.topic].leaders:
-            raise OptionError(f"topic '{each.topic}' has partitions 0 to {count - 1}, no partition {each.partition}")
+            raise OptionError(
+                f"topic '{each.topic}' has partitions 0 to {count - 1}, but no partition {each.partition}"
+            )
     return _assignment([cluster.topics[name] for name in names], list(subscription.partitions))
 
 
@@ -97,8 +99,8 @@ def resolve(
     isolation = options.properties.isolation
     if bound.each is not None and set(bound.each) != set(wanted):
         raise OptionError(
-            f"{side} offsets or timestamps must be given for every partition: given for {_names(bound.each)}, "
-            f"to be read {_names(wanted)} (-1 stands for latest and -2 for earliest)"
+            f"{side} offsets or timestamps must be given for every partition: they are given for {_names(bound.each)}, "
+            f"but {_names(wanted)} are to be read (-1 stands for latest and -2 for earliest)"
         )
     asked = {each: bound.everywhere if bound.each is None else bound.each[each] for each in wanted}
     numbers = {each: number for each, number in asked.items() if number is not None}
@@ -155,7 +157,10 @@ def ends(
         behind = [each for each in asked if found[each].offset < known.get(each, 0)]
         if not behind:
             break
-        log.warning("the end of %s is before an offset that is known to exist", ", ".join(map(str, behind)))
+        log.warning(
+            "%s: the leader names an end before an offset that the log had; a new leader may do so for a moment",
+            ", ".join(map(str, behind)),
+        )
     return {each: found[each].offset for each in asked}
 
 
@@ -179,7 +184,7 @@ def _within_log(
         low, high = earliest[each].offset, latest[each]
         if first < end[each] and (first < low or end[each] > high):
             asked = f"offsets {first} to {end[each]} were asked for"
-            report_data_loss(options, f"{each} holds offsets {low} to {high}, and {asked}")
+            report_data_loss(options, f"{each} has offsets {low} to {high}, but {asked}")
         starts[each], stops[each] = max(first, low), min(end[each], high)
     return starts, stops
 

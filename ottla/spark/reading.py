@@ -120,5 +120,5 @@ def _after_gap(client: Client, partition: TopicPartition, offset: int, end: int,
             return offset
         if low > offset:
             break
-    report_data_loss(options, f"{partition} holds offsets {low} to {high}, and {offset} was to be read")
+    report_data_loss(options, f"{partition} has offsets {low} to {high}, but {offset} was to be read")
     return min(low, end) if low > offset else end

@@ -58,7 +58,8 @@ def select(
     found = _headers(record_set)
     old = found[found[:, H_MAGIC] != MAGIC]
     if len(old):
-        raise KafkaError(ErrorCode.unsupported_for_message_format, f"{where} holds messages of magic {old[0, H_MAGIC]}")
+        message = f"{where} has messages of magic {old[0, H_MAGIC]}, and only magic 2 can be read"
+        raise KafkaError(ErrorCode.unsupported_for_message_format, message)
     wanted = (
         (found[:, H_LAST_OFFSET] >= start)
         & (found[:, H_BASE_OFFSET] < end)

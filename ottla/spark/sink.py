@@ -57,7 +57,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def checked(options: WriteOptions, schema: StructType) -> WriteOptions:
-    """Returns `options` if rows of `schema` can be written with them, and logs their warnings. Raises OptionError."""
+    """Returns `options` if rows of `schema` can be written with them, and logs their warnings. Otherwise raises
+    OptionError."""
     for warning in options.warnings:
         log.warning("%s", warning)
     types = {field.name: field.dataType.simpleString() for field in schema}

@@ -121,21 +121,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         recreated = whole.recreated(stop)
         for each in added:
             if each not in earliest:
-                report_data_loss(self.options, f"{each} is gone before its first record was read")
+                report_data_loss(self.options, f"{each} was deleted before its first record was read")
             elif earliest[each] and each.topic not in recreated:
                 report_data_loss(
                     self.options, f"the new partition {each} starts at offset {earliest[each]} instead of 0"
                 )
         gone = sorted(begin.keys() - stop.offsets.keys())
         if gone:
-            report_data_loss(self.options, f"{', '.join(map(str, gone))} are gone")
+            report_data_loss(self.options, f"partitions don't exist any more: {', '.join(map(str, gone))}")
         ranges = []
         for each, last in sorted(stop.offsets.items()):
             first = begin.get(each, earliest.get(each))
             if first is None:
                 continue
             if last < first:
-                report_data_loss(self.options, f"the end of {each} went back from offset {first} to {last}")
+                report_data_loss(self.options, f"{each} ends at offset {last}, before the stream's position {first}")
             ranges.append(OffsetRange(each, first, last))
         planned = tasks(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         return [TaskRanges(each, stop.topic_ids) for each in planned]
@@ -209,12 +209,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each, offset in start.items():
             within[each] = min(max(offset, low[each].offset), high[each])
             if within[each] != offset:
-                held = f"it holds offsets {low[each].offset} to {high[each]}"
-                report_data_loss(self.options, f"startingOffsets for {each} is {offset}, and {held}")
+                held = f"its log has offsets {low[each].offset} to {high[each]}"
+                report_data_loss(self.options, f"startingOffsets for {each} is {offset}, but {held}")
         return within
 
     def _must_wait(self, least: int, begin: Mapping[TopicPartition, int]) -> bool:
-        """Whether the next micro-batch has to wait, which the first one never does.
+        """Whether the next micro-batch has to wait. The first micro-batch never waits.
 
         It waits while fewer than `least` offsets are available and maxTriggerDelay hasn't passed since the last one.
         """

@@ -1,4 +1,5 @@
-"""The texts of checkpoints: lines with a version, a count, and as many entries. Pure.
+"""The texts of checkpoints: a line with the version, a line with the number of entries, and a line for each entry.
+Pure.
 
 A log directory has a checkpoint of offsets for each kind of offset, and each partition's directory has one of its
 leader epochs. Source: Kafka's CheckpointFile, OffsetCheckpointFile ("topic partition offset" lines) and
@@ -21,12 +22,12 @@ class EpochEntry(NamedTuple):
 
 
 def render_offsets(offsets: Iterable[tuple[str, int, int]]) -> bytes:
-    """The bytes of a checkpoint with these (topic, partition, offset)."""
+    """The bytes of a checkpoint with these entries, each of them (topic, partition, offset)."""
     return _render([f"{topic} {index} {offset}" for topic, index, offset in offsets])
 
 
 def parse_offsets(text: bytes) -> Offsets:
-    """The offsets in a checkpoint's bytes; none in an empty file. Raises ValueError where `text` isn't a checkpoint."""
+    """The offsets in a checkpoint's bytes; an empty file has none. Raises ValueError if `text` isn't a checkpoint."""
     offsets: Offsets = {}
     for line in _parse(text, "an offset checkpoint") if text else ():
         topic, index, offset = line.split(" ")
@@ -40,7 +41,7 @@ def render_epochs(entries: Iterable[EpochEntry]) -> bytes:
 
 
 def parse_epochs(text: bytes) -> list[EpochEntry]:
-    """The entries in a leader epoch checkpoint's bytes. Raises ValueError where `text` isn't one."""
+    """The entries in a leader epoch checkpoint's bytes. Raises ValueError if `text` isn't a checkpoint."""
     pairs = (line.split() for line in _parse(text, "a leader epoch checkpoint"))
     return [EpochEntry(int(epoch), int(start)) for epoch, start in pairs]
 
@@ -50,13 +51,14 @@ def _render(entries: list[str]) -> bytes:
 
 
 def _parse(text: bytes, what: str) -> list[str]:
-    """The lines of a checkpoint's entries; `what` names the checkpoint in errors. Raises ValueError."""
+    """The lines of a checkpoint's entries; `what` names the checkpoint in errors. Raises ValueError if `text` isn't a
+    checkpoint."""
     lines = text.decode().split("\n")
     if lines[0] != "0":
-        raise ValueError(f"version {lines[0]!r} of {what}")
+        raise ValueError(f"{what} has version {lines[0]!r}, and only version 0 can be read")
     if len(lines) < 3 or lines[-1]:
         raise ValueError(f"{what} ends inside a line")
     count, entries = int(lines[1]), lines[2:-1]
     if not 0 <= count <= len(entries):
-        raise ValueError(f"{what} has {len(entries)} of {count} entries")
+        raise ValueError(f"{what} states {count} entries, but has {len(entries)}")
     return entries[:count]

@@ -13,7 +13,7 @@ from ottla.uuids import uuid_from_text, uuid_text
 
 
 def parse_properties(text: bytes) -> dict[str, str]:
-    """The properties in `meta.properties`. Raises UnicodeDecodeError where `text` isn't text."""
+    """The properties in `meta.properties`. Raises UnicodeDecodeError if `text` isn't UTF-8."""
     found = {}
     for line in text.decode().splitlines():
         name, equals, value = line.partition("=")
@@ -28,10 +28,10 @@ def render_properties(properties: dict[str, str]) -> bytes:
 
 
 def parse_topic_id(text: bytes) -> UUID:
-    """The topic id in `partition.metadata`. Raises ValueError where `text` is damaged, or of another version than 0."""
+    """The topic id in `partition.metadata`. Raises ValueError if `text` is damaged, or has another version than 0."""
     fields = dict(line.split(": ", 1) for line in text.decode().splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
-        raise ValueError("it isn't Kafka's partition.metadata, version 0")
+        raise ValueError("the file isn't a partition.metadata of version 0")
     return uuid_from_text(fields["topic_id"])
 
 

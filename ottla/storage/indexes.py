@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 OFFSET_ENTRY = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY = struct.Struct(">qi")  # timestamp, relative offset
-MAX_RELATIVE_OFFSET = (1 << 31) - 1  # to a segment's base offset: the greatest that its indexes can express
+MAX_RELATIVE_OFFSET = (1 << 31) - 1  # the greatest distance from a segment's base offset that an index entry can have
 _aborted_entry = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 
 

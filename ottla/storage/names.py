@@ -14,7 +14,7 @@ OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TRANSACTION_INDEX = ".txnindex"
 PRODUCER_SNAPSHOT = ".snapshot"
-SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)  # last: without the log, the others are ignored
+SEGMENT_SUFFIXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)  # the log is last: without it, others are ignored
 
 DELETED = ".deleted"
 CLEANED = ".cleaned"

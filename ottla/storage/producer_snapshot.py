@@ -121,7 +121,7 @@ def read_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
         raise ValueError("a producer snapshot ends inside its header")
     version, crc, count = _prefix.unpack_from(data)
     if version != 1:
-        raise ValueError(f"version {version} of a producer snapshot")
+        raise ValueError(f"a producer snapshot has version {version}, and only version 1 can be read")
     if crc32c(memoryview(data)[6:]) != crc or len(data) < _prefix.size + count * _entry.size:
         raise ValueError("a producer snapshot is damaged")
     earlier = _read_earlier(data, _prefix.size + count * _entry.size)
@@ -136,7 +136,7 @@ def read_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
 
 
 def _read_earlier(data: bytes, position: int) -> dict[int, list[KeptBatch]]:
-    """Producer id → its batches before the last one; empty for Kafka's own snapshots."""
+    """Producer id → the producer's batches before its last one. Empty for a snapshot that Kafka wrote."""
     found: dict[int, list[KeptBatch]] = {}
     if len(data) >= position + _count.size:
         for at in range(position + _count.size, len(data) - _earlier.size + 1, _earlier.size):

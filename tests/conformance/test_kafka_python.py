@@ -8,7 +8,7 @@ import pytest
 from tests.peers import kafka_python_suite
 from tests.peers.apache_kafka import ApacheKafka
 
-# These tests fail against both.
+# These tests fail against Ottla and against Apache Kafka.
 FAILS_ANYWHERE = {
     "test_admin_integration::test_create_describe_delete_acls": "the brokers have no authorizer",
 }

@@ -33,7 +33,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaCluster]:
 
 
 def rows(described: str) -> list[tuple[int, int, list[int], list[int]]]:
-    """(partition, leader, replicas, ISR) of each line of `kafka-topics --describe`; a leader of -1 stands for none."""
+    """(partition, leader, replicas, ISR) of each line of `kafka-topics --describe`; a leader of -1 means that there is
+    none."""
     pattern = re.compile(r"Partition: (\d+)\s+Leader: (\d+|none)\s+Replicas: (\S+)\s+Isr: (\S*)")
     return [
         (int(index), -1 if leader == "none" else int(leader), numbers(replicas), numbers(isr))

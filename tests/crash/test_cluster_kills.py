@@ -161,7 +161,8 @@ def test_a_rolling_bounce_is_no_event_for_a_producer(tmp_path: Path) -> None:
 
 
 def bounce(here: Scene) -> float:
-    """Restarts all brokers, one by one. Returns the 99.9th percentile of the latencies meanwhile, in seconds."""
+    """Restarts all brokers, one by one. Returns the 99.9th percentile of the latencies of produced records meanwhile,
+    in seconds."""
     began = time.monotonic()
     for broker in here.cluster.brokers:
         here.fault("clean restart")

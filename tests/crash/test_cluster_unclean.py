@@ -1,4 +1,5 @@
-"""All in-sync replicas are gone: a partition waits for them, unless its topic allows unclean elections.
+"""All in-sync replicas of a partition are down: the partition waits for them, unless its topic allows unclean
+elections.
 
 In both cases the replicas are alike in the end, and a log that has diverged is truncated.
 """

@@ -1,5 +1,5 @@
-"""A log directory that fails takes its partitions offline, and no others. A start without it loses no record. A fault
-of one log takes no other log offline."""
+"""A log directory that fails takes its partitions offline, and no others. A start without this directory loses no
+record. A fault of one log takes no other log offline."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def commit(bootstrap: str) -> int:
 
 
 def read(consumer: confluent_kafka.Consumer, seconds: float, said: list[str]) -> int:
-    """The number of records that come within `seconds`, at most RECORDS. Errors are appended to `said`."""
+    """The number of records that librdkafka's consumer gets within `seconds`, at most RECORDS. Errors are appended to
+    `said`."""
     found = 0
     deadline = time.monotonic() + seconds
     while found < RECORDS and time.monotonic() < deadline:

@@ -36,7 +36,7 @@ LEARNED_S = 0.5  # seconds within which each broker reads a new lineage word
 
 
 class ReplaceableStore(ABC):
-    """A cluster's metadata store, which can be replaced in the ways in which a person may do that."""
+    """A cluster's metadata store, which the test can replace in the ways in which an administrator may replace it."""
 
     url: str  # the value of the command line's `--store`
     copied: Path
@@ -450,7 +450,7 @@ def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
     def copied_back() -> bool:
         try:
             kept = cluster.partition("t", 0)
-        except AssertionError:  # they are joining
+        except AssertionError:  # the brokers are still joining
             return False
         return kept.leader_id == 0 and list(kept.isr_nodes) == [0]
 

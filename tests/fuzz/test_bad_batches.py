@@ -1,7 +1,7 @@
 """Sends every batch of `bad_batches` to a running broker, and checks the answer and that other clients don't suffer.
 
-One wrong client must not poison a topic: a refused batch moves no offset, and every client can read the batches that
-were taken.
+A faulty client must not make a topic unreadable: a refused batch moves no offset, and every client can read the batches
+that were taken.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def test_a_refused_batch_without_acks_closes_the_connection_and_moves_no_offset(
 
 
 def test_bombs_cost_a_piece_each(broker: OttlaBroker, now_ms: int) -> None:
-    """Twelve connections send decompression bombs, twice. The broker grows by its buffers, not by the unpacked size of
-    the bombs."""
+    """Twelve connections send decompression bombs, twice. The broker's memory grows by its buffers, not by the unpacked
+    size of the bombs."""
     size = 256 * MEGABYTE
     # shorter than the stated lengths, which shows only at the end
     body = record(0, value=b"", value_length=size + 50, length=size + 99) + bytes(size)
@@ -194,7 +194,7 @@ def test_bombs_cost_a_piece_each(broker: OttlaBroker, now_ms: int) -> None:
 
 
 def test_a_valid_batch_that_unpacks_large_is_taken_and_given_back(broker: OttlaBroker, wire: Wire, now_ms: int) -> None:
-    """Some KiB of zstd that unpack to one record of 256 MiB, and a batch of 500,000 records."""
+    """One batch has some KiB of Zstandard that unpack to one record of 256 MiB. Another one has 500,000 records."""
     batch = seal(compress(Codec.zstd, record(0, value=bytes(256 * MEGABYTE))), 1, now_ms, codec=Codec.zstd)
     before = broker.resident_bytes()
     first = end_offset(wire, PLAIN)

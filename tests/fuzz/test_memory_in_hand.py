@@ -21,7 +21,7 @@ from tests.peers.wire import Wire
 
 MEGABYTE = 1 << 20
 BUDGET = 64 * MEGABYTE
-# Memory beside the budget: 64 KiB that each of twelve connections may hold in each direction without asking, the
+# Memory outside of the budget: 64 KiB that each of twelve connections may hold in each direction without asking, the
 # windows of the codecs in four threads, and memory that the interpreter and its allocator take for the first requests
 # and keep.
 ALLOWANCE = 16 * MEGABYTE
@@ -53,7 +53,8 @@ def now_ms() -> int:
 
 @pytest.mark.parametrize("codec", [Codec.gzip, Codec.snappy, Codec.lz4, Codec.zstd], ids=lambda codec: codec.name)
 def test_the_size_is_checked_again_after_the_conversion(broker: OttlaBroker, codec: Codec) -> None:
-    """A batch of a few KB that would take 16 MiB in the log, where a batch may have one MiB."""
+    """A batch of a few KB would have 16 MiB after the conversion. The topic allows batches of one MiB, so the batch is
+    refused."""
     small = seal(compress(codec, record(0, value=bytes(500_000))), 1, now_ms(), codec=codec)
     swells = seal(compress(codec, record(0, value=bytes(16 * MEGABYTE))), 1, now_ms(), codec=codec)
     assert len(swells) < MEGABYTE

@@ -1,4 +1,5 @@
-"""Five clients behind one interface: they write the sample records with a codec, and read a topic's digest.
+"""Five clients behind one interface: they write the sample records with a codec, and compute the digest of a topic's
+records.
 
 kafka-python, confluent-kafka (librdkafka) and aiokafka run in this process, franz-go and Apache Kafka's Java client as
 programs.
@@ -34,7 +35,7 @@ class Client(ABC):
 
 
 class KafkaPython(Client):
-    """kafka-python."""
+    """The client library kafka-python, in this process."""
 
     name = "kafka-python"
 
@@ -68,7 +69,7 @@ class KafkaPython(Client):
 
 
 class Confluent(Client):
-    """confluent-kafka, that is librdkafka."""
+    """The client library confluent-kafka, which is based on librdkafka, in this process."""
 
     name = "librdkafka"
 
@@ -116,7 +117,7 @@ class Confluent(Client):
 
 
 class AioKafka(Client):
-    """aiokafka."""
+    """The client library aiokafka, in this process."""
 
     name = "aiokafka"
 

@@ -51,7 +51,7 @@ class Etcd:
         peers: str = "",
         binary: Path | None = None,
     ) -> None:
-        """`name` and `peers` (`name=url,…`): only for a member of a cluster, which `etcd_cluster` launches."""
+        """`name` and `peers` (`name=url,…`) are given only for a member of a cluster, which `etcd_cluster` launches."""
         self.folder = folder
         self._log = folder / "etcd.log"
         folder.mkdir(parents=True, exist_ok=True)

@@ -38,8 +38,8 @@ class KubectlStandIn:
         targets: Mapping[str, str] | None = None,
         refusal: str | None = None,
     ) -> None:
-        """Sets the data: Clusters; the address behind each pod and Service; the error that refuses every call. None
-        keeps the present value."""
+        """Sets the data of the answers: the Clusters, the address behind each pod and Service, and the error by which
+        every call is refused. None keeps the present value."""
         self._clusters = self._clusters if clusters is None else clusters
         self._targets = self._targets if targets is None else dict(targets)
         self._refusal = self._refusal if refusal is None else refusal

@@ -49,7 +49,7 @@ class OttlaCluster:
             self._open_paths(frozenset(proxied))
             with ThreadPoolExecutor(size) as pool:  # a start spends most of its time waiting
                 starts = [pool.submit(self._broker, folder, number, size, settings) for number in range(size)]
-            self.brokers = [start.result() for start in starts if not start.exception()]  # without failed ones
+            self.brokers = [start.result() for start in starts if not start.exception()]  # without starts that failed
             for start in starts:
                 start.result()
         except BaseException:

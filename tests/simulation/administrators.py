@@ -1,8 +1,8 @@
 """Checks that every live broker has applied a topic's creation or deletion when a broker answers the administrator.
 
-The check runs at the moment at which the answer is sent, and looks into the brokers' processes themselves, so no event
-can come in between. A broker counts as live if it has a registration that the answering broker saw both before and
-after its wait for the other brokers.
+The check runs at the moment at which the answer is sent, and reads the state of the brokers' processes directly, so no
+event can happen between the answer and the check. A broker counts as live if it has a registration that the answering
+broker saw both before and after its wait for the other brokers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 
 class administrators_watched:  # used as a context manager
-    """Appends a sentence to `wrong` for each live broker that lacks a change when another broker answers it."""
+    """Appends a sentence to `wrong` for each live broker that lacks a change when another broker answers the request
+    for it."""
 
     def __init__(self, world: Callable[[], World | None], wrong: list[str]) -> None:
         self._world = world

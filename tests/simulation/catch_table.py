@@ -26,7 +26,7 @@ class CatchTable:
     """The file `caught.txt` of a swarm: writes it, and replays the seeds in it."""
 
     def __init__(self, file: Path, seeds: str, first_caught: FirstCaught) -> None:
-        """`seeds`: the tried seeds, as a text such as `0-499`."""
+        """`seeds` are the tried seeds, as a text such as `0-499`."""
         self._file = file
         self._head = f"# planted bug | first seed of {seeds} that catches it | what that run says\n"
         self._first_caught = first_caught

@@ -161,12 +161,12 @@ class Client:
         self._opening = asyncio.Lock()
 
     async def to_any(self, api_key: int, message: Mapping[str, Any]) -> Any:
-        """Asks a random broker. Raises Unavailable."""
+        """Sends a request to a random broker, and returns the answer. Raises Unavailable."""
         known = list(self._addresses.values()) or self._bootstrap
         return await self._to(self.random.choice(known + self._bootstrap), api_key, message)
 
     async def to_broker(self, broker_id: int, api_key: int, message: Mapping[str, Any], version: int = -1) -> Any:
-        """Asks one broker. Raises Unavailable."""
+        """Sends a request to this broker, and returns the answer. Raises Unavailable."""
         address = self._addresses.get(broker_id)
         if address is None:
             raise Unavailable(f"no address of broker {broker_id}", sent=False)

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Node:
-    """One host. Its disk outlives its processes."""
+    """One host, with a disk that keeps its content from process to process."""
 
     def __init__(self, world: World, node_id: int, settings: dict[str, str]) -> None:
         self.world = world

@@ -25,7 +25,7 @@ class Keyed:
         self.key: dict[str, str] = {}
         self._sent: dict[str, float] = {}  # value → its event's position, plus a fraction for its place in the batch
         self._of: dict[tuple[Key, str], list[str]] = defaultdict(list)
-        self._offsets: dict[tuple[Key, str], int] = {}  # by the acknowledgement, or by the content at the end
+        self._offsets: dict[tuple[Key, str], int] = {}  # (partition, value) → offset, when acknowledged or at the end
         self._going: set[str] = set()  # tombstones that compaction may remove
         for position, event in enumerate(events):
             if event["op"] == "send" and "keys" in event:

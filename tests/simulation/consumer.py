@@ -22,7 +22,7 @@ class Consumer:
         self.position = position
         self.high_watermark = -1
         self.log_start = 0
-        self.next_position = position  # behind the last poll's batches, some of which compaction may have emptied
+        self.next_position = position  # after the last poll's batches, some of which compaction may have emptied
         self.epoch = -1  # the epoch of the leader that was asked last
         self.producers: list[tuple[int, int]] = []  # (id, epoch) of each record of the last poll
         self.stopped = False

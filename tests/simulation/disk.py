@@ -108,7 +108,7 @@ class Directory:
 
 
 class SimulatedFile:
-    """An open file. It outlives its name."""
+    """An open file. It stays usable after its name is removed."""
 
     __slots__ = ("_inode",)
 
@@ -265,7 +265,7 @@ class SimulatedDisk:
         item = parent.names[name]
         if beside is parent:
             parent.change((name, None), (new, item))
-        else:  # between two directories, as one change
+        else:  # a rename between two directories is one change
             parent.sync()
             beside.sync()
             parent.change((name, None))

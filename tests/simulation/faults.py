@@ -40,7 +40,7 @@ class Knobs:
     padding: int = 60
     members: int = 0
     recreates: bool = False
-    keys: int = 0  # the number of keys of the compacted topic; 0: there is no such topic
+    keys: int = 0  # the number of keys of the compacted topic; 0 if there is no compacted topic
     careless: bool = False  # whether the compacted topic also has a producer with acks=1
     loaded: bool = False  # whether there is a topic that is written without a pause while a follower comes back
     unclean: bool = False  # whether there is a topic that allows unclean elections
@@ -164,7 +164,7 @@ class Faults:
         self.random = random
         self.session_s = int(knobs.settings.get("broker.session.timeout.ms", "9000")) / 1000
         self.over = False
-        self.held_before: list[tuple[Node, set[str], int]] = []  # as of the store's replacement
+        self.held_before: list[tuple[Node, set[str], int]] = []  # when the store was last replaced
 
     def inject(self) -> None:
         """Causes one random fault, a moment later."""

@@ -19,10 +19,11 @@ from .history import Event, Key, key_of
 
 
 class Asked(NamedTuple):
-    """The age of an answer, as two positions among the history's events: only a loss after that position excuses it."""
+    """The age of an answer: a position among the history's events for each kind of loss. Only a loss after its position
+    excuses the answer."""
 
-    when: int  # for losses of power: a loss excuses no request that comes after it
-    as_of: int  # for unclean elections: a deposed leader that doesn't know of the election may still acknowledge
+    when: int  # for losses of power
+    as_of: int  # for unclean elections: a deposed leader that doesn't know of the election may still answer
 
 
 class _Election(NamedTuple):

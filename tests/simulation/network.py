@@ -409,7 +409,8 @@ class SimulatedSocket(_Pollable):
 
 
 class Stream:
-    """A connection read and written by tasks: `ottla.net.streams.Stream`, and what simulated clients use."""
+    """A connection that tasks read and write. It has the methods of `ottla.net.streams.Stream`; simulated clients use
+    it, too."""
 
     def __init__(self, sock: SimulatedSocket) -> None:
         self._socket = sock

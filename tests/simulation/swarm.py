@@ -1,9 +1,9 @@
 """Many seeds in parallel processes: `python -m tests.simulation.swarm --seeds 0-999 [--jobs 2]`.
 
 Each run is a fork of a process that has everything imported and has made a run itself: the work that Python and the
-product do only once (schemas, specialised code) is half the cost of a run. So runs can't influence each other, and no
-objects of a finished run have to be freed. Strings hash the same everywhere (PYTHONHASHSEED is set before Python
-starts). When the swarm is interrupted, it prints its counts up to then.
+product do only once (schemas, specialised code) is half the cost of a run. Because each run is a fork, runs can't
+influence each other, and no objects of a finished run have to be freed. Strings hash the same everywhere
+(PYTHONHASHSEED is set before Python starts). When the swarm is interrupted, it prints its counts up to then.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_data_that_was_deleted(spark: SparkSession, bootstrap: str, topics: Topi
     topics.fill(topic, 0, 20)
     topics.delete_before(topic, 0, 5)
     asked = {"subscribe": topic, "startingOffsets": {topic: {"0": 2}}}
-    with pytest.raises(PySparkException, match=r"holds offsets 5 to 20, and offsets 2 to 20 were asked for"):
+    with pytest.raises(PySparkException, match=r"has offsets 5 to 20, but offsets 2 to 20 were asked for"):
         read(spark, bootstrap, "ottla", asked).count()
     lenient = {**asked, "failOnDataLoss": False}
     expected = rows(read(spark, bootstrap, "kafka", lenient))
@@ -185,7 +185,7 @@ def test_data_that_was_deleted(spark: SparkSession, bootstrap: str, topics: Topi
     [
         ({"subscribe": "no-such-topic"}, "topic 'no-such-topic' does not exist at"),
         ({"subscribe": "{varied}", "assign": {"{varied}": [0]}}, "subscribe and assign exclude each other"),
-        ({"assign": {"{varied}": [9]}}, "has partitions 0 to 2, no partition 9"),
+        ({"assign": {"{varied}": [9]}}, "has partitions 0 to 2, but no partition 9"),
         ({"subscribe": "{varied}", "startingOffsets": {"{varied}": {"0": 1}}}, "must be given for every partition"),
         (
             {"subscribe": "{varied}", "startingTimestamp": BEGIN_MS + 10**9},

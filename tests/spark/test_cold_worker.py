@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.peers.tools import ROOT
 
-# Of the CPU time that Spark's daemon takes to load. Measured: 2.4 to 3.5, and 11 to 22 without cached kernels.
+# A multiple of the CPU time that Spark's daemon takes to load. Measured: 2.4 to 3.5, and 11 to 22 without a cache.
 FIRST_BATCH_MULTIPLE_MAX = 6.0
 
 # Numba tries to write to a directory before it uses it. The permissions of a directory don't stop root, as which the
@@ -57,9 +57,9 @@ class Worker(NamedTuple):
     """CPU seconds that Spark's daemon took to load before it forked the worker."""
     rows: int
     compiled: int
-    """Kernels that weren't in the cache."""
+    """The number of kernels that weren't in the cache."""
     cache: str
-    """Where numba was told to keep its code."""
+    """The directory in which numba was set to keep its code."""
 
 
 def run(program: str, **environment: str) -> Worker:

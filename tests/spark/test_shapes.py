@@ -63,7 +63,8 @@ def test_a_thousand_partitions(spark: SparkSession, bootstrap: str, wide: str) -
 
 
 def test_a_thousand_partitions_in_limited_micro_batches(spark: SparkSession, bootstrap: str, wide: str) -> None:
-    """A micro-batch has rows of each partition with a backlog, at least one, and more in proportion to the backlog."""
+    """A micro-batch has at least one row of each partition with a backlog. The numbers of rows are in proportion to the
+    backlogs."""
     stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap).option("subscribe", wide)
     stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "600")
     writer = stream.load().select("partition", "offset", "value").writeStream.format("memory").queryName("wide")

@@ -1,11 +1,11 @@
 """The controller's decisions: a function from an image of the metadata to proposals of changes. Pure.
 
-A proposal is a handful of writes that belong together, with guards on every key that they were derived from. The runner
-packs proposals into transactions. Each proposal is correct by itself, in whatever order proposals are applied. If only
-some proposals are applied, the next decision continues from the state that they have left: creation, deletion and moves
-of partitions can resume after any step, because the remaining steps follow from the image alone. `topics.py` creates
-and deletes topics, `ottla.metadata.elections` has the rule by which leaders are elected, `reassignment.py` moves
-replicas.
+A proposal is a small number of writes that are applied together, with a guard on every key from which they were
+derived. The runner packs proposals into transactions. Each proposal is correct by itself, in whatever order proposals
+are applied. If only some proposals are applied, the next decision continues from the state that they have left:
+creation, deletion and moves of partitions can resume after any step, because the remaining steps follow from the image
+alone. `topics.py` creates and deletes topics, `ottla.metadata.elections` has the rule by which leaders are elected,
+`reassignment.py` moves replicas.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Scope:
     """The topics and partitions that `decide` looks at, because their state may have to change.
 
     `preferred` are partitions whose leadership is to go to their first replica, if that replica can lead. `unled` are
-    the partitions that have no leader, or one that may not lead any more: these partitions are decided on first.
+    the partitions that have no leader, or whose leader may not lead any more. The controller decides on these
+    partitions first.
     """
 
     topics: frozenset[UUID]
@@ -134,7 +135,7 @@ def decide(image: Image, scope: Scope, defaults: Mapping[str, str]) -> Iterator[
 
 
 def _settled(image: Image, partition_id: PartitionId, epochs: Mapping[int, int]) -> bool:
-    """Whether a cheap check shows that a partition needs no decision. False if the check can't tell.
+    """Whether a cheap check shows that a partition needs no decision. False if only a full decision can show it.
 
     A partition needs no decision if no election and no reassignment of it is requested or under way, its leader is a
     member of the ISR and isn't drained, it has no eligible leader replicas outside the ISR, and each member of the ISR
@@ -191,7 +192,7 @@ def _look_at(
             guards.append(Guard(key, partition.revision))
             writes.append(Put(key, after.encode()))
         if reassignment is not None and (topic := image.intents_by_id.get(topic_id)):
-            guards.append(Guard(keys.topic(topic.name), topic.revision))  # a deletion must know all replicas
+            guards.append(Guard(keys.topic(topic.name), topic.revision))  # a topic's deletion must know all replicas
     if election is not None:
         guards.append(Guard(keys.election(topic_id, index), election.revision))
         writes.append(Delete(keys.election(topic_id, index)))
@@ -203,8 +204,8 @@ def _look_at(
 
 
 def _successor(partition: Partition, reassignment: Reassignment | None, electorate: Electorate) -> Partition:
-    """The partition's next state, after reassignment and election in one step; the same object where nothing
-    changes."""
+    """The partition's next state, after reassignment and election in one step. If nothing changes, it is the same
+    object."""
     after = partition
     if reassignment is not None:
         after = reassigned(after, reassignment.target, electorate)

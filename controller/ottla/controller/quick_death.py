@@ -46,7 +46,8 @@ class _Watched(NamedTuple):
 
 
 class QuickDeath:
-    """The watch that one process, the controller or a candidate, keeps on others. The owner runs `run` as a task."""
+    """Watches other processes on behalf of one process, which is the controller or a candidate. The owner runs `run` as
+    a task."""
 
     def __init__(
         self, store: Store, follower: Follower, own_id: int, listener: str, connect: Connect = connect_tcp
@@ -106,7 +107,7 @@ class QuickDeath:
             try:
                 return await self._until_dead(watched)
             except Exception:  # without a watch, this broker's death would be found only when its session ends
-                logger.exception("the watch of broker %d has failed, and begins anew", watched.id)
+                logger.exception("the watch of broker %d has failed unexpectedly; it is started again", watched.id)
                 await asyncio.sleep(_UNREACHABLE_S)
 
     async def _until_dead(self, watched: _Watched) -> None:
@@ -122,7 +123,7 @@ class QuickDeath:
                     return
                 await asyncio.sleep(_REFUSED_S if was_connected else _UNREACHABLE_S)
                 continue
-            except OSError:  # time-outs among them
+            except OSError:  # TimeoutError is an OSError
                 refusals = 0
                 await asyncio.sleep(_UNREACHABLE_S)
                 continue
@@ -166,13 +167,13 @@ class QuickDeath:
         try:
             result = await self._store.transact(guards, writes)
         except (StoreUnavailable, UnknownOutcome) as reason:
-            logger.warning("%s is dead, and its registration can't be deleted: %s", who, reason)
+            logger.warning("%s is dead, but the metadata store didn't delete its registration: %s", who, reason)
             return False
         if not isinstance(result, Committed):
             return False
         self.found_count += 1
         logger.warning(
-            "%s is dead: its connection was cut, then refused %d times; registration epoch %d is deleted",
+            "%s is dead: its connection was cut, then %d new ones were refused; registration epoch %d is deleted",
             who,
             _REFUSALS,
             epoch,

@@ -8,9 +8,9 @@ Pure.
 3. *Complete*: once the whole target is in the ISR, under the brokers' present registrations, the other replicas are
    dropped from replicas and ISR together. If the leader was one of them, another replica is elected.
 
-*Cancel* restores the original replicas in their order: those from before the move, or, if a move replaced another one
-that hadn't completed, from before the first of these moves. One of these replicas must be in sync. If the ISR has only
-added replicas, the move can't be cancelled.
+*Cancel* restores the replicas that the partition had before the move, in their order. If the move replaced an earlier
+move that hadn't completed, it restores the replicas from before the first of these moves. One of these replicas must be
+in sync. If the ISR has only added replicas, the move can't be cancelled.
 
 The partition's state alone shows how far a move has come. So the request for the move is deleted in the transaction
 that begins the move. Source: Apache Kafka's ReplicationControlManager and PartitionReassignmentReplicas.
@@ -27,8 +27,8 @@ from ottla.metadata.reassignment import can_cancel
 
 
 def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate: Electorate) -> Partition:
-    """The partition after the first step of a move to `target`; after the cancellation of its move if `target` is None.
-    Its leader and leader epoch don't change."""
+    """The partition after the first step of a move to `target`. If `target` is None, the partition after the
+    cancellation of its move. The leader and the leader epoch don't change."""
     if target is None:
         return _cancelled(partition, electorate)
     original = partition.original if partition.reassigning else partition.replicas
@@ -45,7 +45,7 @@ def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate:
 
 
 def completed(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition after the completion of its move, if all replicas of the target are in sync; else the same
+    """The partition after the completion of its move, if all replicas of the target are in sync. Otherwise the same
     object."""
     target = partition.target
     if not partition.reassigning or not set(target) <= set(surviving(partition, electorate)):

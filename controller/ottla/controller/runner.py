@@ -10,12 +10,12 @@ decides about its partitions again.
 A term of the controller ends when its lease or its key is lost. When the store didn't accept a write, the controller
 keeps its lease and decides again, because a new lease would burden a store that is slow already.
 
-Between rounds the controller adds words to the store's lineage, by which processes recognise the store. It never adds
-a word during a round, because a new word rejects every transaction that is under way at that moment (`own_store.py`).
-Nor does it add a word soon after its term began, unless the store has none: where terms follow each other quickly, the
-store is usually busy.
+Between rounds the controller adds words to the store's lineage: random texts, by which processes recognise the store
+(`ottla.metadata.lineage`). It never adds a word during a round, because a new word rejects every transaction that is
+under way at that moment (`own_store.py`). Nor does it add a word soon after its term began, unless the store has none:
+where terms follow each other quickly, the store is usually busy.
 
-Time is an input, too: at intervals the controller looks for partitions that their preferred replicas could lead.
+At intervals the controller also looks for partitions whose preferred replica could lead, but doesn't.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Deposed(Exception):
 
 
 class Controller:
-    """One candidate for controller. `follower` may be shared with a broker in the same process; the owner of the
-    follower runs it."""
+    """One candidate for controller. `follower` follows the metadata. It may be shared with a broker in the same
+    process, and its owner runs it."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Controller:
             result = await self._store.transact([Guard(keys.controller.key, 0)], [put])
             if isinstance(result, Committed):
                 self._term = Guard(keys.controller.key, result.revision, self._lease)
-                logger.info("controller %s: decides from revision %d on", self._name, result.revision)
+                logger.info("controller %s: is the active controller from revision %d on", self._name, result.revision)
                 return
             await self._store.revoke(self._lease)
             self._lease = NO_LEASE
@@ -160,7 +160,10 @@ class Controller:
                 await self._store.revoke(lease)
             except (StoreUnavailable, UnknownOutcome):
                 self._left_behind = lease
-                logger.info("controller %s: the lease ends by itself, or when the store is back", self._name)
+                logger.info(
+                    "controller %s: the lease wasn't revoked; it is revoked when the store answers, or ends by itself",
+                    self._name,
+                )
 
     async def _govern(self) -> None:
         assert self._term is not None
@@ -200,7 +203,7 @@ class Controller:
             except (StoreUnavailable, UnknownOutcome) as reason:
                 logger.warning("controller %s: the lease couldn't be kept alive: %s", self._name, reason)
                 if loop.time() - confirmed_at > self._session_s:
-                    raise Deposed("the metadata store has answered nothing for a session") from reason
+                    raise Deposed("the metadata store hasn't answered for the length of a session") from reason
 
     async def _tell_time(self) -> None:
         while self._balances:
@@ -211,7 +214,7 @@ class Controller:
     async def _work(self, since_revision: int) -> None:
         await self._follower.wait_for_revision(since_revision, None)
         self.active = True
-        known = bool(self._follower.image.lineage)  # a store without words can't be recognised: the first isn't delayed
+        known = bool(self._follower.image.lineage)  # the first word isn't delayed: the store needs one
         self._word_at = asyncio.get_running_loop().time() + (lineage.INTERVAL_S if known else 0)
         self._changed = Changed()
         scope = whole_scope(self._follower.image)
@@ -220,7 +223,7 @@ class Controller:
             again = await self._perform(scope)
             await self._add_word_if_due()
             if again:
-                await asyncio.sleep(_REJECTED_S)  # meanwhile the image shows why the writes were rejected
+                await asyncio.sleep(_REJECTED_S)  # by then the image shows why the writes were rejected
             while not self._changed and not self._balance_due and not again:
                 await self._rest()
             changed, self._changed = self._changed, Changed()
@@ -267,7 +270,7 @@ class Controller:
         assert self._term is not None
         image = self._follower.image
         if image.controller is None or image.controller.revision != self._term.mod_revision:
-            raise Deposed("the controller key isn't this one's any more")
+            raise Deposed("the metadata names another controller, or none")
 
     async def _perform(self, scope: Scope) -> Scope:
         """Decides on one slice of the scope after the other, and writes `_WRITES_MAX` batches of proposals at a time.
@@ -319,7 +322,11 @@ class Controller:
             except ForeignStore:
                 raise
             except StoreUnavailable as reason:
-                logger.warning("controller %s: a decision waits for the metadata store: %s", self._name, reason)
+                logger.warning(
+                    "controller %s: the store didn't accept a decision, and the controller decides again: %s",
+                    self._name,
+                    reason,
+                )
                 await asyncio.sleep(_RETRY_S)
                 return [*results, reason]
             results.append(result)
@@ -327,7 +334,7 @@ class Controller:
                 return results
             self.rejected_count += 1
             if keys.controller.key in result.failed:
-                raise Deposed("the controller key has changed hands")
+                raise Deposed("another process has become the controller")
             failed = result.failed.keys()
             batch = [proposal for proposal in batch if not any(guard.key in failed for guard in proposal.guards)]
         return results

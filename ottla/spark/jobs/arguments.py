@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-Bootstrap = Annotated[str, typer.Option(help="A broker's host:port, or several with commas.")]
+Bootstrap = Annotated[str, typer.Option(help="A broker's host:port, or several separated by commas.")]
 Topic = Annotated[str, typer.Option(help="The topic to read.")]
 Into = Annotated[str, typer.Option(help="The topic to write to; it must exist.")]
-Checkpoint = Annotated[str, typer.Option(help="Directory that remembers how far the pipeline got.")]
+Checkpoint = Annotated[str, typer.Option(help="Directory in which Spark keeps the position of the pipeline.")]
 Every = Annotated[
-    str, typer.Option(help="How often to run, such as '10 seconds'; without it the present records are processed once.")
+    str,
+    typer.Option(help="Interval of the runs, such as '10 seconds'; without it, one run reads the present records."),
 ]
-Limit = Annotated[int, typer.Option(help="Most records of a micro-batch; 0 for no limit.", min=0)]
+Limit = Annotated[int, typer.Option(help="Greatest number of records in a micro-batch; 0 for no limit.", min=0)]

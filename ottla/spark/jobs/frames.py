@@ -17,7 +17,7 @@ from ottla.spark.options import OptionError, read_options
 from ottla.spark.planning import assigned, open_client
 
 LOOKED_AT = 100
-# Shorter than a client's default: a person waits for the first answer, and Kubernetes restarts a Job that fails.
+# Shorter than a client's default: a user waits for the first answer, and Kubernetes restarts a Job that fails.
 FIRST_ANSWER_MS = 20_000
 STARVED = "to connect back"  # in the message of Spark's PythonWorkerFactory if a Python process didn't start in time
 STARVED_MAX = 5  # restarts of a query without progress between them
@@ -53,9 +53,10 @@ def stream(spark: SparkSession, bootstrap: str, topic: str, limit: int, *, heade
 
 
 def latest_by_key(frame: DataFrame) -> DataFrame:
-    """The table of a topic: each key with its latest value and that value's timestamp. Keys with a null are left out.
+    """The table of a topic: each key with its latest value and that value's timestamp. Keys whose latest value is null
+    are left out.
 
-    All records of a key must be in one partition: the latest is the one with the highest offset.
+    All records of a key must be in one partition: the latest record is the one with the highest offset.
     """
     last = (
         frame.where("key IS NOT NULL")
@@ -82,7 +83,7 @@ def field(column: str, name: str) -> Column:
     `name` may be a path with dots. Raises OptionError if it has other characters than letters, digits, _ and dots.
     """
     if not name.replace("_", "").replace(".", "").isalnum():
-        raise OptionError(f"'{name}' is no name of a JSON field")
+        raise OptionError(f"'{name}' isn't the name of a JSON field: letters, digits, _ and dots are allowed")
     return f.get_json_object(f.col(column).cast("string"), f"$.{name}")
 
 

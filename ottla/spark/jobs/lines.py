@@ -19,7 +19,8 @@ _RAISED = re.compile(rf"^(?:[\w.]+\.)?(?:\w*(?:Error|Exception|{_OURS})): (.+)$"
 
 
 def one_line_errors(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """A decorator for a pipeline's main function: known errors print their message and end it with exit code 1.
+    """A decorator for a pipeline's main function: a known error prints its message, and ends the process with exit code
+    1.
 
     Known errors are invalid options, a missing Java runtime, brokers' errors, unreachable brokers, and failures that
     Spark reports. Other exceptions pass, with their stack trace.

@@ -44,10 +44,10 @@ class Rows(NamedTuple):
 @one_line_errors
 def main(
     files: Annotated[list[Path], typer.Argument(help="CSV, JSON lines (.jsonl, .json) or Parquet files.")],
-    bootstrap: Annotated[str, typer.Option(help="A broker's host:port, or several with commas.")],
+    bootstrap: Annotated[str, typer.Option(help="A broker's host:port, or several separated by commas.")],
     topic: Annotated[str, typer.Option(help="The topic to write to; it must exist.")],
-    key: Annotated[str | None, typer.Option(help="The column that becomes the key.")] = None,
-    rate: Annotated[int, typer.Option(help="Most rows a second; 0 for no limit.", min=0)] = 0,
+    key: Annotated[str | None, typer.Option(help="The column whose values become the records' keys.")] = None,
+    rate: Annotated[int, typer.Option(help="Greatest number of rows a second; 0 for no limit.", min=0)] = 0,
     compression: Annotated[str, typer.Option(help="Codec of the batches: none, gzip, snappy, lz4 or zstd.")] = "none",
 ) -> None:
     """Writes the rows of files to a topic."""
@@ -156,7 +156,7 @@ def _key_of(path: Path, value: bytes, key: str) -> str | None:
     try:
         found = json.loads(value)[key]
     except (ValueError, KeyError, TypeError):
-        raise OptionError(f"{path}: a line is no JSON object with '{key}': {value[:80]!r}") from None
+        raise OptionError(f"{path}: this line isn't a JSON object with the field '{key}': {value[:80]!r}") from None
     return None if found is None else str(found)
 
 

@@ -7,8 +7,8 @@ Keys, values and headers are written as text. With `--values bytes` they are wri
 lines. If bytes aren't valid UTF-8 and are to be written as text, the pipeline fails: its message has the topic,
 partition and offset of the record.
 
-A reader that uses Spark's list of files, `_spark_metadata`, finds each record exactly once; Spark does so itself. Other
-readers may also find the files of a micro-batch that failed and was written again.
+A reader that uses Spark's list of files, `_spark_metadata`, finds each record exactly once. Spark's own readers use
+this list. Other readers may also find the files of a micro-batch that failed and was written again.
 """
 
 from __future__ import annotations

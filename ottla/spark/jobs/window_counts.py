@@ -23,7 +23,7 @@ from .lines import one_line_errors
 
 Time = Annotated[str, typer.Option(help="The JSON field with the event's time; by default the record's timestamp.")]
 Key = Annotated[str, typer.Option(help="The JSON field to count by; by default the record's key.")]
-Average = Annotated[str, typer.Option(help="A JSON field whose mean is wanted too.")]
+Average = Annotated[str, typer.Option(help="A JSON field whose mean is computed, too.")]
 
 
 @one_line_errors
@@ -36,7 +36,7 @@ def main(
     key: Key = "",
     average: Average = "",
     window: Annotated[str, typer.Option(help="Length of the windows.")] = "1 hour",
-    watermark: Annotated[str, typer.Option(help="How late a record may be.")] = "1 day",
+    watermark: Annotated[str, typer.Option(help="How late a record may be to be counted.")] = "1 day",
     every: Every = "",
     limit: Limit = 0,
 ) -> None:

@@ -1,11 +1,11 @@
-// franz-go against a broker.
+// A program that uses the client library franz-go against a broker.
 //
-//	conformance BOOTSTRAP round-trip PREFIX FACTOR   produce, consume, groups, admin, on a topic of so many replicas
-//	conformance BOOTSTRAP produce TOPIC=CODEC...     the records of the codec tests
-//	conformance BOOTSTRAP digest TOPIC...            what is in them
-//	conformance BOOTSTRAP transactional              a transactional producer is refused at once
+//	conformance BOOTSTRAP round-trip PREFIX FACTOR   produce, consume, groups, admin, on a topic with FACTOR replicas
+//	conformance BOOTSTRAP produce TOPIC=CODEC...     writes the records of the codec tests
+//	conformance BOOTSTRAP digest TOPIC...            prints the digest of each topic's records
+//	conformance BOOTSTRAP transactional              checks that a transactional producer is refused at once
 //
-// One line a step: "ok NAME" or "failed NAME: why".
+// Prints one line for each step: "ok NAME" or "failed NAME: why".
 package main
 
 import (
@@ -62,12 +62,12 @@ func main() {
 	}
 }
 
-// All addresses of "host:port,host:port".
+// Splits "host:port,host:port" into its addresses.
 func seeds(bootstrap string) kgo.Opt {
 	return kgo.SeedBrokers(strings.Split(bootstrap, ",")...)
 }
 
-// While there are no transactions, the first request of one has to fail at once and for good.
+// Ottla has no transactions yet: the first request of a transaction has to fail at once, with a fatal error.
 func transactional(ctx context.Context, bootstrap string) error {
 	client, err := kgo.NewClient(seeds(bootstrap), kgo.TransactionalID("conformance-go"), kgo.DefaultProduceTopic("unused"))
 	if err != nil {

@@ -177,8 +177,8 @@ func roundTrip(bootstrap, prefix string, factor int16) {
 	})
 }
 
-// Waits until a check holds ten times in a row: each time another broker may answer, and what one has acknowledged shows
-// on the others a moment later, as it does with Kafka's. Gives up after 20 s.
+// Waits until a check succeeds ten times in a row. Each time another broker may answer, and a change that one broker has
+// acknowledged is visible on the other brokers only a moment later, as with Apache Kafka. Gives up after 20 s.
 func everywhere(ctx context.Context, check func() error) error {
 	deadline := time.Now().Add(20 * time.Second)
 	for held := 0; held < 10; {

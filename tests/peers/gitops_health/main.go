@@ -1,4 +1,4 @@
-// gitops_health says how Argo CD and Flux judge resources. It reads one JSON document from standard input, {"judge": …,
+// gitops_health finds out how Argo CD and Flux judge the health of resources. It reads one JSON document from standard input, {"judge": …,
 // "check": …, "objects": […]}, and prints a JSON list with the verdict on each object. The judges are
 //   - argocd: a health.lua, run by Argo CD's Lua with the libraries that Argo CD gives it,
 //   - flux: the expressions of a healthCheckExprs entry, by Flux's own evaluator,

@@ -1,4 +1,4 @@
-// network_policies says which connections NetworkPolicies allow. It uses the evaluator of cyclonus, a conformance test of
+// network_policies finds out which connections NetworkPolicies allow. It uses the evaluator of cyclonus, a conformance test of
 // network plugins. It reads one JSON document from standard input, {"policies": […], "connections": […]}, and prints a
 // JSON list with a truth value for each connection. An end of a connection that is a pod has a namespace, the namespace's
 // labels and its own labels. An end without a namespace is outside of Kubernetes, and has an IP address.

@@ -1,4 +1,5 @@
-"""Freed memory stays with the process: a process of its own sets its allocator, and counts its page faults."""
+"""The allocator keeps freed memory for the process: the test starts a process that sets its allocator, and counts its
+page faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions for a partition's leader that wait for an election, and the events that end the wait."""
+"""Requests for a partition's leader that wait for an election, and the events that end the wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The coordinators that get the news: the broker leads a partition, no longer leads it, or a topic was deleted."""
+"""The right coordinators are called when the broker becomes the leader of a partition, when it no longer leads the
+partition, and when a topic is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File descriptors are divided so that connections never keep the broker from opening its logs."""
+"""The limit of file descriptors is divided, so that connections never keep the broker from opening its logs."""
 
 from __future__ import annotations
 

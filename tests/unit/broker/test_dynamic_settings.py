@@ -30,8 +30,8 @@ class Stage:
         )
 
     def change(self, resource: ConfigResource, **layers: dict[str, str]) -> None:
-        """Reports an image in which a resource has changed: broker 1 has the settings `mine`, and all brokers together
-        `everybodys`.
+        """Reports an image in which a resource has changed: `mine` are the dynamic settings of broker 1, `everybodys`
+        the dynamic defaults of all brokers.
         """
         found = {("broker", "1"): layers.get("mine", {}), ("broker", ""): layers.get("everybodys", {})}
         image: Any = SimpleNamespace(config=lambda kind, name: found[kind, name])

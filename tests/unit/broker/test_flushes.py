@@ -14,7 +14,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 
 class FlushedLog:
-    """Counts flushes; each notes the end of the log at its beginning, and waits until it may go on."""
+    """Counts flushes. Each flush notes the log end offset when it begins, and waits until the test lets it go on."""
 
     def __init__(self) -> None:
         self.end = 0

@@ -754,7 +754,7 @@ def test_one_bad_batch_doesnt_keep_a_shard_from_loading(
 def test_one_bad_record_doesnt_keep_a_shard_from_loading(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A control record that ends too early, and a record whose handling raises an error."""
+    """The log has a control record that ends too early, and a record whose handling raises an error."""
 
     async def scene() -> None:
         good = offset_value(Committed(4))

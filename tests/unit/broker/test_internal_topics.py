@@ -1,4 +1,5 @@
-"""The offsets topic is created by one request at a time, with the configured settings; its absence is logged rarely."""
+"""The offsets topic is created by one request at a time, with the configured settings. While it can't be created, this
+is logged rarely."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def read(folder: Path) -> Known | None:
 
 
 def write(folder: Path, *learned: Known) -> None:
-    """Writes to the log directories as a broker that gets these lineage words from its store, one after the other."""
+    """Writes these lineage words to the log directories, as a broker does that gets them from its store one after the
+    other."""
 
     async def keep() -> None:
         store = OwnStore(FaultyStore(None), None)  # type: ignore[arg-type]

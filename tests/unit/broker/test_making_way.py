@@ -23,8 +23,8 @@ TOPIC = UUID(int=7)
 
 
 class House:
-    """A broker's surroundings: the store's silence, the other brokers' answers; and the actions that MakingWay
-    takes."""
+    """A broker's surroundings. The test sets for how long the store hasn't answered, and whether other brokers lead.
+    `done` has the actions that MakingWay takes."""
 
     def __init__(self) -> None:
         self.silence_s = 0.0
@@ -105,8 +105,8 @@ Led = tuple[int, int]  # leader, leader epoch
 
 
 def elsewhere(*told: Led | None, cluster: str = "c") -> bool:
-    """Whether broker 0, which leads t-0 in epoch 4, finds out from these answers that another broker leads. None stands
-    for a broker that can't be reached."""
+    """Whether broker 0, which leads t-0 in epoch 4, finds out from these answers that another broker leads. None means
+    that the other broker can't be reached."""
     endpoints = {id: {"B": Endpoint("B", "host", id)} for id in range(len(told) + 1)}
     brokers = {id: Broker(id, 1, each, state=BrokerState.RUNNING) for id, each in endpoints.items()}
     state = Partition(TOPIC, 0, (0, 1), (0, 1), (1, 1), leader=0, leader_epoch=4)

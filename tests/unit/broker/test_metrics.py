@@ -1,4 +1,5 @@
-"""Each of Kafka's metrics that people watch is in the catalogue under its name, or in NOT_THERE with a reason."""
+"""Each metric of Kafka that dashboards and alerts use is in the catalogue under its name, or in NOT_THERE with a
+reason."""
 
 import re
 

@@ -1,7 +1,7 @@
 """A port is a typing.Protocol of `ottla.broker.ports`: the part of a broker that handlers or pages use. A broker has
 every member of each port, and no handler asks for a port that it doesn't use.
 
-mypy checks the first rule, too; the test here looks at a real broker.
+mypy checks the first rule, too; the test here checks a real broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of a replica that a fetch may read, and the errors that it meets."""
+"""The records of a replica that a fetch may read, and the errors with which it is answered."""
 
 from __future__ import annotations
 

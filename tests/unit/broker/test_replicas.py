@@ -169,7 +169,8 @@ def test_a_log_for_which_the_room_was_too_little_is_tried_again(tmp_path: Path) 
 
 
 class Slow(Unlisted):
-    """A disk that, once healed, lists that directory only when `may` is set. `threads`: the threads that asked."""
+    """A disk that, once healed, lists that directory only when `may` is set. `threads` has the ids of the threads that
+    list it."""
 
     def __init__(self) -> None:
         super().__init__(OSError(errno.ENOSPC, "no room"))
@@ -500,7 +501,8 @@ def test_a_leadership_that_came_before_the_registration_was_known_begins_with_it
 
 
 def test_what_is_led_by_the_new_registration_already_goes_on(tmp_path: Path) -> None:
-    """Proposals of ISR changes may be under way: if the same state counted as news, they would be forgotten."""
+    """Proposals of ISR changes may be under way. If the same state counted as a new one, these proposals would be
+    forgotten."""
     world = World(tmp_path)
     world.changed(partitions=[(TOPIC_ID, 0)])
     partition = world.table.get("t", 0)

@@ -162,8 +162,8 @@ def test_a_log_that_is_opened_while_the_report_is_written_is_reported_again(tmp_
 
 
 def test_a_report_that_may_be_whole_is_taken_back_before_it_is_made_again(tmp_path: Path) -> None:
-    """A report has several parts. Without the withdrawal, parts of two reports could be taken for one report, and a log
-    that neither part names for a missing log.
+    """A report has several parts. Without the withdrawal, parts of two reports could be taken for one report. A log
+    that neither part names would then count as missing.
     """
 
     async def run() -> None:

@@ -1,4 +1,5 @@
-"""etcd may lose its leader at any time, also while a broker starts. A request that fails then is repeated."""
+"""etcd may lose its leader at any time, also while a broker starts. A request that fails for this reason is
+repeated."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A partition with logs: a model of replication that shows whether the controller's decisions lose committed records.
 
 Brokers stop cleanly, or are killed and lose any tail of their logs. Leaders append, shrink and expand the ISR, and
-commit as far as the rules of replication allow. An administrator moves, drains, cancels and changes the minimal ISR.
-After each write of the controller, `check` compares the state with the one before.
+commit as far as the rules of replication allow. An administrator moves replicas, cancels moves, drains brokers, and
+changes min.insync.replicas. After each write of the controller, `check` compares the state with the one before.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Replicated:
     # ---- after the faults
 
     def heal(self) -> None:
-        """All brokers run, catch up and join the ISR; the controller finishes."""
+        """All brokers run, catch up and join the ISR, and the controller decides until nothing is left to do."""
         self.world.drain()
         for broker in BROKERS:
             if broker not in self.world.image.brokers:

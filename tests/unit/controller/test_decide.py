@@ -30,7 +30,7 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 def interrupted(world: World) -> Iterator[World]:
-    """A world for each number of writes after which a controller may have died, over all its rounds."""
+    """Yields a world for each number of writes after which a controller may have died, up to its last write."""
     present = world.copy()
     for _ in range(20):
         proposals = present.proposals()

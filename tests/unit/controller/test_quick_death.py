@@ -1,5 +1,5 @@
-"""Dead brokers are found by their closed sockets: the connector is a table of the result of each attempt, and the store
-is a real one.
+"""Dead brokers are found by their closed sockets. In these tests, attempts to connect get their results from a table,
+and the store is a real one.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ Body = Callable[[Cluster], Coroutine[Any, Any, None]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Body, int], None]:
-    """Runs a test beside the watch of the brokers' sockets, as soon as all connections are established. Broker
+    """Runs a test while the brokers' sockets are watched, as soon as all connections are established. Broker
     `controller` is the controller.
     """
     monkeypatch.setattr(quick_death, "_REFUSED_S", 0.01)
@@ -231,7 +231,7 @@ def test_a_new_registration_is_not_deleted_for_the_old_one(run: Any) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.write(Delete(keys.broker(2)))
         await cluster.register(2)
-        cluster.sockets.failures[9002] = ConnectionRefusedError()  # the only sign of the new registration's process
+        cluster.sockets.failures[9002] = ConnectionRefusedError()  # the watch learns nothing else
         await asyncio.sleep(0.2)
         assert 2 in cluster.follower.image.brokers
 

@@ -1,4 +1,5 @@
-"""The controller's shell: how proposals become transactions, and its reaction when one fails or its lease is lost."""
+"""The controller as a task: it writes proposals in transactions, and reacts to failed transactions and to the loss of
+its lease."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ Body = Callable[[FaultyStore, Follower, Intents, Controller], Coroutine[Any, Any
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[Body], None]:
-    """Runs a test beside a broker's registration, and a controller with a store that can be made to fail."""
+    """Runs a test with a registered broker, and with a controller whose store can be made to fail."""
 
     def start(body: Body) -> None:
         async def main() -> None:
@@ -391,7 +392,8 @@ def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word
 
 
 def test_the_first_lineage_word_of_a_store_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then only the cluster key's revision tells this store from another one."""
+    """Before the first word is written, only the revision of the key `cluster` distinguishes this store from another
+    one."""
     monkeypatch.setattr(lineage, "INTERVAL_S", 300.0)
 
     async def main() -> None:

@@ -1,7 +1,7 @@
 """Whatever happens to brokers, moves and settings, no decision loses committed records, and in the end nothing is left
 to decide.
 
-The properties are tested, too: each planted bug must be found within a number of seeds.
+The checks are tested, too: they must find each planted bug within a number of seeds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches: written, read back, patched and damaged."""
+"""Record batches are written, read back, patched and damaged."""
 
 from __future__ import annotations
 

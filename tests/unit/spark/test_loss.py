@@ -1,4 +1,4 @@
-"""Which failures count as lost data and which don't, with scripted brokers whose answers each test sets."""
+"""Some failures count as lost data, others don't. The brokers are scripted: each test sets their answers."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_log_that_starts_later_has_lost_rows(cluster: ScriptedCluster) -> None
     cluster.everywhere(t=Topic([100], [40], cluster.views[0]["t"].topic_id))
     assert rows(reader, planned) == list(range(40, 100))
     reader = DefaultSource(options(cluster)).reader(SCHEMA)
-    with pytest.raises(DataLoss, match="t-0 holds offsets 40 to 100, and 0 was to be read"):
+    with pytest.raises(DataLoss, match="t-0 has offsets 40 to 100, but 0 was to be read"):
         rows(reader, planned)
 
 

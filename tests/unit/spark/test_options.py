@@ -1,4 +1,4 @@
-"""Options of reads and writes: the accepted ones, and the messages of refusals."""
+"""Options of reads and writes: accepted options, and the messages by which others are refused."""
 
 from __future__ import annotations
 

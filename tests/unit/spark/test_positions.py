@@ -30,7 +30,8 @@ def test_ids_stand_beside_the_offsets() -> None:
 
 
 def test_who_knows_no_ids_reads_the_same_offsets() -> None:
-    """Spark's JsonUtils and earlier versions of Ottla read each topic's partitions. An entry with an id has none."""
+    """Spark's JsonUtils and earlier versions of Ottla read each topic's partitions. An entry with a topic's id has no
+    partitions."""
     shaped = Position(OFFSETS, {"a": OLD, "b": NEW}).json()
     theirs = {
         TopicPartition(topic, int(index)): at for topic, indexes in shaped.items() for index, at in indexes.items()

@@ -1,4 +1,4 @@
-"""Which batches a read selects, by their offsets, without control batches and aborted transactions."""
+"""A read selects batches by their offsets, and leaves out control batches and the batches of aborted transactions."""
 
 from __future__ import annotations
 

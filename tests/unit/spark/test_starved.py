@@ -52,7 +52,7 @@ def test_a_query_that_got_on_between_is_not_given_up() -> None:
 
 
 def test_any_other_end_is_an_end() -> None:
-    queries = Queries("DataLoss: t-0 holds offsets 5 to 9", None)
+    queries = Queries("DataLoss: t-0 has offsets 5 to 9", None)
     with pytest.raises(StreamingQueryException, match="DataLoss"):
         run(queries, "", lambda _: None)  # type: ignore[arg-type]
     assert queries.started == 1

@@ -1,12 +1,12 @@
 /**
- * Apache Kafka's Java client against a broker.
+ * A program that uses Apache Kafka's Java clients against a broker.
  *
  * <pre>
- * Clients BOOTSTRAP round-trip PREFIX FACTOR   every API that the clients reach, on topics whose names begin so,
- *                                              with so many replicas, as many as the brokers give by default
- * Clients BOOTSTRAP produce TOPIC=CODEC...     the records of the codec tests
- * Clients BOOTSTRAP digest TOPIC...            what is in them
- * Clients BOOTSTRAP transactional              a transactional producer is refused at once
+ * Clients BOOTSTRAP round-trip PREFIX FACTOR   calls every API of the clients, on topics whose names begin with PREFIX;
+ *                                              FACTOR is their number of replicas, which is also the brokers' default
+ * Clients BOOTSTRAP produce TOPIC=CODEC...     writes the records of the codec tests
+ * Clients BOOTSTRAP digest TOPIC...            prints the digest of each topic's records
+ * Clients BOOTSTRAP transactional              checks that a transactional producer is refused at once
  * </pre>
  */
 public final class Clients {

@@ -18,7 +18,7 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** The records that every client of the codec tests writes, and the digest by which each checks what the others wrote. */
+/** The records that every client of the codec tests writes, and the digest by which clients check one another's. */
 final class Records {
     static final int COUNT = 300;
     private static final long FIRST_TIMESTAMP = 1_700_000_000_000L;

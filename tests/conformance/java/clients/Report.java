@@ -1,6 +1,6 @@
 import java.util.concurrent.Callable;
 
-/** Steps with an outcome each, one line a step on standard output: "ok NAME" or "failed NAME: why". */
+/** Runs steps, and prints one line for each on standard output: "ok NAME" or "failed NAME: why". */
 final class Report {
     private boolean failed;
 

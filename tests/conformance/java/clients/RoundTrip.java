@@ -54,7 +54,7 @@ import org.apache.kafka.common.quota.ClientQuotaFilter;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** Produce, consume, group and admin, with the values that Apache Kafka gives checked at each step. */
+/** Produces, consumes, and uses groups and the admin client. Each step checks for the values that Apache Kafka returns. */
 final class RoundTrip {
     private static final int COUNT = 1000;
     private final String bootstrap;
@@ -265,7 +265,7 @@ final class RoundTrip {
             }
             producer.flush();
         }
-        // Smaller limits than one batch: it must come all the same (KIP-74).
+        // The limits are smaller than one batch: the batch must arrive nevertheless (KIP-74).
         try (var consumer = consumer(Map.of("fetch.max.bytes", "1000", "max.partition.fetch.bytes", "1000"))) {
             TopicPartition partition = new TopicPartition(topic + "-default", 0);
             consumer.assign(List.of(partition));
@@ -453,7 +453,7 @@ final class RoundTrip {
         admin.deleteTopics(TopicCollection.ofTopicIds(List.of(topicId))).all().get();
         admin.deleteTopics(List.of(topic + "-default")).all().get();
         everywhere(() -> admin.listTopics().names().get().stream().noneMatch(name -> name.startsWith(topic)), "still listed");
-        // The name is free again, for another topic.
+        // Another topic may have the name now.
         var again = admin.createTopics(List.of(new NewTopic(topic, 1, factor)));
         Report.check(!again.topicId(topic).get().equals(topicId), "the same topic id");
         Report.equal(offset(new TopicPartition(topic, 0), OffsetSpec.latest()).offset(), 0L);
@@ -473,7 +473,7 @@ final class RoundTrip {
         }
     }
 
-    /** What one broker has acknowledged shows on all of them at once; each time another may answer. */
+    /** A change that one broker has acknowledged is visible on all at once. Each request may go to another one. */
     private static void everywhere(Condition condition, String message) throws Exception {
         for (int asked = 0; asked < 10; asked++) {
             Report.check(condition.holds(), message);

@@ -4,7 +4,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.StringSerializer;
 
-/** While there are no transactions, initTransactions has to fail at once and for good, never to hang or to be retried. */
+/** Ottla has no transactions yet: initTransactions has to fail at once with a fatal error, without waiting or a retry. */
 final class Transactional {
     static void run(String bootstrap, Report report) {
         report.step("initTransactions is refused at once", () -> {

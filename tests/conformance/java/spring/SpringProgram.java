@@ -22,7 +22,10 @@ import org.springframework.kafka.listener.ContainerProperties;
 import org.springframework.messaging.handler.annotation.Header;
 import org.springframework.messaging.handler.annotation.SendTo;
 
-/** SpringProgram BOOTSTRAP TOPIC FACTOR: a template sends, a listener with three threads answers on another topic, a second listener counts. */
+/**
+ * SpringProgram BOOTSTRAP TOPIC FACTOR: a template sends records, a listener with three threads sends an answer for each
+ * to another topic, and a second listener counts the answers.
+ */
 @Configuration
 @EnableKafka
 public class SpringProgram {

@@ -6,7 +6,7 @@
 //   - alerts that Prometheus couldn't load,
 //   - pods that Pod Security "restricted" wouldn't admit.
 //
-// The code of those programs themselves decides. check exits with 1 if there are any objections.
+// The code of Kubernetes, Prometheus and its operator decides. check exits with 1 if there are any objections.
 package main
 
 import (
@@ -124,7 +124,7 @@ func each(from io.Reader, do func([]byte)) {
 	}
 }
 
-// define checks a CRD and remembers its schema.
+// define checks a CRD and keeps its schema for later resources.
 func define(where string, document []byte) {
 	decoded, _, err := strict.Decode(document, nil, nil)
 	if err != nil {

@@ -84,13 +84,14 @@ class BrokerStandIn(SimpleNamespace):
 
 
 async def _nobody_else() -> frozenset[int]:
-    """There is no other broker to wait for."""
+    """Takes the place of the wait for other brokers: there are none."""
     return frozenset()
 
 
 @asynccontextmanager
 async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool = True) -> AsyncIterator[BrokerStandIn]:
-    """A stand-in with these properties, on an empty store. Without a controller no intent is carried out."""
+    """A stand-in with these properties, on an empty store. Without `controlled`, there is no controller, so no intent
+    is carried out."""
     store = await EmbeddedStore.open(folder / "metadata.sqlite")
     config = BrokerConfig.from_sources(f"node.id=0\nlog.dirs=/x\nlisteners=PLAINTEXT://127.0.0.1:9092\n{settings}")
     follower = Follower(store)

@@ -238,7 +238,8 @@ def test_a_whole_cold_log_arrives_as_it_was_written(play: Any) -> None:
 
 
 def test_a_fetch_that_waits_for_nothing_waits_for_the_disk_a_little(play: Any) -> None:
-    """Without this wait the answer would be empty, and the client would ask again immediately, without end."""
+    """The client gives no time to wait. If the fetch didn't wait for the disk, its answer would be empty, and the
+    client would ask again and again."""
 
     async def body(stage: ColdStage) -> None:
         stage.cool()
@@ -490,7 +491,7 @@ def test_a_session_comes_back_to_what_was_cold(play: Any) -> None:
 
 
 def test_a_thread_that_opens_a_file_while_it_is_moved_doesnt_bring_back_the_old_one(play: Any) -> None:
-    """Otherwise the broker would write to the log's old place."""
+    """If the old file were used again, the broker would write to the log's old directory."""
 
     async def body(stage: ColdStage) -> None:
         opened = stage.disk.open

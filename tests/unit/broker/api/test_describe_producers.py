@@ -169,7 +169,8 @@ def test_no_more_producers_are_looked_up_when_the_client_has_gone(monkeypatch: p
 
 
 def test_the_answer_is_of_one_moment() -> None:
-    """The answer leaves out all batches that are written meanwhile, as in Kafka, which holds the log's lock."""
+    """The answer leaves out all batches that are written while it is made. So does Kafka's, because Kafka locks the log
+    meanwhile."""
     producers = producers_of(2_000)
     turn = 0
 

@@ -356,8 +356,8 @@ def test_a_session_whose_client_hung_up_before_it_knew_of_it_is_not_kept(play: A
 
 
 class Follower:
-    """Replica 1 of both partitions, which replica 0 leads. `outside`: the partitions that it fetched while not in
-    sync."""
+    """Replica 1 of both partitions, which replica 0 leads. `outside` has the partitions that it fetched while it wasn't
+    in sync."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -624,7 +624,8 @@ def test_records_of_a_topic_that_is_only_compacted_cant_be_deleted(play: Any, po
 
 @pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
 def test_records_of_internal_topics_cant_be_deleted(play: Any, topic: str) -> None:
-    """A partition is refused whichever broker leads it. A partition that doesn't exist is unknown."""
+    """The answer for a partition of an internal topic is INVALID_TOPIC_EXCEPTION, whichever broker leads it. If the
+    partition doesn't exist, the answer is UNKNOWN_TOPIC_OR_PARTITION."""
 
     async def body(stage: Stage) -> None:
         partition = stage.partitions.find("t", 0)

@@ -277,8 +277,8 @@ def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) ->
 @pytest.mark.parametrize("bad", [False, True])
 @pytest.mark.parametrize("share", [0.25, 0.001])
 def test_a_request_of_many_small_plain_batches_lets_the_loop_turn(play: Any, share: float, bad: bool) -> None:
-    """The batches have no codec, and each is small enough to be checked where it arrives. `share`: a batch's size as a
-    share of a slice."""
+    """The batches have no codec, and each is small enough to be checked where it arrives. `share` is the size of a
+    batch, as a fraction of the bytes that one turn may check."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         batch = seal(record(0, value=bytes(int(SLICE_BYTES * share))), 1 + bad, 1_000_000)
@@ -355,7 +355,7 @@ def packed_zeros_with_a_wrong_count() -> bytes:
 
 
 def test_batches_that_are_refused_take_from_the_loops_quota(play: Any) -> None:
-    """A request may have thousands of malformed batches, and each takes as long as a sound one."""
+    """A request may have thousands of malformed batches, and the check of each takes as long as that of a sound one."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         bad = packed_zeros_with_a_wrong_count()

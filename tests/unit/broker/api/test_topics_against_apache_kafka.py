@@ -20,7 +20,8 @@ from tests.unit.broker.api.stand_in import broker_stand_in
 
 async def _answers(folder: Path) -> list[Any]:
     async def settle() -> None:
-        """Takes the place of a wait. Returns at once, because Ottla answers only when the image shows the change."""
+        """Takes the place of Kafka's wait for a change to become visible. Returns at once, because Ottla answers only
+        when the image shows the change."""
 
     async with broker_stand_in(folder) as broker:
         return await play(broker.ask, settle)

@@ -50,7 +50,7 @@ class CountedOffsets(Offsets):
 
 
 class Shard:
-    """A view over the offsets of group `g`; `end` is the log end offset."""
+    """A view of the committed offsets of group `g`. `end` is the log end offset of the partition."""
 
     def __init__(self) -> None:
         self.partition = Partition()

@@ -1,4 +1,4 @@
-"""One timer for many things: each thing is woken once, at the earliest time that was asked for."""
+"""One timer wakes many groups (here: letters). Each is woken once, at the earliest time that was asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.broker.test_group_service import virtually
 
 
 async def _woken(asks: list[tuple[str, int]], forgotten: frozenset[str] = frozenset()) -> dict[str, int]:
-    """The time of each thing's wake-up, in ms after the start. Fails if a thing is woken twice."""
+    """The time of each letter's wake-up, in ms after the start. Fails if a letter is woken twice."""
     loop = asyncio.get_running_loop()
     start = int(loop.time() * 1000)
     woken: dict[str, int] = {}

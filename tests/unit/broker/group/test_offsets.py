@@ -64,7 +64,7 @@ def test_only_what_is_committed_is_shown() -> None:
     )
 )
 def test_the_committed_view_is_a_prefix_of_the_log(steps: list[tuple[int, int | None, int]]) -> None:
-    """Compared with a model that keeps the whole log and reads it up to the high watermark."""
+    """The view is compared with a model that keeps the whole log and reads it up to the high watermark."""
     offsets, log, high_watermark = Offsets(), list[tuple[OffsetKey, Committed | None]](), 0
     for partition, value, committed in steps:
         key = OffsetKey("g", "t", partition)

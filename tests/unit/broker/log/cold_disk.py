@@ -54,7 +54,7 @@ class ColdFile(RealFile):
 
 class ColdDisk(RealDisk):
     """While `answers` isn't set, the disk doesn't answer. `waits` counts the threads that had to wait for it. `held`
-    counts those waits on the event loop's thread, which must never wait. `error`, if there is one, is raised after the
+    counts the waits of the event loop's thread, which must never wait. `error`, if there is one, is raised after the
     wait."""
 
     def __init__(self) -> None:

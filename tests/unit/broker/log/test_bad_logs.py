@@ -1,4 +1,5 @@
-"""A log that can't be opened, for whatever reason, is offline alone: the broker starts, and serves its other logs.
+"""If a log can't be opened, for whatever reason, only that log is offline: the broker starts, and serves its other
+logs.
 
 A checkpoint's lines about such a log are kept until the log is opened. Its log directory isn't marked as cleanly
 stopped if a log in it was never recovered.

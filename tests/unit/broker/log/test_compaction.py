@@ -524,7 +524,7 @@ def test_a_compaction_that_is_given_up_before_it_starts_starts_no_process(monkey
 def test_a_compaction_that_is_given_up_while_its_job_is_written_down_starts_no_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A job may have many producers: the rest of them isn't written."""
+    """A job may have many producers. Once the compaction is given up, the producers that are left aren't written."""
     started = Started(monkeypatch)
     child = compactor_module._Child()
 

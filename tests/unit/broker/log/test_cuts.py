@@ -1,4 +1,4 @@
-"""Bytes that recovery cut off are kept in a list, for the logs that lost some, and for no other log."""
+"""The list of the bytes that recovery cut off has the logs that lost bytes, and no other log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers that still hold a log or a segment which the broker has deleted or replaced may read on, and harm nothing
+"""The broker deletes or replaces a log or a segment while readers still use it: they may read on, and harm nothing
 else.
 """
 

@@ -1,4 +1,4 @@
-"""Sparse indexes, compared with sorted lists, while the tail is on disk, in memory, or in both."""
+"""Sparse indexes are compared with sorted lists, while their last entries are on disk, in memory, or in both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that can't be reached or written is never replaced by an empty log, and never deleted."""
+"""A log whose files can't be read or written is never replaced by an empty log, and never deleted."""
 
 from __future__ import annotations
 

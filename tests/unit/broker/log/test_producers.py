@@ -1,4 +1,4 @@
-"""Idempotence: repeats, gaps, epochs, wrapping, snapshots."""
+"""Idempotent producers: repeated batches, gaps, epochs, sequence numbers that wrap, snapshots."""
 
 from __future__ import annotations
 
@@ -117,8 +117,9 @@ def test_after_a_truncation_what_is_on_the_way_is_answered_as_after_a_replay(
 ) -> None:
     """After a truncation, batches in flight get the same answers as after a replay of the log.
 
-    `written`: (producer, records, whether its epoch is new). `begun_before`: older batches were deleted. `stored`: the
-    number of batches after which the state went through a snapshot file."""
+    `written` has a batch for each (producer, number of records, whether the producer's epoch is new). With
+    `begun_before`, older batches of the producers were deleted. After `stored` batches, the state is written to a
+    snapshot file and read back."""
     sequences: dict[int, tuple[int, int]] = {}
     batches = []
     offset = 0

@@ -179,7 +179,7 @@ def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path) -> Non
 
 
 def test_a_segment_that_does_not_follow_goes(tmp_path: Path) -> None:
-    """A loss of power took the end of a segment, and left the empty segment after it."""
+    """A loss of power removed the end of a segment, but not the empty segment after it."""
     bench = Workbench(tmp_path / "a", config=LogConfig(segment_bytes=1 << 20))
     log = bench.log()
     fill(log, 10)

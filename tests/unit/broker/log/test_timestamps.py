@@ -38,7 +38,7 @@ def filled(folder: Path) -> Log:
 def test_a_truncation_during_a_lookup_by_time_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_up: Callable[[Log], Any], expected: int | None
 ) -> None:
-    """Before the fix, the thread read beyond the index's new end, and its client was cut off."""
+    """Before the fix, the thread read beyond the index's new end, and the client's connection was closed."""
     log = filled(tmp_path)
     search = TimeIndex._count_stored
     cut: list[int] = []

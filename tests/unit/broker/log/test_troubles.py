@@ -325,7 +325,7 @@ def test_one_unexpected_error_ends_no_other_logs_care(
 
 
 def test_one_unexpected_error_ends_no_other_logs_closing(logs: LogDirectories, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log's directory doesn't count as cleanly stopped either."""
+    """After the error, the log's directory doesn't count as cleanly stopped."""
     strange, sound = log_of(logs, 0), log_of(logs, 1)
     close = Log.close
 

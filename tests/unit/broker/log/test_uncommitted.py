@@ -1,4 +1,5 @@
-"""Finds open and aborted transactions in the log of a stopped broker: by snapshot, index and batches."""
+"""Open and aborted transactions are found in the log of a stopped broker: in its producer snapshot, its transaction
+indexes and its batches."""
 
 from __future__ import annotations
 

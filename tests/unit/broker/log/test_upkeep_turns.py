@@ -150,10 +150,10 @@ def with_producers(logs: LogDirectories, count: int) -> Log:
 def test_the_producers_of_a_compacted_log_are_looked_at_in_no_turn(
     log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the fix, the event loop listed and wrote the producers: 100,000 of them held it for 385 ms."""
+    """Before the fix, the event loop itself listed and wrote the producers: 100,000 producers blocked it for 385 ms."""
     logs, _ = log
     many = with_producers(logs, 2_000)
-    looked_at: dict[int, int] = {}  # by thread: how many producers it has read
+    looked_at: dict[int, int] = {}  # thread → the number of producers that it has read
     items = FrozenProducers.items
 
     def counted(producers: FrozenProducers) -> Iterator[Any]:
@@ -170,7 +170,7 @@ def test_the_producers_of_a_compacted_log_are_looked_at_in_no_turn(
 
 
 def test_a_compaction_of_many_producers_log_has_no_turn_of_much_work(log: tuple[LogDirectories, Log]) -> None:
-    """Measured by the CPU time of the event loop's thread, to which other processes add nothing."""
+    """The work is measured by the CPU time of the event loop's thread, to which other processes add nothing."""
     logs, _ = log
     many = with_producers(logs, 50_000)
     began = time.thread_time()
