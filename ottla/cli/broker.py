@@ -43,8 +43,8 @@ def _names_file(word: str) -> bool:
 app = App(
     cls=_StartedByFile,
     help="Start one broker from a server.properties file.",
-    epilog="The file may also stand alone, as for kafka-server-start: ottla broker server.properties. Every setting "
-    "can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
+    epilog="The file may also be given without --config, as for kafka-server-start: ottla broker server.properties. "
+    "Every setting can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
 )
 
 LOG_FILE = "ottla-broker.log"

@@ -44,7 +44,7 @@ class DevWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tells the thread to end. From now on it prints nothing."""
+        """Requests the thread's end. From now on the thread prints nothing."""
         self._stopping.set()
 
     def wait(self) -> None:

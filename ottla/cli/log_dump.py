@@ -111,7 +111,7 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
         return offset_entries(_read(path), base_offset)
     if suffix == names.TIME_INDEX:
         return time_entries(_read(path), base_offset)
-    raise UnknownFile(f"{path}: nothing is known of {suffix} files")
+    raise UnknownFile(f"{path}: a log has no {suffix} files that `ottla log dump` can show")
 
 
 def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:

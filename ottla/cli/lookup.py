@@ -102,7 +102,7 @@ def no_topic(cluster: Cluster, name: str) -> NotFound:
     return NotFound(
         f"topic '{name}' doesn't exist",
         (guess.strip() + " " if guess else "")
-        + f"`ottla topics list` shows what does, `ottla topics create {name}` makes it.",
+        + f"`ottla topics list` shows all topics, `ottla topics create {name}` creates this one.",
         kafka_code=3,
     )
 

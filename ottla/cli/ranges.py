@@ -1,8 +1,8 @@
 """Parses the start and the end of a read: `100`, `-5`, `10:20`, `@2h:`, `@2026-01-01:@2026-02-01`. Pure.
 
-Owns the syntax of `consume --offset` and `--until`. The forms are rpk's, the moments those of `times`. An end is
-exclusive. If a form has one meaning in rpk and another one in the other commands of `ottla`, it is refused, and the
-error names both meanings (`@DATE:1h`: an hour from the date, or an hour ago?).
+Owns the syntax of `consume --offset` and `--until`. The forms of offsets and ranges are rpk's; those of moments are in
+`times`. An end is exclusive. If a form has one meaning in rpk and another one in the other commands of `ottla`, it is
+refused, and the error names both meanings (`@DATE:1h`: an hour from the date, or an hour ago?).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.cli.test_processes import Dev, alive
 
 OFFSETS = "__consumer_offsets"
 SETTINGS = ("--set", "offsets.topic.replication.factor=1", "--set", "offsets.topic.num.partitions=2")
-AWAY = "broker 0 is away, and no other one has a replica"
+AWAY = "broker 0 is away, and no other broker has a replica"
 SOON_S = 40.0  # less than any time-out that the commands used to wait for, also on a loaded machine
 
 

@@ -50,7 +50,7 @@ def test_there_and_back(tmp_path: Path, environment: Environment, backup: str) -
     restored = run(environment, "restore", backup, *store)
     assert restored.code == 0, restored.stderr
     assert "Cluster abc, generation 1" in restored.stdout
-    assert "when all of these have reported: 1, 2." in restored.stdout
+    assert "when all of these brokers have reported: 1, 2." in restored.stdout
     assert run(environment, "go-without", "2", "--json", *store).json == {"awaited": [1]}
     again = run(environment, "restore", backup, "--replace", "--gone", "1", "--json", *store)
     assert again.json == {

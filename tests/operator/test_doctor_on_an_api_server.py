@@ -61,4 +61,4 @@ def test_no_way_to_kubernetes_is_one_line(tmp_path: Path) -> None:
     assert complaint.startswith("error: asking Kubernetes for its version: ")
     assert "127.0.0.1:1" in complaint
     code, _, complaint = doctor(nowhere, "--context", "elsewhere")
-    assert (code, complaint.startswith("error: there is no way to Kubernetes: ")) == (1, True)
+    assert (code, complaint.startswith("error: kubectl's configuration can't be used: ")) == (1, True)

@@ -107,5 +107,5 @@ def test_another_broker_is_asked_when_one_is_gone() -> None:
 
 def test_a_broker_that_has_left_is_said_in_words() -> None:
     assert sentence(UnknownBrokerIdError(0), "the settings of broker '0'").line() == (
-        "the settings of broker '0': that broker has left the cluster. `ottla brokers list` shows all brokers."
+        "the settings of broker '0': the broker has left the cluster. `ottla brokers list` shows all brokers."
     )
