@@ -95,7 +95,7 @@ class _Watch:
 
 
 class EmbeddedStore:
-    """A `Store` over a SQLite file. `open` opens it; it belongs to the event loop in which it was opened."""
+    """A `Store` over a SQLite file, which `open` opens. It belongs to the event loop in which it was opened."""
 
     def __init__(self, tables: Tables, poll_interval_s: float, timeout_s: float) -> None:
         self._tables = tables
@@ -140,7 +140,7 @@ class EmbeddedStore:
                 if watch.foreign is not None:
                     raise watch.foreign
                 if watch.compacted:
-                    raise Compacted("the watcher fell too far behind")
+                    raise Compacted("the watch's reader is too many revisions behind")
                 if revision is None:
                     return
                 yield revision
@@ -217,7 +217,7 @@ class EmbeddedStore:
                 return future.result()
             if job.take():
                 raise StoreUnavailable(
-                    f"the metadata file was held or busy for {self._timeout_s:g} s: nothing was done"
+                    f"the metadata file was locked or busy for {self._timeout_s:g} s: nothing was read or written"
                 ) from None
             raise late(f"the metadata file didn't answer within {self._timeout_s:g} s") from None
         finally:

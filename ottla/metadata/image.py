@@ -110,7 +110,7 @@ class Image:
     elections: PersistentMap[tuple[UUID, int], Election] = field(default_factory=PersistentMap)
     reassignments: PersistentMap[tuple[UUID, int], Reassignment] = field(default_factory=PersistentMap)
     reports: Mapping[tuple[int, int], Report] = field(default_factory=dict)  # by (broker id, part)
-    lineage: PersistentMap[int, LineageRow] = field(default_factory=PersistentMap)  # by row
+    lineage: PersistentMap[int, LineageRow] = field(default_factory=PersistentMap)  # by the row's number
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:

@@ -114,7 +114,9 @@ class OwnStore:
             await self._verify()
             fresh, self._fresh = self._fresh, False
             if beyond_the_word and not fresh:
-                raise Compacted("the connection is a new one, and no lineage word vouches for what was seen last")
+                raise Compacted(
+                    "the watch has a new connection, and no lineage word proves that its last revisions are this store's"
+                )
             if attached is not None:
                 await attached()
 
@@ -292,7 +294,7 @@ class _OwnLeaseLine:
 
 
 def _fail(guards: Sequence[Guard], rejected: Rejected) -> bool:
-    """Whether one of these guards is among those that failed."""
+    """Whether any of these guards failed, by the entries in the rejection."""
     return any(guard.key in rejected.failed and not guard.holds(rejected.failed[guard.key]) for guard in guards)
 
 

@@ -216,7 +216,10 @@ class Registration:
                 await self._store.keep_alive(self._lease)
             except LeaseExpired:
                 return False
-            logger.warning("broker %d: its lease was said to have ended, and lives", self.broker.id)
+            logger.warning(
+                "broker %d: the store reported its lease as ended, but the lease exists: it is renewed again",
+                self.broker.id,
+            )
             self._hold()
             return True
 
@@ -269,7 +272,7 @@ class Registration:
                 await self._store.revoke(self._lease)
                 raise NodeIdTaken(
                     f"node id {self.broker.id} is registered by a live broker on {holder.host or 'an unknown host'}"
-                    f" ({_addresses(holder)}); stop that one, or start this one with another node.id"
+                    f" ({_addresses(holder)}); stop that broker, or start this one with another node.id"
                 )
             if not said:
                 said = True

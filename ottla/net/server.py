@@ -1,7 +1,7 @@
 """Listening sockets, and the limits that protect the clients from one another.
 
-A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Four
-limits have Kafka's names: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip` and
+A `Server` has one listener for each name in Kafka's setting `listeners`, and one function, `dispatch`, which serves a
+frame. Four limits have Kafka's names: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip` and
 `connections.max.idle.ms`. Two are Ottla's own: the unanswered requests (and their bytes) of one connection, and the
 memory for frames and answers of all connections.
 
@@ -156,7 +156,7 @@ class Server:
         )
         for connection in nlargest(count, clients, key=lambda client: (client.idle_sweeps, client.idle)):
             self.connections_closed_for_others += 1
-            connection.close(f"max.connections is reached, {why}, and this one was used longest ago")
+            connection.close(f"max.connections is reached, {why}, and this connection was used longest ago")
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""
@@ -198,7 +198,7 @@ class Listener:
         self.server = server
         self.name = name
         self.host, self.port = sock.getsockname()[:2]
-        self.connections: dict[Connection, None] = {}  # in the order of their arrival
+        self.connections: dict[Connection, None] = {}  # in the order in which they were accepted
         self._socket = sock
         self._loop = asyncio.get_running_loop()
         self._next_id = 0

@@ -650,7 +650,7 @@ def test_tls_and_a_user(guarded: Etcd, tmp_path: Path) -> None:
         await refused(store("/ottla/others/"), "refuses broker: etcdserver: permission denied")
         await refused(store(user="", password_file=None), "refuses a request without a user")
         password.write_text("wrong")
-        await refused(store(), "doesn't let in broker")
+        await refused(store(), "refuses the login of user broker")
         await refused(store(ca_file=None), "can't be reached: .*CERTIFICATE_VERIFY_FAILED")
 
     run(test())
@@ -680,4 +680,8 @@ def test_a_broker_comes_in_by_its_settings(guarded: Etcd, tmp_path: Path) -> Non
     password.write_text("wrong")
     refused = subprocess.run(broker.command, capture_output=True, text=True, timeout=60, check=False)
     (said,) = [line for line in refused.stderr.splitlines() if line.startswith("ottla broker: ")]
-    assert (refused.returncode, "doesn't let in broker" in said, "Traceback" in refused.stderr) == (1, True, False)
+    assert (refused.returncode, "refuses the login of user broker" in said, "Traceback" in refused.stderr) == (
+        1,
+        True,
+        False,
+    )

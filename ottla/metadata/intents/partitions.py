@@ -132,7 +132,7 @@ def _fulfils(state: Partition, wish: Reassignment) -> bool:
 def _being_moved(topic: str, index: int) -> KafkaError:
     return KafkaError(
         ErrorCode.reassignment_in_progress,
-        f"Somebody else has asked for another assignment of {topic}-{index} at this moment.",
+        f"Another request asks for another assignment of {topic}-{index} at the same time.",
     )
 
 

@@ -278,7 +278,7 @@ def test_a_restored_store_is_joined_by_a_start_and_ends_what_runs(tmp_path: Path
             assert later.known is not None
             assert later.known.age > again.known.age
             inner.store, lost = right, inner.store
-            with pytest.raises(ForeignStore, match="was restored as generation 1 since"):
+            with pytest.raises(ForeignStore, match="has since been restored as generation 1"):
                 await OwnStore(inner, later.known).read()
             await lost.close()
             inner.store = right
