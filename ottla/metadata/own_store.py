@@ -115,7 +115,7 @@ class OwnStore:
             fresh, self._fresh = self._fresh, False
             if beyond_the_word and not fresh:
                 raise Compacted(
-                    "the watch has a new connection, and no lineage word proves that its last revisions are this store's"
+                    "the watch has a new connection, and no lineage word proves its last revisions to be this store's"
                 )
             if attached is not None:
                 await attached()

@@ -25,8 +25,8 @@ SOON_S = 40.0  # less than any time-out that the commands used to wait for, also
 
 
 class Halved(NamedTuple):
-    """Two brokers, of which the first was killed. It coordinated the group `lost`; the other broker coordinates
-    `kept`."""
+    """Two brokers, of which the first was killed. The killed broker coordinated the group `lost`; the other broker
+    coordinates the group `kept`."""
 
     environment: dict[str, str]
     lost: str

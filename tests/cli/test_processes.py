@@ -1,5 +1,5 @@
-"""`ottla dev` and `ottla broker`: start, stop and status, troubles that prevent a start, and data that survives a
-restart."""
+"""`ottla dev` and `ottla broker`: their start, stop and status, the troubles that prevent a start, and data that
+survives a restart."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_a_template_prints_what_kcat_prints(ottla: Ottla, topic: str) -> None:
 
 
 def test_what_a_template_printed_is_written_again(ottla: Ottla, topic: str) -> None:
-    """Fields with lengths carry any bytes: line ends, empty values and null."""
+    """Fields whose length comes before them can have any content: line ends, no bytes at all, and null."""
     value = bytes(range(128)) * 3
     data = b"3,%d,key%s-1,0,0,-1,2,5,a\nb\nc\r\n" % (len(value), value)
     cut = ottla("produce", topic, "-p", "0", "--format", "%K,%S,%k%s", input=data[:-1])

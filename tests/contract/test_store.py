@@ -1,4 +1,4 @@
-"""The contract of metadata stores: each test runs once for each store, with connections as two processes would have."""
+"""The contract of metadata stores: each test runs once for each store, over connections like those of two processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def newer_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture(params=["embedded", "etcd", "newer_etcd", "simulated"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
-    """A function that runs a test with an opener of connections to one fresh store."""
+    """A function that runs a test, and passes it a function that opens connections to a new store."""
     servers: list[StoreServer] = []
     if request.param in ("etcd", "newer_etcd"):
         request.getfixturevalue(request.param)  # here and not within the test's time-out: building etcd may take longer

@@ -19,7 +19,7 @@ from ottla.cli.errors import CommandError, ExitCode
 
 
 class Asked:
-    """A call that raises each error in turn, and then returns 7."""
+    """A function for tests: its first calls raise one error each, in order; the next call returns 7."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -78,7 +78,7 @@ def test_what_may_not_happen_twice_is_not_repeated_where_its_answer_was_lost() -
 
 
 class Brokers:
-    """An admin client: the brokers in `failures` fail when asked for their settings."""
+    """A stand-in for an admin client. A request for the settings of a broker in `failures` fails."""
 
     def __init__(self, failures: dict[int, Exception]) -> None:
         self.failures = failures

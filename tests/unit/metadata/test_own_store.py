@@ -1,5 +1,5 @@
-"""The store as one process sees it. Another store in its place is refused, and the right store isn't taken for another
-one because of the order of answers and watch events."""
+"""`OwnStore` refuses another store in the place of its own. It never takes its own store for another one, in whatever
+order answers and watch events come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the holder of a lease is alive, by the store's answers. A restart of the store is no sign of life."""
+"""Whether the owner of a lease is alive, by the store's answers. A restart of the store is no sign of life."""
 
 from __future__ import annotations
 

@@ -263,7 +263,8 @@ def test_new_topics_leave_drained_brokers_out_where_they_can(run: Any) -> None:
 
 
 def test_an_election_that_nobody_could_win_is_no_success(run: Any) -> None:
-    """After a restore, before any broker has reported its logs: the request is decided on, without a leader."""
+    """After a restore, no broker has reported the ends of its logs yet. So the controller answers the request without
+    the election of a leader."""
 
     async def body(cluster: Cluster) -> None:
         state = replace(cluster.state, leader=NO_LEADER, isr_epochs=(NO_EPOCH, NO_EPOCH), restored=True)

@@ -143,7 +143,7 @@ def test_a_closed_connection_leaves_nothing_behind() -> None:
 
 
 def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
-    """The broker is late with its work; the peer isn't late with sending or taking."""
+    """The broker is slow with its work. The peer is slow neither with its frames nor with its answers."""
     memory = BufferedMemory(100)
     work = memory.begin_work("work", 90, 0.0)
     assert memory.acquire("sends", 10, 0.0)
