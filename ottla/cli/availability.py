@@ -126,7 +126,8 @@ def check_leaders(cluster: Cluster, partitions: Iterable[tuple[str, int]]) -> No
 def check_writable(cluster: Cluster, topic: str, *, all_replicas: bool) -> None:
     """Raises CommandError if records can't be written to the topic: a partition has no leader, or a log directory of a
     leader's broker is full or has failed. With `all_replicas` (acks=all) it also raises CommandError if a partition has
-    fewer in-sync replicas than the topic's min.insync.replicas, or than it has replicas if these are fewer."""
+    too few in-sync replicas: fewer than the topic's min.insync.replicas or, if the partition has fewer replicas than
+    that, fewer than all of them."""
     check_leaders(cluster, [(topic, partition) for partition in _partitions(cluster, topic)])
     partitions = _partitions(cluster, topic)
     health.check_directories(cluster, {state["leader_id"] for state in partitions.values()})

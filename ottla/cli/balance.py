@@ -278,7 +278,8 @@ def _broker_row(broker: int, measured: Measured, bands: Mapping[Goal, Mapping[in
 
 
 def _effect(goal: Goal, before: Mapping[int, Band], after: Mapping[int, Band]) -> dict[str, Any]:
-    """A row for one goal: the brokers' smallest and greatest load in percent of the average, before and after."""
+    """A row for one goal: the brokers' smallest and greatest load in percent of the average, before and after the
+    plan."""
 
     def spread(bands: Mapping[int, Band]) -> str:
         loads = [band.load for band in bands.values()]
@@ -307,7 +308,8 @@ def _carry_out(
 ) -> int:
     """Moves each replica that isn't where the plan wants it, `at_once` partitions at a time, and waits for all moves.
 
-    Returns the sum of the partitions whose replicas were changed and of the replicas that changed their log directory.
+    Returns the number of partitions whose replicas were changed, plus the number of replicas that changed their log
+    directory.
     """
     present = moves.assignments(cluster)
     gone = sorted(set(planned.replicas).difference(present))

@@ -198,7 +198,7 @@ def stop(
 def status(
     output: Output, config: ConfigFileOption = None, settings: SetOption = None, data: DataOption = None
 ) -> None:
-    """Say whether the broker of a data directory runs. Exit code 3: it doesn't."""
+    """Say whether the broker of a data directory runs. Exit code 3 means that it doesn't."""
     directory = _data_directory(data, config, settings)
     pid = PidFile(directory).running_pid()
     endpoint = load_configuration(config, settings).listeners.advertised[0] if data is None else None

@@ -137,7 +137,7 @@ def status(cluster: Cluster, output: Output) -> None:
                 "topic": "TOPIC",
                 "partition": "PARTITION",
                 "offset": "OFFSET",
-                "broker": "SAYS BROKER",
+                "broker": "REPORTED BY",
                 "trouble": "WHAT",
             },
         )

@@ -33,7 +33,7 @@ class ContextFile:
 
 
 def file_path() -> Path:
-    """OTTLA_CONFIG_FILE, else `config.toml` in the user's configuration directory."""
+    """The path in OTTLA_CONFIG_FILE, else that of `config.toml` in the user's configuration directory."""
     named = os.environ.get("OTTLA_CONFIG_FILE")
     if named:
         return Path(named)

@@ -88,7 +88,7 @@ class ControllerProcess:
 
     async def _follow(self) -> None:
         if self._waits:
-            logger.info("the metadata store is empty: the controller waits for a broker that begins a cluster")
+            logger.info("the metadata store is empty: the controller waits until a broker has created a cluster")
         while self._waits:
             await asyncio.sleep(_LOOKED_AGAIN_S)
             with suppress(StoreUnavailable):

@@ -62,7 +62,7 @@ class Damaged(NamedTuple):
     def line(self) -> str:
         """As one sentence."""
         where = f" at offset {self.offset}" if self.offset is not None else ""
-        return f"{self.topic}:{self.partition} can't be read{where}: {self.trouble} (says broker {self.broker})"
+        return f"{self.topic}:{self.partition} can't be read{where}: {self.trouble} (reported by broker {self.broker})"
 
 
 class Recovered(NamedTuple):

@@ -62,7 +62,7 @@ def verify(
         typer.Argument(metavar="FILE|DIR…", help=".log files, partitions' directories, or whole log directories."),
     ],
 ) -> None:
-    """Find batches that stop every consumer, and other faults of logs. Exit code 1: there is a fault."""
+    """Find batches that stop every consumer, and other faults of logs. Exit code 1 means that there is a fault."""
     from ottla.cli.log_verification import verify as look
 
     faults: list[dict[str, Any]] = []

@@ -151,7 +151,7 @@ def doctor(
     columns = {"about": "ABOUT", "broken": "BROKEN", "message": "WHAT", "remedy": "WHAT TO DO"}
     output.rows(rows, columns, empty="Nothing is wrong with the operator's rights, definitions and versions.")
     if broken := sum(bool(row["broken"]) for row in rows):
-        raise CommandError(f"{counted(broken, 'thing')} will not work")
+        raise CommandError(f"{counted(broken, 'problem')} found that must be solved")
 
 
 @contextmanager

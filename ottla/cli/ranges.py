@@ -123,7 +123,7 @@ def _times(text: str, now_ms: int) -> Range:
 
 
 def _end_of_time(text: str, first: str | None, now_ms: int) -> End:
-    """The end of a time range that begins at `first`. A number is a timestamp here, not an offset, as in rpk."""
+    """The end of a time range that begins at `first`. As in rpk, a number is a timestamp here, not an offset."""
     if text == "end":
         return LATEST
     length_ms = duration_ms(text)

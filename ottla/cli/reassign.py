@@ -169,7 +169,7 @@ def wait_for(cluster: Cluster, planned: moves.Moves, seconds: float) -> None:
             show(len(planned) - len(left))
             if time.monotonic() > deadline:
                 raise CommandError(
-                    f"{counted(len(left), 'move')} not done after {seconds:g} s",
+                    f"{counted(len(left), 'move')} not finished after {seconds:g} s",
                     "The moves continue; `ottla reassign status` shows their progress.",
                     ExitCode.timed_out,
                 )

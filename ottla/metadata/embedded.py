@@ -242,10 +242,10 @@ class EmbeddedStore:
                 except (sqlite3.Error, OSError, StoreUnavailable, UnknownOutcome) as error:
                     if trouble != str(error):
                         trouble = str(error)
-                        logger.warning("metadata file: %s", trouble)
+                        logger.warning("the metadata file can't be used, and is tried again: %s", trouble)
                 else:
                     if trouble:
-                        logger.warning("metadata file: it works again")
+                        logger.warning("the metadata file works again")
                     trouble = ""
         finally:
             self._tables.close()

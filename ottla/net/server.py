@@ -175,7 +175,7 @@ class Server:
             try:
                 self._sweep_once(loop.time())
             except Exception:  # a bug with one connection mustn't end the sweeps, which close the other connections
-                logger.exception("idle and slow connections couldn't be looked for")
+                logger.exception("the check for idle and slow connections failed, and is repeated in a second")
 
     def _sweep_once(self, now: float) -> None:
         for holder in self.memory.overdue(now):
@@ -215,7 +215,9 @@ class Listener:
                 return
             except OSError as error:
                 # The process is out of file descriptors or memory: serve the other connections, and retry in a second.
-                logger.error("listener %s can't accept: %s", self.name, error.strerror)
+                logger.error(
+                    "listener %s can't accept connections, and tries again in a second: %s", self.name, error.strerror
+                )
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(1.0, self._accept_again)
                 return

@@ -73,7 +73,7 @@ def test_a_partition_of_the_input_that_does_not_exist(ottla: Ottla, topic: str) 
     ("options", "words"),
     [
         (("produce", "--format", "jsn"), "Did you mean 'json'?"),
-        (("produce", "--format", "%k%v"), "nobody can tell"),
+        (("produce", "--format", "%k%v"), "it is ambiguous where"),
         (("produce", "--format", "%o %v"), "can't be read"),
         (("produce", "--format", "%k:%v", "--key-separator", ":"), "--key-separator and a template"),
         (("produce", "--format", "%k:%v", "--key", "a"), "--key and %k"),

@@ -36,7 +36,11 @@ def findings(kubeconfig: Path) -> list[dict[str, Any]]:
 def test_an_installation_is_looked_at(server: KubeApiServer, tmp_path: Path) -> None:
     helm = Helm(4, tmp_path, str(server.kubeconfig))
     code, printed, complaint = doctor(server.kubeconfig)
-    assert (code, "none is installed" in printed, complaint) == (1, True, "error: 3 things will not work\n")
+    assert (code, "none is installed" in printed, complaint) == (
+        1,
+        True,
+        "error: 3 problems found that must be solved\n",
+    )
     # No controller makes pods here, so the only finding left is that the operator has no ready pod.
     helm("install", "ottla-operator", "charts/ottla-operator", *WHERE)
     assert [found["message"].partition(":")[0] for found in findings(server.kubeconfig)] == ["no pod of it is ready"]

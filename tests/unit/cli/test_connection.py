@@ -19,7 +19,7 @@ from ottla.cli.errors import CommandError, ExitCode
 
 
 class Asked:
-    """A function for tests: its first calls raise one error each, in order; the next call returns 7."""
+    """A stand-in for a client's call. Its first calls raise one error each, in order; the next call returns 7."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
