@@ -60,7 +60,8 @@ class DevBroker:
                 stdin=lifeline,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                # Not the terminal's process group: Ctrl-C reaches only `ottla dev`, which stops the brokers in order.
+                # The broker isn't in the terminal's process group. So Ctrl-C reaches only `ottla dev`, which stops the
+                # brokers in order.
                 process_group=0,
                 pass_fds=[own],
             )

@@ -34,7 +34,7 @@ class DevWatch:
         self._output = output
         self._logs_hidden = logs_hidden
         self._stopping = threading.Event()
-        self._look_at = 0.0  # by the monotonic clock
+        self._look_at = 0.0  # the time of the next look, by the monotonic clock
         self._troubles: set[health.Directory] = set()
         self._damaged: set[health.Damaged] = set()
         self._recovered: dict[int, tuple[int, int]] = {}

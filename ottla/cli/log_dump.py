@@ -155,7 +155,7 @@ def _records(batch: bytes) -> list[Record] | None:
 
 
 def _batches(file: BinaryIO) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """(position, header, bytes) up to the first batch that isn't whole."""
+    """Yields (position, header, bytes) of the batches before the first that isn't whole."""
     position = 0
     while len(start := file.read(HEADER_SIZE)) == HEADER_SIZE:
         header = read_header(start)

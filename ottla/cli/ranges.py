@@ -22,28 +22,28 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class Offset:
-    """An offset of a partition."""
+    """The position at this offset of a partition."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class FromStart:
-    """A number of offsets after the partition's first offset; 0 is the first offset."""
+    """The position this number of offsets after the partition's first offset; 0 is the first offset."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class FromEnd:
-    """A number of offsets before the partition's end; 0 is the end."""
+    """The position this number of offsets before the partition's end; 0 is the end."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The first record at or after a time, in ms since 1970."""
+    """The position of the first record at or after a time, in ms since 1970."""
 
     ms: int
 

@@ -52,7 +52,7 @@ from .store import (
 FILE_FORMAT = 1
 _MAGIC = "ottla-metadata-backup"
 _PRODUCER_IDS_PER_SECOND = 1 << 30
-_PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, at 3,000 a second
+_PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more ids than can be handed out in ten years, at 3,000 a second
 _CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first immediately
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # the beginning of 2020; an id has 63 bits, which last until 2292
 _RESTORE_ID_BYTES = 6  # random bytes; URL-safe base64 has no @, unlike `model.cluster.restore_id`

@@ -60,7 +60,7 @@ from .tables import Tables
 
 logger = logging.getLogger(__name__)
 
-_GROUP_MAX = 64  # transactions that share one sync
+_GROUP_MAX = 64  # the largest number of transactions that share one sync of the disk
 _PENDING_MAX = 100_000
 _WATCH_QUEUE_MAX = 100_000
 _LEASE_CHECK_S = 0.25
@@ -104,7 +104,7 @@ class EmbeddedStore:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.Queue[_Job | None] = queue.Queue(_PENDING_MAX)
         self._watches: set[_Watch] = set()
-        self._watched = False  # whether there was a watch, so that the worker looks for changes; set by the worker
+        self._watched = False  # whether there has been a watch; without one the worker needn't look for changes
         self._closed = False
         # The worker alone uses these:
         self._delivered = tables.revision()
@@ -331,7 +331,7 @@ class EmbeddedStore:
         self._watched = True
 
         def on_loop() -> None:
-            if watch.ended:  # the reader gave up meanwhile
+            if watch.ended:  # the watch's reader has gone meanwhile
                 return
             self._watches.add(watch)
             for revision in backlog:
@@ -435,7 +435,7 @@ def _set(job: _Job, result: Any, error: Exception | None) -> None:
 def _attempt(run: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return run(), None
-    except Exception as error:  # it is passed to the caller, and mustn't end the worker
+    except Exception as error:  # the error is passed to the caller, and mustn't end the worker
         return None, error
 
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 _CONNECT_POLL_S = 0.02
 _RETRY_S = 0.05
 _ATTEMPT_S_MIN = 1.0
-REPLACED_S = 2.0  # for an unready channel: well below the shortest session, above the time that connecting takes
+REPLACED_S = 2.0  # an unready channel is replaced after this: more than connecting takes, far below any session
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -91,7 +91,7 @@ class EtcdAddress:
     user: str = ""
     password_file: Path | None = None
     tls: bool = False
-    ca_file: Path | None = None  # None: the system's authorities
+    ca_file: Path | None = None  # None: the system's certificate authorities
     certificate_file: Path | None = None
     key_file: Path | None = None
 

@@ -47,7 +47,7 @@ from .store import Delete, ForeignStore, Guard, Put, Write
 INTERVAL_S = 5.0
 WORD_BYTES = 6  # random bytes; the word is their URL-safe base64
 WORDS_PER_ROW = 64
-RESTORES_MAX = 100  # the ids of earlier restores that are remembered
+RESTORES_MAX = 100  # the number of earlier restores whose ids are remembered
 ROWS_MAX = 270  # 17,280 words, one each five seconds of a day
 
 _WORD_CHARACTERS = 8
@@ -63,8 +63,8 @@ Rows = Mapping[int, LineageRow]
 class Known(NamedTuple):
     """The lineage of the cluster's metadata as a process has last seen it.
 
-    `number` and `word` are the last word's; the number is −1 if the process has seen no word. `past` are the ids of the
-    restores before the present one that the store or the process knows of.
+    `number` and `word` are those of the last word that the process has seen; the number is −1 if it has seen none.
+    `past` are the ids of the restores before the present one that the store or the process knows of.
     """
 
     cluster_id: str

@@ -61,9 +61,9 @@ class OwnStore:
         self.known = known
         self.refusal: ForeignStore | None = None
         self._store = store
-        self._joined = False  # whether the store has been judged since the process began
+        self._joined = False  # whether this process has judged the store since its start
         self._cluster: Cluster | None = None
-        self._rows: dict[int, LineageRow] = {}  # the newest row alone
+        self._rows: dict[int, LineageRow] = {}  # the newest row of words, and no other
         self._position = 0  # the last revision that was read or watched
         self._vouched = 0  # the last revision that the known word proves to be this store's
         self._fresh = False  # whether a snapshot was read, and no watch has got a new connection since
@@ -250,7 +250,7 @@ class OwnStore:
             for entry in entries
             if entry.key.startswith(keys.lineage.prefix)
         }
-        if cluster is not None or known is not None:  # else the store is empty, for a new cluster
+        if cluster is not None or known is not None:  # otherwise the store is empty, and may get a new cluster
             self._know(known, cluster, rows)
 
     def _know(self, before: Known | None, cluster: Cluster | None, rows: dict[int, LineageRow]) -> None:

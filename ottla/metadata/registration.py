@@ -252,7 +252,7 @@ class Registration:
             try:
                 result = await self._store.transact([Guard(key, 0)], [put])
             except UnknownOutcome:
-                continue  # if the write happened, the next try finds this process's key
+                continue  # if the key was written, the next attempt finds it
             if isinstance(result, Committed):
                 self.broker = replace(self.broker, epoch=result.revision, revision=result.revision)
                 break
@@ -263,7 +263,8 @@ class Registration:
                 self._adopt(entry)
                 break
             holder = Broker.decode(entry)
-            if holder.incarnation == self.broker.incarnation:  # an earlier try of this process, under another lease
+            # This process wrote the key in an earlier attempt, under another lease.
+            if holder.incarnation == self.broker.incarnation:
                 self.broker = replace(self.broker, previous_epoch=holder.epoch)
                 put = Put(key, self.broker.encode(), self._lease)
                 await self._store.revoke(entry.lease)

@@ -26,7 +26,7 @@ from .names import READ_UNCOMMITTED, Address, OffsetAndTimestamp, TopicPartition
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 2, 3, 19, 22
 
-PATIENCE_S = 3.0  # a broker that is alive answers ApiVersions and Metadata within milliseconds
+PATIENCE_S = 3.0  # a live broker answers ApiVersions and Metadata within milliseconds, so this wait suffices
 _Answer = TypeVar("_Answer")
 
 
@@ -88,7 +88,7 @@ class Client:
         self._spares: dict[Address, Connection] = {}  # second connections to brokers whose first connection is busy
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._failures: dict[Address, int] = {}  # failures of an address since its last Metadata answer
+        self._failures: dict[Address, int] = {}  # the number of failures since the address's last Metadata answer
         self._last_failure: ConnectionLost | None = None
 
     def __enter__(self) -> Client:

@@ -30,7 +30,7 @@ class Request:
     method: str
     path: str
     query: dict[str, str] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)  # names in lower case
+    headers: dict[str, str] = field(default_factory=dict)  # by the header's name in lower case
     body: bytes = b""
 
 

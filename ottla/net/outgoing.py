@@ -95,7 +95,7 @@ class Outgoing:
                 try:
                     sent = self._channel.send(part, more=bool(parts))
                 except (BlockingIOError, InterruptedError):
-                    sent = 0  # a file range before it filled the socket's buffer
+                    sent = 0  # the file range before this part has filled the socket's buffer
                 if sent < len(part):
                     parts.appendleft(memoryview(part)[sent:])
                     raise BlockingIOError

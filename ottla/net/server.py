@@ -46,11 +46,11 @@ class Limits:
     unanswered_max: int = 100
     unanswered_bytes_max: int = 64 * 1024 * 1024
     connections_max: int = 2**31 - 1
-    listener_connections_max: Mapping[str, int] = field(default_factory=dict)  # for some listeners, by name
+    listener_connections_max: Mapping[str, int] = field(default_factory=dict)  # the listeners' own limits, by name
     inter_broker_listener: str = ""
     connections_per_ip_max: int = 2**31 - 1
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    idle_seconds_max: float = 600.0  # negative: no bound, as in Kafka
+    idle_seconds_max: float = 600.0  # a negative number means no bound, as in Kafka
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 50

@@ -201,7 +201,7 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
                 slow.pause()
                 await words(one, 20)
                 await ahead.read()
-                again = OwnStore(two, ahead.known)  # as a restarted broker that now asks another member
+                again = OwnStore(two, ahead.known)  # stands for a restarted broker that asks another member
                 reading = asyncio.ensure_future(again.read())
                 await asyncio.sleep(0.5)
                 slow.go_on()
@@ -240,7 +240,7 @@ def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
                 await put(writing, "a")
                 await asyncio.sleep(0.5)
                 hanging.pause()
-                # for the election of a leader, because the hanging member may have been the leader
+                # time for an election, because the hanging member may have been the leader
                 await asyncio.sleep(2.0)
                 await put(writing, "b")
                 async with asyncio.timeout(20.0):

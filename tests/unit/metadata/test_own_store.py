@@ -220,7 +220,7 @@ def test_a_new_connection_without_a_word_for_what_was_seen_last_asks_for_a_snaps
         await own.transact([], [Put("topics/x", b"")])
         watch = own.watch("", begun)
         assert (await anext(watch)).changes[0].key.startswith(keys.lineage.prefix)
-        await anext(watch)  # the word vouches for all that was seen
+        await anext(watch)  # the word proves that all revisions seen so far are this store's
         with pytest.raises(Compacted):
             await anext(watch)
         await inner.close()

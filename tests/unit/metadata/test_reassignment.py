@@ -106,7 +106,8 @@ def test_what_kafka_refuses_is_refused(run: Any) -> None:
         assert await cluster.refused((1,), index=1) is ErrorCode.unknown_topic_or_partition
         assert await cluster.refused((1, 2, 3), another_factor=False) is ErrorCode.invalid_replication_factor
         await cluster.move((3, 1), another_factor=False)
-        await cluster.move((2, 3), another_factor=False)  # the factor is compared with the one before the move
+        # The requested factor is compared with the factor before the move.
+        await cluster.move((2, 3), another_factor=False)
 
     run(body)
 

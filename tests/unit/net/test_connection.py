@@ -537,7 +537,7 @@ async def full_both_ways(server: Server, port: int, echo: Echo, size: int, count
     await until(lambda: bool(server.listeners["PLAINTEXT"].connections))
     (connection,) = server.listeners["PLAINTEXT"].connections
     looks = 0
-    while looks < 50:  # counted, because on a busy machine this process may itself have stood still
+    while looks < 50:  # a number of looks, not a time, because this process may get no CPU on a busy machine
         served = len(echo.served)
         await asyncio.sleep(FULL_SECONDS / 10)
         still = connection._out.full and not connection._reading and len(echo.served) == served
