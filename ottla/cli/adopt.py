@@ -1,6 +1,7 @@
-"""`ottla adopt`: log directories that Apache Kafka 4 wrote become topics of an Ottla cluster, under their own ids.
+"""`ottla adopt`: turns the topics in Apache Kafka 4's log directories into topics of Ottla. The topics keep their ids.
 
-No record is copied or touched. If the log directories lack a fact, `adopt` chooses a value that can't lose a record:
+No record is copied or changed. Where the log directories lack a fact that Ottla needs, `adopt` chooses a value by which
+no record can be lost:
 - Kafka keeps topic settings in its metadata log, which `adopt` doesn't read. So retention is off for the adopted topics
   until a user sets it.
 - Each partition's state starts with the last leader epoch of its log, because leader epochs must never decrease.
@@ -58,7 +59,7 @@ def adopt(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be adopted.")] = False,
 ) -> None:
-    """Make a stopped Kafka broker's log directories Ottla's. Kafka must not use them at the same time, nor again."""
+    """Make a stopped Kafka broker's log directories Ottla's. Kafka must not use the directories any more."""
     settings = _KEPT | parse_settings(config)
     found = [_surveyed(directory.absolute()) for directory in directories]
     problems = [CommandError(problem) for one in found for problem in one.problems]
@@ -97,7 +98,7 @@ def adopt(
     for row in rows if not output.as_json else ():
         row["size"] = size_text(int(str(row["size_bytes"])))
     columns = {"name": "TOPIC", "partitions": "PARTITIONS", "size": "SIZE", "topic_id": "ID"}
-    output.rows(rows, columns, empty="There are no topics in it.")
+    output.rows(rows, columns, empty="The log directories have no topics.")
     if dry_run:
         output.note("Nothing is changed.")
         return
@@ -105,7 +106,8 @@ def adopt(
         output.note("Kafka was not stopped cleanly: the broker's first start recovers the logs.")
     dirs = ",".join(str(directory.absolute()) for directory in directories)
     output.note(
-        "Retention is off for them; `ottla topics alter NAME --reset retention.ms --reset retention.bytes` sets it.\n"
+        "Retention is off for these topics. "
+        "To turn it on: ottla topics alter NAME --reset retention.ms --reset retention.bytes\n"
         f"Start: ottla broker --set node.id={chosen} --set log.dirs={dirs} --set ottla.metadata.store=embedded:{path}"
     )
 
@@ -191,10 +193,12 @@ async def _adopt(
             claim(RealDisk(), one.path, cluster.id, node_id)
     except (StoreUnavailable, UnknownOutcome) as error:
         raise CommandError(
-            f"can't write the metadata store {path}: {error}", "Run the command again; it goes on where it stopped."
+            f"can't write the metadata store {path}: {error}", "Run the command again: it continues where it stopped."
         ) from error
     except OSError as error:
-        raise CommandError(f"can't claim the directories: {(error.strerror or str(error)).lower()}") from error
+        raise CommandError(
+            f"can't write meta.properties in the log directories: {(error.strerror or str(error)).lower()}"
+        ) from error
 
 
 async def _skip_producer_ids(store: EmbeddedStore, topics: list[AdoptableTopic]) -> None:
@@ -228,7 +232,7 @@ def _greatest_producer_id(topics: list[AdoptableTopic]) -> int:
 
 
 async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, settings: dict[str, str]) -> None:
-    """Writes an adopted topic to the metadata store. The last transaction has the ready mark, which makes the topic
+    """Writes an adopted topic to the metadata store. The last transaction writes the ready mark, which makes the topic
     visible to clients."""
     from ottla.metadata import keys
     from ottla.metadata.identities import ConfigResource
@@ -245,7 +249,8 @@ async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, set
         if TopicIntent.decode(present).id == topic.topic_id:
             return
         raise CommandError(
-            f"the cluster has another topic called '{topic.name}'", "Delete that one first, or use another store."
+            f"the cluster has another topic called '{topic.name}'",
+            "Delete that topic first, or use another metadata store.",
         )
     states: list[Write] = [
         Put(
@@ -274,7 +279,7 @@ async def _create(store: EmbeddedStore, topic: AdoptableTopic, node_id: int, set
         Put(keys.ready(topic.topic_id), Ready(count).encode()),
     ]
     if isinstance(await store.transact(guards, [*states, *marks]), Rejected):
-        raise CommandError(f"somebody else has just created topic '{topic.name}'", "Run it again.")
+        raise CommandError(f"another process has just created topic '{topic.name}'", "Run the command again.")
 
 
 def _last_epoch(partition: AdoptablePartition | None) -> int:

@@ -1,4 +1,4 @@
-"""Explains missing answers: partitions without a leader, groups without a coordinator, and brokers that don't run.
+"""Explains why a command gets no answer: a partition has no leader, a group has no coordinator, or brokers don't run.
 
 A partition also has no leader for a moment during an election. So a partition is reported only after it has had no
 leader for `_SETTLED_S`, or immediately if all its replicas are on brokers that don't run.
@@ -46,7 +46,7 @@ class Leaderless(NamedTuple):
 
 
 def brokers_text(brokers: Collection[int]) -> str:
-    """The brokers, for the beginning of a sentence: `broker 0 is`, `brokers 0 and 2 are`."""
+    """The beginning of a sentence about these brokers, with its verb: `broker 0 is`, `brokers 0 and 2 are`."""
     ids = [str(broker) for broker in sorted(brokers)]
     if len(ids) == 1:
         return f"broker {ids[0]} is"
@@ -72,7 +72,7 @@ def reason(found: Collection[Leaderless]) -> str:
     """Why these partitions have no leader, as the rest of a sentence. Pure."""
     away = {broker for one in found for broker in one.away}
     if all(one.certain for one in found):
-        return f"{brokers_text(away)} away, and no other one has a replica"
+        return f"{brokers_text(away)} away, and no other broker has a replica"
     if away:
         return f"{brokers_text(away)} away, and no other replica is in sync"
     return "no running replica is in sync, or its log directory has failed"
@@ -83,9 +83,9 @@ def remedy(found: Collection[Leaderless]) -> str:
     topics = sorted({one.topic for one in found})
     more = f"ottla topics alter {topics[0] if len(topics) == 1 else 'TOPIC'} --replication-factor 3"
     if all(one.certain and len(one.replicas) == 1 for one in found):
-        return f"Start it again. With more replicas the topic can do without any one broker: {more}"
+        return f"Start the broker again. With three replicas the topic stays available without one broker: {more}"
     if all(one.certain for one in found):
-        return "Start one of them again."
+        return "Start one of these brokers again."
     return "Start the brokers that are away, or accept the loss of records: ottla topics elect TOPIC --unclean"
 
 
@@ -126,7 +126,8 @@ def check_leaders(cluster: Cluster, partitions: Iterable[tuple[str, int]]) -> No
 def check_writable(cluster: Cluster, topic: str, *, all_replicas: bool) -> None:
     """Raises CommandError if records can't be written to the topic: a partition has no leader, or a log directory of a
     leader's broker is full or has failed. With `all_replicas` (acks=all) it also raises CommandError if a partition has
-    fewer in-sync replicas than the topic's min.insync.replicas, or than it has replicas if these are fewer."""
+    too few in-sync replicas: fewer than the topic's min.insync.replicas or, if the partition has fewer replicas than
+    that, fewer than all of them."""
     check_leaders(cluster, [(topic, partition) for partition in _partitions(cluster, topic)])
     partitions = _partitions(cluster, topic)
     health.check_directories(cluster, {state["leader_id"] for state in partitions.values()})

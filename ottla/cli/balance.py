@@ -65,7 +65,7 @@ def status(
     window: WindowOption = 10.0,
     tolerance: ToleranceOption = 10.0,
 ) -> None:
-    """Show each broker's loads, and which of them are out of balance."""
+    """Show each broker's loads, and which of these loads are out of balance."""
     from ottla.balance.loads import levelled
     from ottla.cli.measuring import measure
 
@@ -134,10 +134,13 @@ def run(
     tolerance: ToleranceOption = 10.0,
     throttle: ThrottleOption = None,
     at_once: Annotated[
-        int, typer.Option("--at-once", min=1, metavar="PARTITIONS", help="Move so many partitions at the same time.")
+        int,
+        typer.Option(
+            "--at-once", min=1, metavar="PARTITIONS", help="Move up to this number of partitions at the same time."
+        ),
     ] = 20,
     wait: Annotated[
-        float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Give up after so long.")
+        float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Give up after this time.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> None:
@@ -275,7 +278,8 @@ def _broker_row(broker: int, measured: Measured, bands: Mapping[Goal, Mapping[in
 
 
 def _effect(goal: Goal, before: Mapping[int, Band], after: Mapping[int, Band]) -> dict[str, Any]:
-    """A row for one goal: the brokers' smallest and greatest load in percent of the average, before and after."""
+    """A row for one goal: the brokers' smallest and greatest load in percent of the average, before and after the
+    plan."""
 
     def spread(bands: Mapping[int, Band]) -> str:
         loads = [band.load for band in bands.values()]
@@ -304,7 +308,8 @@ def _carry_out(
 ) -> int:
     """Moves each replica that isn't where the plan wants it, `at_once` partitions at a time, and waits for all moves.
 
-    Returns the sum of the partitions whose replicas were changed and of the replicas that changed their log directory.
+    Returns the number of partitions whose replicas were changed, plus the number of replicas that changed their log
+    directory.
     """
     present = moves.assignments(cluster)
     gone = sorted(set(planned.replicas).difference(present))
@@ -346,7 +351,7 @@ def _wait_for_directories(cluster: Cluster, planned: moves.Plan, deadline: float
             if now - since > _GIVEN_UP_S:
                 raise CommandError(
                     f"broker {broker} has given up the copy of {name[0]}-{name[1]} to another log directory",
-                    "Its log says why. The same command with the plan's FILE tries again.",
+                    "The broker's log says why. To try again, run the same command with the plan's FILE.",
                 )
         _check_time(deadline, len(left))
         time.sleep(_LOOK_S)
@@ -355,8 +360,8 @@ def _wait_for_directories(cluster: Cluster, planned: moves.Plan, deadline: float
 def _check_time(deadline: float | None, left: int) -> None:
     if deadline is not None and time.monotonic() > deadline:
         raise CommandError(
-            f"{counted(left, 'partition')} not moved when the time was over",
-            "Moves that were begun go on; the same command with the plan's FILE goes on with the rest.",
+            f"{counted(left, 'partition')} not moved within the given time",
+            "Moves that have begun continue. For the others, run the same command with the plan's FILE.",
             ExitCode.timed_out,
         )
 

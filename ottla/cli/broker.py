@@ -43,8 +43,8 @@ def _names_file(word: str) -> bool:
 app = App(
     cls=_StartedByFile,
     help="Start one broker from a server.properties file.",
-    epilog="The file may also stand alone, as for kafka-server-start: ottla broker server.properties. Every setting "
-    "can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
+    epilog="The file may also be given without --config, as for kafka-server-start: ottla broker server.properties. "
+    "Every setting can also come from the environment: OTTLA_LOG_SEGMENT_BYTES is log.segment.bytes.",
 )
 
 LOG_FILE = "ottla-broker.log"
@@ -198,7 +198,7 @@ def stop(
 def status(
     output: Output, config: ConfigFileOption = None, settings: SetOption = None, data: DataOption = None
 ) -> None:
-    """Say whether the broker of a data directory runs. Exit code 3: it doesn't."""
+    """Say whether the broker of a data directory runs. Exit code 3 means that it doesn't."""
     directory = _data_directory(data, config, settings)
     pid = PidFile(directory).running_pid()
     endpoint = load_configuration(config, settings).listeners.advertised[0] if data is None else None

@@ -83,7 +83,7 @@ def cluster_overview(cluster: Cluster, output: Output, command: typer.Context) -
 @app.command()
 @cluster_command
 def status(cluster: Cluster, output: Output) -> None:
-    """Show troubles of partitions, disks, logs and brokers, what recovery cut off, and moves under way."""
+    """Show troubles of partitions, disks, logs and brokers, the bytes that recovery cut off, and moves under way."""
     from ottla.cli import moves
 
     _, brokers = describe_brokers(cluster)
@@ -137,13 +137,13 @@ def status(cluster: Cluster, output: Output) -> None:
                 "topic": "TOPIC",
                 "partition": "PARTITION",
                 "offset": "OFFSET",
-                "broker": "SAYS BROKER",
+                "broker": "REPORTED BY",
                 "trouble": "WHAT",
             },
         )
         output.note(
             "`ottla log verify LOG-DIRECTORY/TOPIC-PARTITION`, on each broker that has the partition, "
-            "says where and how far."
+            "shows where the log is damaged."
         )
     for one in recovered:
         output.title(f"\n{one.line()}:")

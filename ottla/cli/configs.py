@@ -58,7 +58,7 @@ def settings_of_any_broker(cluster: Cluster) -> dict[str, dict[str, Any]]:
         try:
             return _asked(cluster, "broker", str(random.choice(brokers)["broker_id"]))
         except (IndexError, UnknownBrokerIdError) as error:
-            raise NodeNotReadyError("no broker to ask") from error
+            raise NodeNotReadyError("the cluster lists no broker that could be asked") from error
 
     with explained("the settings of a broker"):
         return cluster.patiently(ask)
@@ -190,7 +190,9 @@ def alter(
     subtract: Annotated[
         list[str] | None, typer.Option("--subtract", metavar="NAME=VALUE", help="Remove from a setting that is a list.")
     ] = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only check the request; change nothing.")
+    ] = False,
 ) -> None:
     """Change settings: all of the given ones, or none."""
     from ottla.cli.topics import parse_settings

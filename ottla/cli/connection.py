@@ -68,7 +68,7 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
         if not part:
             continue
         if "://" in part:
-            raise UsageError(f"'{part}' is not HOST:PORT", "Leave out what stands before and with '://'.")
+            raise UsageError(f"'{part}' is not HOST:PORT", "Leave out the scheme and '://'.")
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]"):
             host, port = part, str(PORT_DEFAULT)
@@ -264,12 +264,12 @@ def sentence(error: BaseException, subject: str) -> CommandError:
     if isinstance(error, kafka_errors.KafkaConnectionError | kafka_errors.NodeNotReadyError):
         return CommandError(
             f"{subject}: no connection to a broker of the cluster",
-            "Is it still running, and can the address that it advertises be reached from here?",
+            "Check that the broker runs, and that its advertised address can be reached from here.",
             ExitCode.unreachable,
         )
     if isinstance(error, kafka_errors.UnknownBrokerIdError):
-        return NotFound(f"{subject}: that broker has left the cluster", "`ottla brokers list` shows all brokers.")
+        return NotFound(f"{subject}: the broker has left the cluster", "`ottla brokers list` shows all brokers.")
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
-        return CommandError(f"{subject}: the broker doesn't offer the API that this needs ({error})")
+        return CommandError(f"{subject}: the broker doesn't serve the API that the command needs ({error})")
     details = ", ".join(str(argument) for argument in error.args)
     return CommandError(f"{subject}: {details or type(error).__name__}")

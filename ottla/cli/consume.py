@@ -1,8 +1,9 @@
 """`ottla consume`: records of topics as lines or JSON, from a position or as a member of a group.
 
-The command is meant for pipes: each fetched batch is written and flushed immediately; the run ends when the reader of
-the output is gone, even while no record comes; and Ctrl-C and SIGTERM print no error. A group's offsets are committed
-only after their records have been written out. So after a crash a record may be printed twice, but none is skipped.
+The command is meant for pipes. Each fetched batch is written and flushed immediately. The run ends when the reader of
+the output has closed the pipe, even while no record comes. Ctrl-C and SIGTERM print no error. A group's offsets are
+committed only after their records have been written out. So after a crash a record may be printed twice, but none is
+skipped.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ def consume(
         typer.Option("--group", "-g", help="Read as a member of this group and commit the offsets of printed records."),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, metavar="N", help="End after so many records.")
+        int | None, typer.Option("--max-messages", "-n", min=1, metavar="N", help="End after this number of records.")
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", "-e", help="End at the record that is the last one at the start.")
+        bool, typer.Option("--until-end", "-e", help="End at the record that is the last one when the command starts.")
     ] = False,
     idle: Annotated[
         float | None,
-        typer.Option("--idle", min=0.1, metavar="SECONDS", help="End when no record has come for so long."),
+        typer.Option("--idle", min=0.1, metavar="SECONDS", help="End when no record has come for this time."),
     ] = None,
     show: Annotated[
         list[str] | None,
@@ -192,7 +193,7 @@ def _check_group_alone(
     for option, given in (("--offset", offset), ("--timestamp", timestamp)):
         if given is not None:
             raise UsageError(
-                f"{option} and --group don't go together: a group goes on where it has committed",
+                f"{option} and --group don't go together: a group continues at its committed offsets",
                 "Move the group first (`ottla groups reset-offsets`), or leave out --group.",
             )
     if partition is not None or any(":" in name for name in topics):
@@ -203,7 +204,7 @@ def _check_group_alone(
     for option, asked in (("--until-end", until_end), ("--until", until is not None)):
         if asked:
             raise UsageError(
-                f"{option} and --group don't go together: which partitions end is known only to the whole group",
+                f"{option} and --group don't go together: a member of a group reads only some of the partitions",
                 "Say --idle SECONDS or --max-messages N, or leave out --group.",
             )
 
@@ -241,7 +242,10 @@ def _writer(
         return records.line_writer(_shown(show), *default)
     for option, given in (("--json", output.as_json), ("--show", show), ("--separator", separator is not None)):
         if given:
-            raise UsageError(f"{option} and --format are both given", "A template says all that is printed.")
+            raise UsageError(
+                f"{option} and --format are both given",
+                "The template of --format determines everything that is printed.",
+            )
     if format_ == "json":
         raise UsageError("--format takes a template", "Say --json for JSON.")
     return template.writer(format_, (null_marker or "").encode())

@@ -21,7 +21,7 @@ from ottla.cli.help import App
 from ottla.cli.options import output_command
 from ottla.cli.output import Output
 
-app = App(no_args_is_help=True, help="Names for clusters, so that nobody types addresses.")
+app = App(no_args_is_help=True, help="Names for the addresses of clusters.")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ContextFile:
 
 
 def file_path() -> Path:
-    """OTTLA_CONFIG_FILE, else `config.toml` in the user's configuration directory."""
+    """The path in OTTLA_CONFIG_FILE, else that of `config.toml` in the user's configuration directory."""
     named = os.environ.get("OTTLA_CONFIG_FILE")
     if named:
         return Path(named)
@@ -83,7 +83,7 @@ def bootstrap_of(contexts: ContextFile, name: str) -> str:
     except KeyError:
         raise NotFound(
             f"there is no context '{name}'",
-            f"`ottla contexts list` shows what there is.{nearest(name, contexts.bootstraps)}",
+            f"`ottla contexts list` shows all contexts.{nearest(name, contexts.bootstraps)}",
         ) from None
 
 
@@ -107,7 +107,7 @@ def list_contexts(output: Output) -> None:
 @output_command
 def add_context(
     output: Output,
-    name: Annotated[str, typer.Argument(help="What to call the cluster.")],
+    name: Annotated[str, typer.Argument(help="A name for the cluster.")],
     bootstrap: Annotated[str, typer.Argument(metavar="HOST:PORT,…", help="Its bootstrap address.")],
 ) -> None:
     """Add or change a context. The first one becomes current."""

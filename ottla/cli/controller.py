@@ -27,7 +27,8 @@ def controller(
     ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Run a controller without a broker, until SIGTERM or Ctrl-C. One of them decides, the others wait."""
+    """Run a controller without a broker, until SIGTERM or Ctrl-C. If several controllers run, one is active, and the
+    others stand by."""
     chosen = [*(settings or []), _ROLE]
     if etcd is not None:
         chosen.append(f"ottla.metadata.store=etcd:{etcd}")

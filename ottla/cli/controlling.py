@@ -39,7 +39,7 @@ _NO_BROKERS_BELOW = -2  # the ids of processes without a broker: -2, -3, …
 
 
 class ControllerProcess:
-    """One candidate for controller. `start`, then wait for `failed` or a signal, then `stop`."""
+    """A candidate for controller. Its owner calls `start`, waits for `failed` or a signal, and calls `stop`."""
 
     def __init__(
         self, config: BrokerConfig, store: Store, defaults: dict[str, str], connect: Connect = connect_tcp
@@ -49,7 +49,7 @@ class ControllerProcess:
         self.elections = ElectionCounts(lambda: self.controls)
         self._config = config
         self._waits = False  # whether this process waits until a broker creates the cluster
-        store = self.store = OwnStore(store, None)  # None: no lineage is known from before the start
+        store = self.store = OwnStore(store, None)  # None: this process remembers no lineage from before its start
         self._follower = Follower(store)
         identity = _NO_BROKERS_BELOW - config.node_id
         session_seconds = config.get_int("broker.session.timeout.ms") / 1000
@@ -88,7 +88,7 @@ class ControllerProcess:
 
     async def _follow(self) -> None:
         if self._waits:
-            logger.info("the metadata store is empty: the controller waits for a broker that begins a cluster")
+            logger.info("the metadata store is empty: the controller waits until a broker has created a cluster")
         while self._waits:
             await asyncio.sleep(_LOOKED_AGAIN_S)
             with suppress(StoreUnavailable):
@@ -160,7 +160,7 @@ def reachable_address(config: BrokerConfig) -> tuple[str, int]:
     try:
         kind, _, _, _, to = socket.getaddrinfo(etcd_host.strip("[]"), int(etcd_port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:
-            probe.connect(to)  # sends nothing
+            probe.connect(to)  # a UDP socket's connect sends no packet
             return str(probe.getsockname()[0]), int(port)
     except OSError:
         return "", 0  # standby controllers wait until this process's session ends

@@ -61,7 +61,7 @@ def _described(partition: TopicPartition, offset: int, leader: int | None, reaso
     return CommandError(
         f"the record batch at offset {offset} of {topic}:{index} is corrupt: {reason}",
         f"Look {where}: ottla log verify LOG-DIRECTORY/{topic}-{index}."
-        f" Reading goes on behind the batch: ottla consume {topic}:{index} --offset N.",
+        f" To continue behind the batch: ottla consume {topic}:{index} --offset N.",
         kafka_code=_CORRUPT_MESSAGE,
     )
 

@@ -48,7 +48,7 @@ def dev(
             "-n",
             min=1,
             envvar="OTTLA_DEV_BROKERS",
-            help="How many brokers, each a process; by default as many as the data is of, at first 1.",
+            help="How many brokers, each a process; by default as many as at the last start, at first 1.",
         ),
     ] = None,
     data: Annotated[
@@ -77,7 +77,10 @@ def dev(
     advertise: Annotated[
         str | None,
         typer.Option(
-            "--advertise", metavar="HOST", envvar="OTTLA_DEV_ADVERTISE", help="Host name that clients are told."
+            "--advertise",
+            metavar="HOST",
+            envvar="OTTLA_DEV_ADVERTISE",
+            help="Host name that brokers advertise to clients.",
         ),
     ] = None,
     topics: Annotated[
@@ -106,7 +109,7 @@ def dev(
     count = brokers or max(known, 1)
     if count < known:
         output.note(
-            f"The data is of {known} brokers: partitions that only the others have in sync will have no leader."
+            f"The data was written by {known} brokers: partitions in sync only on the missing ones get no leader."
         )
     cluster = [
         planned(number, chosen, directory, listen, told, count, settings or [])
@@ -212,7 +215,9 @@ def _watch(cluster: list[DevBroker], waker: Waker, line: int, restart: bool, out
                     missed.add(one.id)
                     if len(missed) == len(cluster):
                         raise death(one)
-                    output.note(f"{death(one).line()} The others go on; --restart would have started it again.")
+                    output.note(
+                        f"{death(one).line()} The other brokers continue; --restart would start the broker again."
+                    )
                     continue
                 pause = _BACKOFF_S[min(one.deaths, len(_BACKOFF_S) - 1)]
                 one.deaths += 1

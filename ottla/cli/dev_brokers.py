@@ -49,8 +49,8 @@ class DevBroker:
     restart_at: float | None = None
 
     def start(self, lifeline: int) -> None:
-        """Starts the process. It inherits the lock on its data directory. Its standard input is `lifeline`, the pipe
-        that `lifeline()` opens; it stops when that pipe ends."""
+        """Starts the broker's process, which inherits the lock on its data directory. Its standard input is `lifeline`,
+        the pipe that the function `lifeline` opens. The broker stops when that pipe ends."""
         pid_file = PidFile(self.directory)
         own = pid_file.acquire("another broker")
         self.ready.clear()
@@ -60,7 +60,8 @@ class DevBroker:
                 stdin=lifeline,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                # Not the terminal's process group: Ctrl-C reaches only `ottla dev`, which stops the brokers in order.
+                # The broker isn't in the terminal's process group. So Ctrl-C reaches only `ottla dev`, which stops the
+                # brokers in order.
                 process_group=0,
                 pass_fds=[own],
             )
@@ -91,7 +92,8 @@ class DevBroker:
         return self.process.poll() if self.process is not None else 0
 
     def last_words(self) -> str:
-        """The error in the last line of the broker's log file; empty without a log file or an exit code above 0."""
+        """The error in the last line of the broker's log file; empty unless the exit code is above 0 and the file
+        exists."""
         lines = tail(self.log, 1) if self.log is not None and (self.exit_code() or 0) > 0 else []
         return "".join(line.strip().removeprefix("error: ").rstrip(".") for line in lines)
 
@@ -139,7 +141,7 @@ def _running(directory: Path) -> dict[int, int]:
 def free_ports(listen: str, port: int, count: int) -> list[int]:
     """The brokers' ports, all of which are free at the time of the call. Raises UsageError, CommandError."""
     if port + count > 65536:
-        raise UsageError(f"there are no {count} ports from {port} on")
+        raise UsageError(f"there are fewer than {count} ports from {port} on")
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     chosen, held = [], []
     try:
@@ -217,7 +219,7 @@ def wait_until_ready(cluster: list[DevBroker], waker: Waker) -> bool:
             if one.exit_code() is not None:
                 raise death(one)
         if time.monotonic() > deadline:
-            raise CommandError(f"the brokers don't serve after {_READY_TIMEOUT_S:g} s", "See their logs.")
+            raise CommandError(f"the brokers aren't ready after {_READY_TIMEOUT_S:g} s", "See their logs.")
         waker.sleep(0.02)
     return True
 
@@ -225,7 +227,7 @@ def wait_until_ready(cluster: list[DevBroker], waker: Waker) -> bool:
 def death(one: DevBroker) -> CommandError:
     """The error for a broker that has ended."""
     words = one.last_words()
-    remedy = f"Its log: {one.log}" if one.log is not None else "Its log stands above."
+    remedy = f"Its log: {one.log}" if one.log is not None else "Its log is above."
     code = one.exit_code() or 0
     ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return CommandError(f"broker {one.id} {ended}{': ' if words else ''}{words}", remedy)

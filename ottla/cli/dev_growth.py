@@ -2,8 +2,8 @@
 
 By default a topic, also the topic of groups' offsets, has as many replicas as there are brokers, up to three. A topic
 that has at least the former default gets the new default. A topic with fewer replicas keeps them, because a user chose
-their number. A file of the data directory has the topics' present default. It is written when the moves are begun: from
-then on the controller carries out the moves, even if this process ends.
+their number. A file in the data directory has the default that the topics have now. `ottla dev` writes the file when it
+has begun the moves: from then on the controller carries out the moves, even if `ottla dev` ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Growth:
     def _read(self, known_brokers: int) -> int:
         try:
             return int(self._file.read_text())
-        except (OSError, ValueError):  # at a first start, or with the data of a version that didn't write the file
+        except (OSError, ValueError):  # at a first start there is no file; old versions wrote none
             return default_factor(known_brokers) if known_brokers else self.wanted
 
     def topics(self, present: Mapping[PartitionName, Replicas]) -> list[str]:
@@ -69,16 +69,17 @@ class Growth:
             return
         named = ", ".join(topics[:_NAMED_MAX]) + (", …" if len(topics) > _NAMED_MAX else "")
         output.note(
-            f"The data is of fewer brokers: {counted(len(planned), 'partition')} get {self.wanted} replicas ({named})."
+            f"The cluster has more brokers now: {counted(len(planned), 'partition')} get {self.wanted} replicas"
+            f" ({named})."
         )
         with reassign.progress(len(planned)) as show:
             while left := set(moves.under_way(cluster)).intersection(planned):
                 show(len(planned) - len(left))
                 if pause():
                     return
-        output.note(f"All of them have {self.wanted} replicas now, in sync.")
+        output.note(f"All of these partitions have {self.wanted} in-sync replicas now.")
 
 
 def failed(error: CommandError, factor: int) -> str:
     """The sentence for a failure to give the topics `factor` replicas."""
-    return f"Not every topic has {factor} replicas: {error.line()} By hand: ottla topics alter NAME -r {factor}"
+    return f"Not every topic has {factor} replicas: {error.line()} To add them: ottla topics alter NAME -r {factor}"

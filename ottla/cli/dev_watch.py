@@ -34,7 +34,7 @@ class DevWatch:
         self._output = output
         self._logs_hidden = logs_hidden
         self._stopping = threading.Event()
-        self._look_at = 0.0  # by the monotonic clock
+        self._look_at = 0.0  # the time of the next look, by the monotonic clock
         self._troubles: set[health.Directory] = set()
         self._damaged: set[health.Damaged] = set()
         self._recovered: dict[int, tuple[int, int]] = {}
@@ -44,7 +44,7 @@ class DevWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tells the thread to end. From now on it prints nothing."""
+        """Requests the thread's end. From now on the thread prints nothing."""
         self._stopping.set()
 
     def wait(self) -> None:

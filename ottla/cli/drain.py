@@ -33,7 +33,8 @@ def drain(
     replicas: Annotated[bool, typer.Option("--replicas", help="Move the replicas to other brokers, too.")] = False,
     throttle: reassign.ThrottleOption = None,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long until the brokers are drained.")
+        float,
+        typer.Option("--wait", min=0, metavar="SECONDS", help="Wait up to this time until the brokers are drained."),
     ] = 60.0,
 ) -> None:
     """Take leaderships away from brokers, and give them none until `ottla brokers undrain`."""

@@ -45,7 +45,8 @@ class CommandError(Exception):
 
 
 class Failures(CommandError):
-    """Several errors as one exception, each printed on a line of its own. The exit code is that of the first error."""
+    """Several errors as one exception. Each error is printed on a line of its own. The exit code is that of the first
+    error."""
 
     def __init__(self, errors: list[CommandError]) -> None:
         super().__init__("; ".join(error.line() for error in errors), "", errors[0].exit_code)
@@ -99,18 +100,18 @@ class _Sentence(NamedTuple):
 
 
 _SENTENCES: dict[int, _Sentence] = {
-    -1: _Sentence("the broker failed unexpectedly while working on {0}", "Its log says why."),
+    -1: _Sentence("the broker failed unexpectedly while working on {0}", "The broker's log says why."),
     1: _Sentence(
         "the offset is outside of the offsets of {0}",
         "`ottla offsets TOPIC` shows the first and the last.",
         ExitCode.not_found,
     ),
     2: _Sentence("a record batch of {0} is corrupt", "`ottla log verify FILE` shows where."),
-    3: _Sentence("{0} doesn't exist", "`ottla topics list` shows what does.", ExitCode.not_found),
+    3: _Sentence("{0} doesn't exist", "`ottla topics list` shows all topics.", ExitCode.not_found),
     5: _Sentence("{0} has no leader at the moment", "Try again, or see `ottla topics describe`."),
     6: _Sentence("the leader of {0} has just changed", "Try again."),
     7: _Sentence("{0}: the request timed out in the broker; it may still be carried out", "", ExitCode.timed_out),
-    8: _Sentence("the broker that is needed for {0} isn't available", "`ottla brokers list` shows who is."),
+    8: _Sentence("the broker that is needed for {0} isn't available", "`ottla brokers list` shows which brokers run."),
     10: _Sentence(
         "a record is larger than {0} accepts", "Raise max.message.bytes of the topic, or send smaller records."
     ),
@@ -120,14 +121,15 @@ _SENTENCES: dict[int, _Sentence] = {
     17: _Sentence("{0} is not a name that a topic can have, or it is internal"),
     18: _Sentence("the record batch is larger than segment.bytes of {0}", "Send smaller batches."),
     19: _Sentence(
-        "{0} has fewer in-sync replicas than min.insync.replicas asks for", "`ottla topics describe` shows them."
+        "{0} has fewer in-sync replicas than min.insync.replicas asks for",
+        "`ottla topics describe` shows the replicas.",
     ),
     20: _Sentence(
         "{0} fell below min.insync.replicas after the write; the records may be lost",
         "`ottla topics describe` shows the replicas.",
     ),
     24: _Sentence("{0} is not a name that a group can have"),
-    25: _Sentence("{0}: the member is not known to the group", "Stop the group's consumers first."),
+    25: _Sentence("{0}: the group doesn't know the member that sent the request", "Stop the group's consumers first."),
     27: _Sentence("{0} is rebalancing", "Try again in a moment."),
     29: _Sentence("not allowed to work on {0}", "Ask for the right, or use another principal."),
     30: _Sentence("not allowed to use {0}", "Ask for the right, or use another principal."),
@@ -143,17 +145,17 @@ _SENTENCES: dict[int, _Sentence] = {
     39: _Sentence("the replica assignment of {0} is invalid"),
     40: _Sentence("the configuration of {0} is invalid", "`ottla configs describe … --all` shows names and values."),
     41: _Sentence("the controller has just moved", "Try again."),
-    42: _Sentence("the request about {0} makes no sense to the broker"),
+    42: _Sentence("the broker refuses the request about {0} as invalid"),
     44: _Sentence("a policy of the cluster forbids this for {0}"),
-    56: _Sentence("the log directory of {0} has failed", "`ottla log-dirs` shows which."),
+    56: _Sentence("the log directory of {0} has failed", "`ottla log-dirs` shows the failed directory."),
     57: _Sentence("the broker has no such log directory for {0}"),
     60: _Sentence("the partitions of {0} are being reassigned", "Try again when the reassignment is done."),
     68: _Sentence("{0} still has active members", "Stop its consumers first, then try again."),
-    69: _Sentence("{0} doesn't exist", "`ottla groups list` shows what does.", ExitCode.not_found),
+    69: _Sentence("{0} doesn't exist", "`ottla groups list` shows all groups.", ExitCode.not_found),
     73: _Sentence("deleting topics is switched off in the cluster", "Set delete.topic.enable=true in the brokers."),
     78: _Sentence("the new leader of {0} doesn't know yet how far its predecessor got", "Try again in a moment."),
-    84: _Sentence("there is no leader to elect for {0}"),
-    86: _Sentence("{0}: the members of the group still read that topic", "Stop the consumers first, then try again."),
+    84: _Sentence("no replica of {0} can be elected as leader"),
+    86: _Sentence("{0}: members of the group still read the topic", "Stop the consumers first, then try again."),
     87: _Sentence("{0} refused a record", "A compacted topic needs a key in every record."),
     89: _Sentence("the broker is over its quota", "Try again later."),
     100: _Sentence("the topic id of {0} isn't known", "The topic may have been deleted and created again."),

@@ -63,7 +63,7 @@ class Forward:
     def __init__(self, kubectl: Sequence[str], target: Target) -> None:
         """`kubectl` is the command with the options that lead to the cluster."""
         self.begun = time.monotonic()
-        self._port: int | None = None  # of this machine; None until kubectl listens
+        self._port: int | None = None  # the local port; None until kubectl listens
         self._broken = False
         self._ended = False
         self._said = ""
@@ -91,7 +91,7 @@ class Forward:
         """Why kubectl ended before it listened; empty if it listened, or hasn't ended."""
         if self._port is not None or not self._ended:
             return ""
-        return f"kubectl: {self._said}" if self._said else "kubectl port-forward ended without a word"
+        return f"kubectl: {self._said}" if self._said else "kubectl port-forward ended without a message"
 
     def address(self) -> tuple[str, int] | None:
         """The address on which kubectl listens; None before it listens. Raises NoWay if kubectl ended before that."""
@@ -152,7 +152,7 @@ class Forwards:
         """
         with self._lock:
             if self._closed:
-                raise NoWay("the command ends")
+                raise NoWay("the command is ending")
             before = self._forwards.get(target)
             if before is not None:
                 soon = before.failure and time.monotonic() - before.begun < _PAUSE_S

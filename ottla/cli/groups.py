@@ -35,10 +35,10 @@ def _listed(cluster: Cluster) -> list[dict[str, Any]]:
 def _require(cluster: Cluster, group_id: str) -> None:
     known = [group["group_id"] for group in _listed(cluster)]
     if group_id not in known:
-        availability.check_coordinator(cluster, group_id)  # no broker lists a group without a coordinator
+        availability.check_coordinator(cluster, group_id)  # if the group has no coordinator, no broker lists it
         raise NotFound(
             f"group '{group_id}' doesn't exist",
-            (nearest(group_id, known).strip() + " `ottla groups list` shows what does.").strip(),
+            (nearest(group_id, known).strip() + " `ottla groups list` shows all groups.").strip(),
             kafka_code=69,
         )
 
@@ -190,7 +190,7 @@ def _coordinator(cluster: Cluster, group_id: str) -> int | None:
 
 def _member(member: dict[str, Any]) -> dict[str, Any]:
     assignment = member.get("member_assignment")
-    # For a protocol type other than "consumer" these are bytes in a format that only the group's members know.
+    # For a protocol type other than "consumer" an assignment is bytes in a format that only the group's members know.
     topics = assignment.get("assigned_partitions", []) if isinstance(assignment, dict) else []
     return {
         "member_id": member["member_id"],
@@ -215,7 +215,9 @@ def reset_offsets(
         list[str] | None,
         typer.Option("--topic", metavar="TOPIC[:PARTITIONS]", help="Which partitions; may be repeated."),
     ] = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions that the group committed.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All partitions for which the group has committed offsets.")
+    ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
@@ -223,7 +225,7 @@ def reset_offsets(
         str | None, typer.Option("--to-time", metavar="MOMENT", help=f"To the first record at or after: {FORMS}.")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="Forwards by so many offsets, backwards when negative.")
+        int | None, typer.Option("--shift-by", help="Forwards by this number of offsets, backwards if it is negative.")
     ] = None,
     execute: Annotated[
         bool, typer.Option("--execute", help="Move the offsets; without it they are only shown.")

@@ -29,7 +29,7 @@ FAILED = "failed: its partitions are offline"
 _VERB = {FULL: "is full", FAILED: "has failed"}
 _REMEDY = {
     FULL: "Make room on its volume, or shorten retention (`ottla log-dirs` shows the sizes); "
-    "the broker goes on by itself.",
+    "the broker then continues by itself.",
     FAILED: "The broker's log says why; the broker uses the directory again after a restart.",
 }
 
@@ -51,7 +51,7 @@ class Directory(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """A place in a log that `broker` couldn't read: in its own replica, or in the leader's that it copies."""
+    """A place in a log that `broker` couldn't read: in its own replica's log, or in the leader's log that it copies."""
 
     broker: int
     topic: str
@@ -62,11 +62,11 @@ class Damaged(NamedTuple):
     def line(self) -> str:
         """As one sentence."""
         where = f" at offset {self.offset}" if self.offset is not None else ""
-        return f"{self.topic}:{self.partition} can't be read{where}: {self.trouble} (says broker {self.broker})"
+        return f"{self.topic}:{self.partition} can't be read{where}: {self.trouble} (reported by broker {self.broker})"
 
 
 class Recovered(NamedTuple):
-    """The bytes that log recovery cut off at a broker's start, the number of these logs, and the first logs' cuts."""
+    """The bytes that log recovery cut off at a broker's start, the number of cut logs, and the first few cuts."""
 
     broker: int
     logs: int
@@ -113,10 +113,10 @@ def described(cluster: Cluster, brokers: Iterable[int], topics: list[str] | None
 
 
 def told(cluster: Cluster, brokers: Iterable[int], name: str, subject: str) -> Iterator[tuple[int, str]]:
-    """(broker, value) of a read-only setting of Ottla's own in DescribeConfigs, for each of these brokers that answers.
+    """Asks brokers for a read-only setting of Ottla's own. Yields (broker, value) for each broker that answers.
 
-    Brokers that don't know the name (Apache Kafka's) are left out. `subject` names the wanted value in
-    errors, such as "the load".
+    Brokers that don't know the setting (Apache Kafka's) are left out. `subject` names the value in errors, such as "the
+    load".
     """
     from kafka.admin import ConfigResource, ConfigResourceType
 
@@ -151,7 +151,7 @@ def recovered(cluster: Cluster, brokers: Iterable[int]) -> list[Recovered]:
 
 
 def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
-    """The places in logs that these brokers couldn't read, as far as they answer."""
+    """The places in logs that these brokers couldn't read, from each of the brokers that answers."""
     return sorted(
         (
             Damaged(broker, each["topic"], each["partition"], each["offset"], each["trouble"])

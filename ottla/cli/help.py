@@ -27,8 +27,8 @@ _NAMES_WIDTH_MAX_NARROW = 16
 
 
 class _Piped:
-    """Makes the command end, if the reader of the help is gone, as it does for any other output. The parser alone would
-    end it with exit code 1."""
+    """Ends the command without an error if the reader of the help has closed the pipe, as for all other output. The
+    parser alone would end the command with exit code 1."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         """Parses the command line, and prints the help if `--help` is given."""

@@ -56,10 +56,10 @@ class KubernetesRoute:
         except FileNotFoundError:
             raise CommandError(f"there is no command '{command[0]}'", "Install kubectl, or put it into PATH.") from None
         if done.returncode:
-            said = kubectl_sentence(done.stderr) or f"it ended with {done.returncode}"
+            said = kubectl_sentence(done.stderr) or f"it ended with exit code {done.returncode}"
             raise CommandError(
                 f"kubectl: {said}",
-                f"Does `kubectl get {_RESOURCE}` work, with the same --context and --namespace?",
+                f"Check that `kubectl get {_RESOURCE}` works with the same --context and --namespace.",
                 ExitCode.unreachable,
             )
         found: list[dict[str, Any]] = json.loads(done.stdout)["items"]

@@ -111,7 +111,7 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
         return offset_entries(_read(path), base_offset)
     if suffix == names.TIME_INDEX:
         return time_entries(_read(path), base_offset)
-    raise UnknownFile(f"{path}: nothing is known of {suffix} files")
+    raise UnknownFile(f"{path}: a log has no {suffix} files that `ottla log dump` can show")
 
 
 def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
@@ -155,7 +155,7 @@ def _records(batch: bytes) -> list[Record] | None:
 
 
 def _batches(file: BinaryIO) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """(position, header, bytes) up to the first batch that isn't whole."""
+    """Yields (position, header, bytes) of the batches before the first that isn't whole."""
     position = 0
     while len(start := file.read(HEADER_SIZE)) == HEADER_SIZE:
         header = read_header(start)

@@ -32,7 +32,7 @@ def dump(
     output: Output,
     file: FileArgument,
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records inside the batches.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show only so many entries.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Show only this number of entries.")] = None,
 ) -> None:
     """Show the content of a file of a log. With --json, one object a line."""
     from ottla.cli import log_dump as files
@@ -62,7 +62,7 @@ def verify(
         typer.Argument(metavar="FILE|DIR…", help=".log files, partitions' directories, or whole log directories."),
     ],
 ) -> None:
-    """Find batches that stop every consumer, and other faults of logs. Exit code 1: there is a fault."""
+    """Find batches that stop every consumer, and other faults of logs. Exit code 1 means that there is a fault."""
     from ottla.cli.log_verification import verify as look
 
     faults: list[dict[str, Any]] = []
@@ -102,14 +102,14 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
     if not stretches:
         return
     yield ""
-    yield "If another replica is in order (look at its files, too), move this one away and back (`ottla reassign`)."
-    yield "Otherwise let consumers go on behind the damaged records, which are lost to them:"
+    yield "If another replica has no faults (verify its files, too), move this one away and back (`ottla reassign`)."
+    yield "Otherwise let consumers skip the damaged records:"
     for stretch in stretches:
         where = f"{stretch['topic'] or 'TOPIC'}:{max(stretch['partition'], 0) if stretch['topic'] else 'PARTITION'}"
         go_on = stretch["next_offset"]
-        yield f"  {where}, offsets {stretch['offset']} to {go_on - 1}: go on at {go_on}"
+        yield f"  {where}, offsets {stretch['offset']} to {go_on - 1}: continue at {go_on}"
         yield f"    ottla groups reset-offsets GROUP --topic {where} --to-offset {go_on} --execute   (a stopped group)"
-        yield f"    ottla delete-records {where} --before {go_on}   (everybody, without what lies before)"
+        yield f"    ottla delete-records {where} --before {go_on}   (all consumers; deletes the records before it)"
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def _verify_batches(path: str, base_offset: int, indexes: list[_Index]) -> Itera
     if not os.path.getsize(path):
         return
     next_offset, end = base_offset, 0
-    waiting: list[Fault] = []  # until it is known where the next batch begins
+    waiting: list[Fault] = []  # faults that wait for the offset of the next batch
     with open(path, "rb") as file:
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     for position, header, batch in whole_batches(content):

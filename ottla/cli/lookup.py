@@ -33,7 +33,7 @@ def parse_partitions(text: str) -> list[int]:
 
 
 def parse_topic(text: str) -> tuple[str, list[int] | None]:
-    """`name` or `name:partitions`; None stands for all partitions."""
+    """`name` or `name:partitions` as (name, partitions); None stands for all partitions."""
     name, colon, partitions = text.partition(":")
     if not name:
         raise UsageError(f"'{text}' has no topic", "Write TOPIC or TOPIC:PARTITIONS, for instance flights:0,2-4.")
@@ -102,7 +102,7 @@ def no_topic(cluster: Cluster, name: str) -> NotFound:
     return NotFound(
         f"topic '{name}' doesn't exist",
         (guess.strip() + " " if guess else "")
-        + f"`ottla topics list` shows what does, `ottla topics create {name}` makes it.",
+        + f"`ottla topics list` shows all topics, `ottla topics create {name}` creates this one.",
         kafka_code=3,
     )
 

@@ -146,7 +146,7 @@ def leave(run: Callable[[list[str]], object], program: str) -> NoReturn:
             code = ExitCode.pipe_closed if isinstance(error, BrokenPipeError) else ExitCode.failed
             if code == ExitCode.failed:
                 _complain(_unforeseen(error), "--json" in arguments)
-        # At exit Python would flush stdout again, print the error and change the exit code.
+        # Otherwise Python would flush stdout again at exit, print the error and change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 

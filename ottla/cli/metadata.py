@@ -82,7 +82,7 @@ def list_keys(
 
 
 def _one_level(found: list[str], prefix: str) -> list[dict[str, Any]]:
-    """The next step of each key's path below the prefix, and the number of keys there."""
+    """The keys' paths, up to the next slash behind the prefix, each with the number of keys that begin with it."""
     counts: dict[str, int] = {}
     for key in found:
         step, slash, _ = key[len(prefix) :].partition("/")
@@ -164,7 +164,8 @@ async def _print_changes(store: Store, prefix: str, begin: int, output: Output) 
                     _print_change(output, revision.revision, change.key, change.entry)
     except Compacted as error:
         raise CommandError(
-            f"the store no longer holds what came after revision {begin}", "Say a later revision, or leave --after out."
+            f"the metadata store no longer has the changes after revision {begin}",
+            "Give a later revision with --after, or leave it out.",
         ) from error
 
 

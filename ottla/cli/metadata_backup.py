@@ -87,11 +87,11 @@ def restore(
                 remedy = "" if replace else "--replace drops its content." if "isn't empty" in str(error) else ""
                 raise CommandError(str(error), remedy) from error
             except UnknownOutcome as error:
-                raise CommandError(f"the store didn't answer: {error}", "Run it again, to its end.") from error
+                raise CommandError(f"the metadata store didn't answer: {error}", "Run the restore again.") from error
         awaited = ", ".join(map(str, cluster.awaited)) or "none"
         output.done(
             f"Cluster {cluster.id}, generation {cluster.generation}, as of revision {whole.revision} of the backup."
-            f" Now start its brokers; partitions are led when all of these have reported: {awaited}.",
+            f" Now start its brokers; partitions get leaders when all of these brokers have reported: {awaited}.",
             {
                 "cluster_id": cluster.id,
                 "generation": cluster.generation,
@@ -133,7 +133,7 @@ def go_without(
             left = tuple(broker for broker in cluster.awaited if broker not in brokers)
             put = Put(keys.cluster.key, replace(cluster, awaited=left).encode())
             if not isinstance(await target.transact([Guard(keys.cluster.key, cluster.revision)], [put]), Committed):
-                raise CommandError("somebody else has just changed it", "Run it again.")
+                raise CommandError("another process changed the cluster's entry meanwhile", "Run the command again.")
         shown = ", ".join(map(str, left)) or "none"
         output.done(f"Brokers that are still awaited: {shown}.", {"awaited": list(left)})
 

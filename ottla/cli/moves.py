@@ -50,7 +50,7 @@ def _held(cluster: Cluster) -> dict[PartitionName, tuple[Replicas, Replicas]]:
 
 
 def under_way(cluster: Cluster) -> dict[PartitionName, dict[str, list[int]]]:
-    """Moves that haven't ended: replicas, adding_replicas, removing_replicas of each partition."""
+    """The partitions whose moves haven't ended, each with its replicas, adding_replicas and removing_replicas."""
     with explained("the list of moves"):
         found = cluster.patiently(lambda: cluster.admin.list_partition_reassignments(timeout_ms=cluster.timeout_ms))
     return {(one.topic, one.partition): move for one, move in sorted(found.items())}
@@ -165,7 +165,7 @@ def from_file(path: str) -> Plan:
             "`ottla reassign plan --out FILE` or kafka-reassign-partitions --generate make one.",
         ) from None
     if not replicas:
-        raise UsageError(f"{path} holds no partition")
+        raise UsageError(f"{path} is a plan without partitions")
     return Plan(replicas, directories)
 
 

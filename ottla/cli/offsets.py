@@ -134,6 +134,6 @@ def confirm(question: str, yes: bool, output: Output) -> None:
     if yes:
         return
     if output.as_json or not sys.stdin.isatty():
-        raise UsageError("this can't be undone, and nobody is there to ask", "Say --yes.")
+        raise UsageError("this can't be undone, and there is no terminal for a confirmation", "Say --yes.")
     if not typer.confirm(question, err=True):
-        raise CommandError("not done")
+        raise CommandError("not confirmed: nothing was changed")

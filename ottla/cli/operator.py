@@ -1,7 +1,7 @@
-"""`ottla operator`: the process that keeps Kubernetes in step with Cluster and Topic resources, and its doctor.
+"""`ottla operator`: runs the operator for Cluster and Topic resources, or checks its installation (`doctor`).
 
-It runs in a pod, from the chart `ottla-operator`. Outside a pod it uses $KUBECONFIG, but still has to reach pods and
-Services at their cluster-internal addresses. `ottla operator doctor` runs wherever kubectl works.
+The operator runs in a pod, from the chart `ottla-operator`. Outside a pod it uses $KUBECONFIG, but still has to reach
+pods and Services at their cluster-internal addresses. `ottla operator doctor` runs wherever kubectl works.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from ottla.cli.output import Output
 from ottla.operator.log_level import LogLevel, set_log_level
 from ottla.wording import counted
 
-app = App(help="Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator.")
+app = App(
+    help="Run the Kubernetes operator, until SIGTERM or Ctrl-C. The chart ottla-operator runs this command in a pod."
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -82,7 +84,7 @@ def operator(
     ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Run the Kubernetes operator, until SIGTERM or Ctrl-C. A chart does that: ottla-operator."""
+    """Run the Kubernetes operator, until SIGTERM or Ctrl-C. The chart ottla-operator runs this command in a pod."""
     if context.invoked_subcommand is not None:
         return
     import asyncio
@@ -141,13 +143,15 @@ def doctor(
     try:
         rows = asyncio.run(look())
     except ConfigException as error:
-        raise CommandError(f"there is no way to Kubernetes: {error}", "See `kubectl config get-contexts`.") from error
+        raise CommandError(
+            f"kubectl's configuration can't be used: {error}", "See `kubectl config get-contexts`."
+        ) from error
     except KubeError as error:
         raise CommandError(str(error), exit_code=ExitCode.failed if error.status else ExitCode.unreachable) from error
     columns = {"about": "ABOUT", "broken": "BROKEN", "message": "WHAT", "remedy": "WHAT TO DO"}
     output.rows(rows, columns, empty="Nothing is wrong with the operator's rights, definitions and versions.")
     if broken := sum(bool(row["broken"]) for row in rows):
-        raise CommandError(f"{counted(broken, 'thing')} will not work")
+        raise CommandError(f"{counted(broken, 'problem')} found that must be solved")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ BootstrapOption = Annotated[
         "-b",
         envvar="OTTLA_BOOTSTRAP",
         metavar="HOST:PORT,…",
-        help=f"Where the cluster is; else the current context, else {BOOTSTRAP_DEFAULT}.",
+        help=f"The cluster's address; by default that of the current context, else {BOOTSTRAP_DEFAULT}.",
         rich_help_panel="Shared options",
     ),
 ]

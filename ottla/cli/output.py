@@ -38,7 +38,7 @@ class Output:
             self.note(empty)
 
     def record(self, record: Mapping[str, Any], labels: Mapping[str, str]) -> None:
-        """Prints one thing with its properties below each other."""
+        """Prints one thing, such as a cluster, with one property on each line."""
         if self.as_json:
             self.document(record)
             return

@@ -80,5 +80,5 @@ def _named(partitions: list[TopicPartition]) -> str:
 def _extent(start: int, end: int) -> str:
     """A sentence that says which offsets a partition has."""
     if start == end:
-        return f"It is empty; the next record gets {end}."
-    return f"It has {start} to {end - 1}; the next record gets {end}."
+        return f"It is empty; the next record gets offset {end}."
+    return f"It has offsets {start} to {end - 1}; the next record gets offset {end}."

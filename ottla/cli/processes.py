@@ -106,8 +106,8 @@ class PidFile:
         while self.running_pid() == pid:
             if time.monotonic() > deadline:
                 raise CommandError(
-                    f"process {pid} has been told to stop but still runs after {timeout_s:g} s",
-                    "Its log says what it does; give it more time with --timeout.",
+                    f"process {pid} got SIGTERM, and still runs after {timeout_s:g} s",
+                    "Its log shows what it is doing; --timeout gives it more time.",
                     ExitCode.timed_out,
                 )
             time.sleep(0.05)

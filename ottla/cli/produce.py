@@ -72,7 +72,9 @@ def produce(
     timestamp: Annotated[
         str | None,
         typer.Option(
-            "--timestamp", metavar="MOMENT", help=f"Of every record that brings none, instead of now: {FORMS}."
+            "--timestamp",
+            metavar="MOMENT",
+            help=f"The timestamp of records that have none of their own, instead of now: {FORMS}.",
         ),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Write to this partition.")] = None,

@@ -1,8 +1,8 @@
 """Parses the start and the end of a read: `100`, `-5`, `10:20`, `@2h:`, `@2026-01-01:@2026-02-01`. Pure.
 
-Owns the syntax of `consume --offset` and `--until`. The forms are rpk's, the moments those of `times`. An end is
-exclusive. If a form has one meaning in rpk and another one in the other commands of `ottla`, it is refused, and the
-error names both meanings (`@DATE:1h`: an hour from the date, or an hour ago?).
+Owns the syntax of `consume --offset` and `--until`. The forms of offsets and ranges are rpk's; those of moments are in
+`times`. An end is exclusive. If a form has one meaning in rpk and another one in the other commands of `ottla`, it is
+refused, and the error names both meanings (`@DATE:1h`: an hour from the date, or an hour ago?).
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True)
 class Offset:
-    """An offset of a partition."""
+    """The position at this offset of a partition."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class FromStart:
-    """A number of offsets after the partition's first offset; 0 is the first offset."""
+    """The position this number of offsets after the partition's first offset; 0 is the first offset."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class FromEnd:
-    """A number of offsets before the partition's end; 0 is the end."""
+    """The position this number of offsets before the partition's end; 0 is the end."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The first record at or after a time, in ms since 1970."""
+    """The position of the first record at or after a time, in ms since 1970."""
 
     ms: int
 
@@ -123,7 +123,7 @@ def _times(text: str, now_ms: int) -> Range:
 
 
 def _end_of_time(text: str, first: str | None, now_ms: int) -> End:
-    """The end of a time range that begins at `first`. A number is a timestamp here, not an offset, as in rpk."""
+    """The end of a time range that begins at `first`. As in rpk, a number is a timestamp here, not an offset."""
     if text == "end":
         return LATEST
     length_ms = duration_ms(text)

@@ -28,7 +28,9 @@ _LOOK_S = 0.5
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A plan, in the form of kafka-reassign-partitions.")]
 ThrottleOption = Annotated[
     int | None,
-    typer.Option("--throttle", min=1, metavar="BYTES", help="At most so many bytes a second to or from a broker."),
+    typer.Option(
+        "--throttle", min=1, metavar="BYTES", help="At most this number of bytes a second to or from a broker."
+    ),
 ]
 _COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO"}
 
@@ -72,7 +74,8 @@ def execute(
     file: FileArgument,
     throttle: ThrottleOption = None,
     wait: Annotated[
-        float | None, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for the moves to end.")
+        float | None,
+        typer.Option("--wait", min=0, metavar="SECONDS", help="Wait up to this time for the moves to end."),
     ] = None,
 ) -> None:
     """Begin the moves of a plan. `ottla reassign status FILE` shows their progress, and ends the throttle."""
@@ -85,7 +88,7 @@ def execute(
     if coming := [at for at in directories if at[1] not in present[at[0]]]:
         (topic, index), broker = min(coming)
         output.warn(
-            f"broker {broker} itself chooses a log directory for its replica of {topic}-{index}, as for each new one",
+            f"broker {broker} itself chooses the log directory of its new replica of {topic}-{index}, not the plan",
             "Execute the plan again once the broker has the replicas.",
         )
     moves.begin(cluster, planned)
@@ -106,7 +109,7 @@ def status(
         str | None, typer.Argument(metavar="[FILE]", help="The plan that was begun; all moves if left out.")
     ] = None,
 ) -> None:
-    """Show the moves under way; of a plan, also the finished ones. When all are finished, the throttle is removed."""
+    """Show the moves under way; with a plan, also its finished moves. After the last move the throttle is removed."""
     active = moves.under_way(cluster)
     if file is None:
         rows = [
@@ -166,8 +169,8 @@ def wait_for(cluster: Cluster, planned: moves.Moves, seconds: float) -> None:
             show(len(planned) - len(left))
             if time.monotonic() > deadline:
                 raise CommandError(
-                    f"{counted(len(left), 'move')} not done after {seconds:g} s",
-                    "They go on; `ottla reassign status` shows how far they are.",
+                    f"{counted(len(left), 'move')} not finished after {seconds:g} s",
+                    "The moves continue; `ottla reassign status` shows their progress.",
                     ExitCode.timed_out,
                 )
             time.sleep(_LOOK_S)

@@ -24,7 +24,7 @@ SHOWN = ("topic", "partition", "offset", "timestamp", "headers", "key")
 
 
 class NewRecord(NamedTuple):
-    """A record to write. If `partition` is None, the partitioner chooses one; None as `timestamp_ms` means now."""
+    """A record to write. If `partition` is None, the partitioner chooses one; `timestamp_ms` None stands for now."""
 
     key: bytes | None
     value: bytes | None

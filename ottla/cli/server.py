@@ -1,12 +1,13 @@
 """The process of a broker, a controller or both: `python -m ottla.cli.server [--config FILE] [--set NAME=VALUE]…`.
 
-`process.roles` says which of them. The packages of brokers and controllers don't import each other, so this module
-joins them. To save memory in the broker, it imports neither the command line's libraries nor anything else that a
-broker doesn't need. With `--until-stdin-ends` the process stops, as on SIGTERM, when its standard input ends. Standard
-input is then a pipe whose other end is open only in the process that started this one, so that a broker never outlives
-its `ottla dev`.
+The setting `process.roles` says which of them the process is. The packages of brokers and controllers don't import each
+other, so this module joins them. To save memory in the broker, it imports neither the command line's libraries nor
+anything else that a broker doesn't need. With `--until-stdin-ends` the process stops, as on SIGTERM, when its standard
+input ends. Standard input is then a pipe whose other end is open only in the process that started this one, so that a
+broker never outlives its `ottla dev`.
 
-Exit codes: 0 stopped by a signal, 1 it couldn't start or failed, 2 the settings are wrong.
+The exit code is 0 if a signal stopped the process, 1 if the process couldn't start or failed, 2 if the settings are
+wrong.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
         except StoreRestored as reason:
             if stopping.is_set():
                 return 0
-            logger.warning("%s: it is joined anew", reason)
+            logger.warning("%s: this process joins it anew", reason)
 
 
 async def _answering(config: BrokerConfig, patience: Patience) -> Store:
@@ -158,7 +159,7 @@ def _stdin_read(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Non
     """Called when standard input is readable: stops the process if standard input has ended; other input is ignored."""
     if not os.read(0, 4096):
         loop.remove_reader(0)
-        logger.warning("the process that started this one is gone: it stops")
+        logger.warning("standard input has ended: the process that started this one is gone, so this one stops")
         stopping.set()
 
 

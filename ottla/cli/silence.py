@@ -1,7 +1,7 @@
 """The warnings of `ottla consume` while no record comes: the reason may be a missing leader or coordinator.
 
-A run warns once of a missing leader or coordinator. If it is missing for longer than `--timeout`, a run that ends by
-itself fails; a run without an end continues.
+A run warns once of a missing leader or coordinator. If the leader or coordinator is missing for longer than
+`--timeout`, a run that ends by itself fails; a run without an end continues.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Silence:
 
     def goes_on(self) -> None:
         """To be called when a poll brought no record. From time to time it checks whether a leader or coordinator is
-        missing, and warns of it. Raises CommandError if a run that ends by itself has waited for one longer than the
+        missing, and warns of it. Raises CommandError if a run that ends by itself has waited for longer than the
         time-out."""
         now = time.monotonic()
         if now < self._next_look:

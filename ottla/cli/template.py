@@ -35,7 +35,7 @@ _FIELDS = {
     "S": "length of the value (or %V)",
     "R": "the same in four bytes, big-endian",
 }
-BINARY_LENGTH_BYTES = 4  # of %R
+BINARY_LENGTH_BYTES = 4  # the size of a length that %R writes
 
 
 class Field(NamedTuple):

@@ -82,13 +82,13 @@ class Reader:
                 continue
             if isinstance(following, Field):
                 raise UsageError(
-                    f"nobody can tell where %{token.letter} ends and %{following.letter} begins,"
+                    f"it is ambiguous where %{token.letter} ends and %{following.letter} begins,"
                     f" in the template '{text}'",
                     "Put text between them, or the length before: %K,%k%s.",
                 )
             if token.letter in _NUMBERS and following[:1].isdigit():
                 raise UsageError(
-                    f"nobody can tell where the number %{token.letter} ends, in the template '{text}'",
+                    f"it is ambiguous where the number %{token.letter} ends, in the template '{text}'",
                     "Begin the text behind it with something else than a digit.",
                 )
 

@@ -60,7 +60,9 @@ def create(
         ),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="A topic that exists is no error.")] = False,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only check the request; change nothing.")
+    ] = False,
 ) -> None:
     """Create topics."""
     settings = parse_settings(config)
@@ -253,9 +255,12 @@ def alter(
         list[str] | None, typer.Option("--reset", metavar="NAME", help="A setting to give back its default.")
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for new replicas to be in sync.")
+        float,
+        typer.Option("--wait", min=0, metavar="SECONDS", help="Wait up to this time until new replicas are in sync."),
     ] = 60.0,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only say whether it would work.")] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only check the request; change nothing.")
+    ] = False,
 ) -> None:
     """Add partitions to a topic, give it more or fewer replicas, or change its settings."""
     from ottla.cli.configs import alter_resource

@@ -1,8 +1,8 @@
 """A backup of the metadata store as a file, and the restore of a store from such a file.
 
 The file consists of lines of JSON: a head, one line for each key, and a tail with a checksum, so that a truncated file
-is never taken for a whole one. Keys that are attached to leases aren't in the file, because such a key says that a
-process is alive, and only this process itself may write it.
+is never taken for a whole one. Keys that are attached to leases aren't in the file: such a key says that a process is
+alive, and only that process may write the key.
 
 A backup is outdated when it is restored: leaders, ISRs and epochs have changed since, and the brokers have acknowledged
 records since. So a restore begins a new *generation*, under a random id (`lineage.py` says why). Values that may have
@@ -52,10 +52,10 @@ from .store import (
 FILE_FORMAT = 1
 _MAGIC = "ottla-metadata-backup"
 _PRODUCER_IDS_PER_SECOND = 1 << 30
-_PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more than can be handed out in ten years, at 3,000 a second
+_PRODUCER_IDS_SINCE_BACKUP = 1 << 40  # more ids than can be handed out in ten years, at 3,000 a second
 _CLOCK_ERROR_S_MAX = 60  # the clocks of machines differ, and a second restore may follow the first immediately
 _PRODUCER_IDS_SINCE_S = 1_577_836_800  # the beginning of 2020; an id has 63 bits, which last until 2292
-_RESTORE_ID_BYTES = 6  # of randomness; its text is URL-safe base64, which has no @ as ids of earlier versions have
+_RESTORE_ID_BYTES = 6  # random bytes; URL-safe base64 has no @, unlike `model.cluster.restore_id`
 
 
 class NotABackup(Exception):
@@ -83,7 +83,7 @@ def lines_of(snapshot: Snapshot) -> Iterator[str]:
         raise NotABackup("the metadata store is empty")
     cluster = Cluster.decode(found[keys.cluster.key])
     if cluster.restoring:
-        raise NotABackup("a restore of the metadata store hasn't ended; run it again to its end")
+        raise NotABackup("a restore of the metadata store hasn't ended; run `ottla metadata restore` again")
     brokers = sorted(keys.broker.of(key) for key in found if kind_of(key) is keys.broker)
     lasting = (entry for entry in snapshot.entries if entry.lease == NO_LEASE)
     kept = [entry for entry in lasting if _kept(entry.key) is not Kept.LEFT_OUT]
@@ -114,7 +114,8 @@ def read_backup(lines: Sequence[str]) -> Backup:
 
 
 def restored(backup: Backup, generation: int, producer_ids: int, gone: Iterable[int] = ()) -> tuple[Cluster, list[Put]]:
-    """(the cluster under its new generation, the writes of all other keys in the order in which they must be applied).
+    """The restored metadata: (the cluster with its new generation, the writes of all other keys in the order in which
+    they must be applied).
 
     No producer id below `producer_ids` will be handed out. Elections after the restore don't wait for the brokers in
     `gone`. Raises UnsupportedFormat.
@@ -190,7 +191,7 @@ def _handed_out(entries: Iterable[Entry]) -> int:
     by_clock = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
     if by_clock < 0:
         raise RestoreRefused(
-            "producer ids are restored by the clock, and this machine's is set to a time before 2020: correct it"
+            "the restore takes producer ids from the clock, and this machine's clock is before 2020: correct the clock"
         )
     known = max(
         (ProducerIds.decode(entry).next_id for entry in entries if entry.key == keys.producer_ids.key), default=0
@@ -208,7 +209,7 @@ def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *,
         who = f"broker {alive[0]}" if alive else "a controller"
         raise RestoreRefused(f"{who} runs on the metadata store: stop it first")
     if present is not None and present.id != backup.cluster.id:
-        raise RestoreRefused(f"the backup is of cluster {backup.cluster.id}, the store holds cluster {present.id}")
+        raise RestoreRefused(f"the backup is of cluster {backup.cluster.id}, and the store holds cluster {present.id}")
     half = present is not None and present.restoring
     if before and not half and not replace_all:
         raise RestoreRefused(f"the metadata store isn't empty: it holds {len(before)} keys")

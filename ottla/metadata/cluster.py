@@ -29,7 +29,7 @@ async def find_cluster(store: Store) -> Cluster | None:
     cluster = Cluster.decode(found[0])
     if cluster.restoring:
         raise ForeignStore(
-            "a restore of the metadata store hasn't ended; run `ottla metadata restore` again, to its end"
+            "a restore of the metadata store hasn't ended; if it was interrupted, run `ottla metadata restore` again"
         )
     return cluster
 

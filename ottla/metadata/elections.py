@@ -42,7 +42,7 @@ class Electorate:
     drained: Collection[int] = field(default=_NOBODY)
     min_isr: int = NO_ELR  # the topic's minimal ISR if eligible leader replicas are kept, else NO_ELR
     unclean: bool = False  # whether a replica may lead although it isn't known to have all records
-    preferred: bool = False  # whether the first replica is to lead, if it can
+    preferred: bool = False  # whether the first replica is to become leader, if it can
     ends: Mapping[int, LogEnd] = field(default_factory=dict)  # the log ends that members of ISR and ELR have reported
 
     def alive(self, replica: int, epoch: int) -> bool:

@@ -22,7 +22,7 @@ from .model.partitions import Partition
 
 FEATURE = "eligible.leader.replicas.version"
 MIN_ISR = "min.insync.replicas"
-NO_ELR = 0  # given as the minimal ISR if the feature is off
+NO_ELR = 0  # stands for the minimal ISR if the feature is off
 
 
 def is_enabled(image: Image) -> bool:

@@ -60,7 +60,7 @@ from .tables import Tables
 
 logger = logging.getLogger(__name__)
 
-_GROUP_MAX = 64  # transactions that share one sync
+_GROUP_MAX = 64  # the largest number of transactions that share one sync of the disk
 _PENDING_MAX = 100_000
 _WATCH_QUEUE_MAX = 100_000
 _LEASE_CHECK_S = 0.25
@@ -95,7 +95,7 @@ class _Watch:
 
 
 class EmbeddedStore:
-    """A `Store` over a SQLite file. `open` opens it; it belongs to the event loop in which it was opened."""
+    """A `Store` over a SQLite file, which `open` opens. It belongs to the event loop in which it was opened."""
 
     def __init__(self, tables: Tables, poll_interval_s: float, timeout_s: float) -> None:
         self._tables = tables
@@ -104,7 +104,7 @@ class EmbeddedStore:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.Queue[_Job | None] = queue.Queue(_PENDING_MAX)
         self._watches: set[_Watch] = set()
-        self._watched = False  # whether there was a watch, so that the worker looks for changes; set by the worker
+        self._watched = False  # whether there has been a watch; without one the worker needn't look for changes
         self._closed = False
         # The worker alone uses these:
         self._delivered = tables.revision()
@@ -140,7 +140,7 @@ class EmbeddedStore:
                 if watch.foreign is not None:
                     raise watch.foreign
                 if watch.compacted:
-                    raise Compacted("the watcher fell too far behind")
+                    raise Compacted("the watch's reader is too many revisions behind")
                 if revision is None:
                     return
                 yield revision
@@ -217,7 +217,7 @@ class EmbeddedStore:
                 return future.result()
             if job.take():
                 raise StoreUnavailable(
-                    f"the metadata file was held or busy for {self._timeout_s:g} s: nothing was done"
+                    f"the metadata file was locked or busy for {self._timeout_s:g} s: nothing was read or written"
                 ) from None
             raise late(f"the metadata file didn't answer within {self._timeout_s:g} s") from None
         finally:
@@ -242,10 +242,10 @@ class EmbeddedStore:
                 except (sqlite3.Error, OSError, StoreUnavailable, UnknownOutcome) as error:
                     if trouble != str(error):
                         trouble = str(error)
-                        logger.warning("metadata file: %s", trouble)
+                        logger.warning("the metadata file can't be used, and is tried again: %s", trouble)
                 else:
                     if trouble:
-                        logger.warning("metadata file: it works again")
+                        logger.warning("the metadata file works again")
                     trouble = ""
         finally:
             self._tables.close()
@@ -331,7 +331,7 @@ class EmbeddedStore:
         self._watched = True
 
         def on_loop() -> None:
-            if watch.ended:  # the reader gave up meanwhile
+            if watch.ended:  # the watch's reader has gone meanwhile
                 return
             self._watches.add(watch)
             for revision in backlog:
@@ -435,7 +435,7 @@ def _set(job: _Job, result: Any, error: Exception | None) -> None:
 def _attempt(run: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return run(), None
-    except Exception as error:  # it is passed to the caller, and mustn't end the worker
+    except Exception as error:  # the error is passed to the caller, and mustn't end the worker
         return None, error
 
 

@@ -9,8 +9,8 @@ still the same one (`attached`).
 
 Numbered argument that a watch yields every revision exactly once:
 
-1. A revision is yielded only when it is whole. The watch's position advances only then, or when etcd says that an
-   up-to-date watch has nothing up to some revision.
+1. A revision is yielded only when it is whole. The watch's position advances only then, or when etcd reports that no
+   changes up to a revision are still to come.
 2. A new stream asks for all revisions after the position.
 3. If a stream repeats revisions up to the position, they are dropped.
 4. If etcd has forgotten the revisions after the position, or is itself behind the position because it was restored from
@@ -100,7 +100,7 @@ class EtcdStore:
             except _Cut as cut:
                 if cut.began or cut_since is None:
                     cut_since = loop.time()
-                    logger.info("metadata watch cut at revision %d: %s", assembly.position, cut)
+                    logger.info("the metadata watch was cut at revision %d, and resumes: %s", assembly.position, cut)
                 elif loop.time() - cut_since > self._timeout_s:
                     raise StoreUnavailable(str(cut)) from cut
                 assembly.interrupted()
@@ -144,7 +144,8 @@ class EtcdStore:
             raise LeaseExpired("the lease has ended")
 
     async def lease_left(self, lease: LeaseId) -> LeaseLeft:
-        """See `Store.lease_left`. etcd rounds to whole seconds, towards zero. Each new leader restarts all leases."""
+        """See `Store.lease_left`. etcd rounds to whole seconds, towards zero. Each new leader of etcd starts the time
+        of all leases anew."""
         request = rpc.LeaseTimeToLiveRequest(ID=lease)
         response = await self._connection.call(lambda member: member.lease.LeaseTimeToLive, request, idempotent=True)
         if response.TTL == -1 and response.grantedTTL == 0:
@@ -204,7 +205,7 @@ class EtcdStore:
         began = False
         reading: asyncio.Task[Any] | None = None
         try:
-            with suppress(grpc.aio.AioRpcError):  # the read below fails with the same reason
+            with suppress(grpc.aio.AioRpcError):  # the call of `read` below fails for the same reason
                 await stream.write(self._keys.watch(prefix, assembly.position))
             async with asyncio.timeout(self._timeout_s):
                 response = await stream.read()
@@ -274,7 +275,7 @@ class EtcdStore:
     async def _check(self, response: Any, member: Member, position: int) -> None:
         """Raises Compacted or StoreUnavailable if the watch can't continue."""
         if response.compact_revision:
-            raise Compacted(f"etcd has forgotten what came before revision {response.compact_revision}")
+            raise Compacted(f"etcd has compacted the changes before revision {response.compact_revision}")
         if response.canceled:
             raise StoreUnavailable(f"etcd at {member.endpoint} ended the watch: {response.cancel_reason}")
         if response.created and response.header.revision < position:

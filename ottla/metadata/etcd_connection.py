@@ -10,8 +10,8 @@ A restarted member may have a new address, as a pod does. The old channel would 
 in etcd have ended. A new channel resolves the name immediately. So a channel that isn't ready for some seconds is
 replaced.
 
-Calls carry `hasleader`: a member that is cut off from the other members refuses them immediately, instead of answering
-with outdated data or keeping a watch waiting.
+The metadata of each call has `hasleader`. So a member that is cut off from the other members refuses the call
+immediately, instead of answering with outdated data or keeping a watch waiting.
 
 The outcome of a write that was sent is unknown unless etcd confirms or refuses it. A broken connection and etcd's own
 time-outs ("request timed out", "leader changed") may follow after the write was proposed to etcd's members.
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 _CONNECT_POLL_S = 0.02
 _RETRY_S = 0.05
 _ATTEMPT_S_MIN = 1.0
-REPLACED_S = 2.0  # for an unready channel: well below the shortest session, above the time that connecting takes
+REPLACED_S = 2.0  # an unready channel is replaced after this: more than connecting takes, far below any session
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -91,7 +91,7 @@ class EtcdAddress:
     user: str = ""
     password_file: Path | None = None
     tls: bool = False
-    ca_file: Path | None = None  # None: the system's authorities
+    ca_file: Path | None = None  # None: the system's certificate authorities
     certificate_file: Path | None = None
     key_file: Path | None = None
 
@@ -207,7 +207,7 @@ class EtcdConnection:
                 member.token = (await self._unless_closed(answer)).token
             except grpc.aio.AioRpcError as error:
                 # The caller's request hasn't been sent yet, so its outcome is never unknown here.
-                reason = f"etcd at {member.endpoint} doesn't let in {self._address.user}: {error.details()}"
+                reason = f"etcd at {member.endpoint} refuses the login of user {self._address.user}: {error.details()}"
                 raise (AccessRefused if error.code() in _NOT_LET_IN else StoreUnavailable)(reason) from error
         assert member.token is not None
         return (*wanted, ("token", member.token))
@@ -230,7 +230,7 @@ class EtcdConnection:
             )
         except grpc.aio.AioRpcError as error:
             return error.details() or str(error.code())
-        return "it came back just now"
+        return "it answers again now"
 
     async def _unless_closed(self, call: Awaitable[Any]) -> Any:
         try:
@@ -248,7 +248,7 @@ async def keep_alive_once(member: Member, request: Any, *, timeout: float, metad
     """
     call = member.lease.LeaseKeepAlive(timeout=timeout, metadata=metadata)
     try:
-        with suppress(grpc.aio.AioRpcError):  # the read below fails with the same reason
+        with suppress(grpc.aio.AioRpcError):  # the call of `read` below fails for the same reason
             await call.write(request)
         answer = await call.read()
     finally:

@@ -21,7 +21,7 @@ _ATTEMPT_S_MIN = 1.0
 
 
 class EtcdLeaseLine:
-    """A `LeaseLine` to the members of one etcd cluster. For one thread."""
+    """A `LeaseLine` to the members of one etcd cluster. Only one thread may use it."""
 
     def __init__(self, address: EtcdAddress) -> None:
         """Connects at the first call. Raises OSError for a TLS file that can't be read."""
@@ -44,7 +44,7 @@ class EtcdLeaseLine:
             except grpc.RpcError as error:
                 failure: Any = error
                 if stale_token(failure) and member.token is not None:
-                    member.token = None  # once more, with a new one
+                    member.token = None  # the next attempt gets a new token
                 else:
                     explain(failure, member.endpoint, self._address.user)
                     member.replace_if_away()

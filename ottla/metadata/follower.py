@@ -1,8 +1,9 @@
 """Keeps a process's image of the metadata current: reads a snapshot, watches the store, and publishes each revision.
 
-All other parts rely on this order. For each revision, in revision order, the preparers do their slow work. Then the
-image is replaced. Then every listener runs to its end. Then the waiters whose condition is fulfilled by this revision
-continue. So a caller that waited for a topic to appear finds the local replicas of that topic already opened.
+All other parts of a process rely on the following order. For each revision, in revision order, the preparers do their
+slow work. Then the image is replaced. Then every listener runs to its end. Then the waiters whose condition is
+fulfilled by this revision continue. So a caller that waited for a topic to appear finds the local replicas of that
+topic already opened.
 
 While the store can't be reached, the image stays as it is; afterwards the watch continues from the last applied
 revision. If the history in between is gone, a new snapshot is compared with the image, and the listeners get the

@@ -68,8 +68,8 @@ class Changed:
     controller: bool = False
     producer_ids: bool = False
     brokers: frozenset[int] = frozenset()
-    topics: frozenset[UUID] = frozenset()  # appeared, vanished, became ready, or any of its partitions changed
-    partitions: frozenset[tuple[UUID, int]] = frozenset()  # states, of visible topics or not
+    topics: frozenset[UUID] = frozenset()  # topics that appeared, vanished, became ready, or had a changed partition
+    partitions: frozenset[tuple[UUID, int]] = frozenset()  # whose states changed, also of invisible topics
     tombstones: frozenset[UUID] = frozenset()
     configs: frozenset[ConfigResource] = frozenset()
     quotas: frozenset[QuotaEntity] = frozenset()
@@ -96,7 +96,7 @@ class Image:
     controller: ControllerHolder | None = None
     producer_ids: ProducerIds | None = None
     brokers: Mapping[int, Broker] = field(default_factory=dict)
-    topics: PersistentMap[str, Topic] = field(default_factory=PersistentMap)  # visible ones, by name
+    topics: PersistentMap[str, Topic] = field(default_factory=PersistentMap)  # the visible topics, by name
     topics_by_id: PersistentMap[UUID, Topic] = field(default_factory=PersistentMap)
     intents: PersistentMap[str, TopicIntent] = field(default_factory=PersistentMap)  # visible or not
     intents_by_id: PersistentMap[UUID, TopicIntent] = field(default_factory=PersistentMap)
@@ -110,7 +110,7 @@ class Image:
     elections: PersistentMap[tuple[UUID, int], Election] = field(default_factory=PersistentMap)
     reassignments: PersistentMap[tuple[UUID, int], Reassignment] = field(default_factory=PersistentMap)
     reports: Mapping[tuple[int, int], Report] = field(default_factory=dict)  # by (broker id, part)
-    lineage: PersistentMap[int, LineageRow] = field(default_factory=PersistentMap)  # by row
+    lineage: PersistentMap[int, LineageRow] = field(default_factory=PersistentMap)  # by the row's number
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:
@@ -119,7 +119,7 @@ class Image:
         return cls().apply(Revision(snapshot.revision, changes))[0]
 
     def apply(self, revision: Revision) -> tuple[Image, Changed]:
-        """(the next image, its differences from this one). Ignores keys of unknown kinds. Raises UnsupportedFormat."""
+        """Returns (the next image, its differences from this one). Ignores unknown kinds. Raises UnsupportedFormat."""
         by_kind: dict[Kind | None, list[Change]] = {}
         for change in revision.changes:
             by_kind.setdefault(kind_of(change.key), []).append(change)
@@ -163,7 +163,7 @@ def _ids(text: str) -> frozenset[int]:
 
 
 def difference(old: Image, new: Image) -> Changed:
-    """What differs between two images that aren't neighbours, by comparing everything."""
+    """The differences between two images that aren't neighbours, found by a comparison of all fields."""
     changed: dict[str, Any] = {}
     for kind in KINDS.values():
         if kind.field:

@@ -17,9 +17,9 @@ revisions, not values, and two diverged stores may have changed a row last at th
 2. No word between others is dropped, because each word may be the last one that some stopped broker knows. An earlier
    word can't replace it: a copy of the store that was made between the two words, and has diverged since, has the
    earlier word, too.
-3. The last known word proves nothing about later writes (of some seconds). So a running process compares a whole new
-   snapshot with its image: revisions, key by key, and the partitions' epochs, which never decrease in one
-   history (`check_successor`). A process that starts compares the epochs in its logs (`check_logs`).
+3. The last known word proves nothing about the writes of the seconds after it. So a running process compares a whole
+   new snapshot with its image: revisions, key by key, and the partitions' epochs, which never decrease in one history
+   (`check_successor`). A process that starts compares the epochs in its logs (`check_logs`).
 4. A word whose number is below the oldest kept row can't be checked: the broker that knows it was stopped for longer
    than a day of changes. Then only the epochs are compared. If the row of a known word doesn't exist yet, the store is
    older than the word.
@@ -45,16 +45,16 @@ from .model.cluster import Cluster, LineageRow, LineageWord, restore_id
 from .store import Delete, ForeignStore, Guard, Put, Write
 
 INTERVAL_S = 5.0
-WORD_BYTES = 6  # of randomness; its text is URL-safe base64
+WORD_BYTES = 6  # random bytes; the word is their URL-safe base64
 WORDS_PER_ROW = 64
-RESTORES_MAX = 100  # the ids of earlier restores that are remembered
+RESTORES_MAX = 100  # the number of earlier restores whose ids are remembered
 ROWS_MAX = 270  # 17,280 words, one each five seconds of a day
 
 _WORD_CHARACTERS = 8
 _NO_WORD = -1
 _WAY_BACK = (
-    "put the newer store back, or stop all brokers and make what this one holds a new generation, with `ottla metadata"
-    " backup` and `ottla metadata restore --replace`"
+    "put the newer store back, or stop all brokers and make the content of the older copy a new generation, with"
+    " `ottla metadata backup` and `ottla metadata restore --replace`"
 )
 
 Rows = Mapping[int, LineageRow]
@@ -63,8 +63,8 @@ Rows = Mapping[int, LineageRow]
 class Known(NamedTuple):
     """The lineage of the cluster's metadata as a process has last seen it.
 
-    `number` and `word` are the last word's; the number is −1 if the process has seen no word. `past` are the ids of the
-    restores before the present one that the store or the process knows of.
+    `number` and `word` are those of the last word that the process has seen; the number is −1 if it has seen none.
+    `past` are the ids of the restores before the present one that the store or the process knows of.
     """
 
     cluster_id: str
@@ -77,12 +77,12 @@ class Known(NamedTuple):
 
     @property
     def restore_id(self) -> str:
-        """As `Cluster.restore_id`."""
+        """The id of the last restore, as in `Cluster.restore_id`."""
         return self.restore or restore_id(self.generation, self.restored_ms)
 
     @property
     def age(self) -> tuple[int, int]:
-        """As `Cluster.age`."""
+        """Orders restores without random ids, as `Cluster.age` does."""
         return self.restored_ms, self.generation
 
 
@@ -95,19 +95,19 @@ def judge(known: Known | None, cluster: Cluster | None, rows: Rows) -> Known:
     if cluster is None:
         whose = "" if known is None else f" of cluster {known.cluster_id}"
         raise ForeignStore(
-            f"the metadata store is empty, but this process has been a member{whose} before; put the right store back, "
+            f"the metadata store is empty, but this process has used a store{whose} before; put the right store back, "
             "or restore it from a backup with `ottla metadata restore`"
         )
     if known is not None:
         if cluster.id != known.cluster_id:
             raise ForeignStore(
-                f"the metadata store holds cluster {cluster.id}, and this is a member of cluster {known.cluster_id};"
-                " put the right store back, or point this process to its own"
+                f"the metadata store holds cluster {cluster.id}, and this process belongs to cluster {known.cluster_id}"
+                "; put the right store back, or point this process to the store of its cluster"
             )
         if _was_left_behind(cluster, known):
             raise _older(
-                f"holds generation {cluster.generation} of cluster {cluster.id}, which was restored as generation"
-                f" {known.generation} since"
+                f"holds generation {cluster.generation} of cluster {cluster.id}, which has since been restored"
+                f" as generation {known.generation}"
             )
         if cluster.restore_id == known.restore_id and known.number != _NO_WORD:
             _check_word(known, rows)
@@ -198,7 +198,8 @@ def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[Non
             elif state.leader_epoch < known.leader_epoch or state.partition_epoch < known.partition_epoch:
                 raise _older(
                     f"has {_name(before, topic_id, index)} in leader epoch {state.leader_epoch} and partition epoch"
-                    f" {state.partition_epoch}, and it was in {known.leader_epoch} and {known.partition_epoch} before"
+                    f" {state.partition_epoch}, and this process has seen epochs {known.leader_epoch} and"
+                    f" {known.partition_epoch}"
                 )
 
 
@@ -211,29 +212,33 @@ def check_logs(image: Image, epochs: Iterable[tuple[tuple[UUID, int], int]]) -> 
         state = image.partition(topic_id, index)
         if state is not None and not state.restored and state.leader_epoch < epoch:
             name = _name(image, topic_id, index)
-            raise _older(f"has {name} in leader epoch {state.leader_epoch}, and its log here has records of {epoch}")
+            raise _older(
+                f"has {name} in leader epoch {state.leader_epoch}, and this broker's log has records of epoch {epoch}"
+            )
 
 
 def _check_revisions(before: Image, after: Image) -> Iterator[None]:
     if after.revision < before.revision:
-        raise _older(f"is at revision {after.revision}, and {before.revision} was seen before")
+        raise _older(f"is at revision {after.revision}, and this process has seen revision {before.revision}")
     for kind in KINDS.values():
         if kind.field and isinstance(kind, MappedKind) and kind is not keys.partition:
             were = getattr(before, kind.field)
             for identity, value in getattr(after, kind.field).items():
                 known = were.get(identity)
                 if value.revision <= before.revision and (known is None or known.revision != value.revision):
-                    raise _older(f"has other {kind.field} than were seen at revision {before.revision}")
+                    raise _older(
+                        f"has other values of `{kind.field}` than this process saw at revision {before.revision}"
+                    )
     for topic_id, partitions in after.partitions.items():
         yield
         for index, state in partitions.items():
             was = before.partition(topic_id, index)
             if state.revision <= before.revision and (was is None or was.revision != state.revision):
-                raise _older(f"has another state of {_name(after, topic_id, index)} than was seen before")
+                raise _older(f"has another state of {_name(after, topic_id, index)} than this process saw")
 
 
 def _was_left_behind(store: Cluster | Known, known: Known) -> bool:
-    """Whether the restore that made this `store` came before the one that `known` names, so that it is outdated."""
+    """Whether the store is outdated, because the restore that made it came before the restore that `known` names."""
     if known.restore_id in ("", store.restore_id, *store.past):
         return False
     if store.restore_id in ("", *known.past):
@@ -251,15 +256,15 @@ def _is_newer(one: Known, other: Known) -> bool:
 def _check_word(known: Known, rows: Rows) -> None:
     row, at = divmod(known.number, WORDS_PER_ROW)
     if not rows:
-        raise _older(f"has no lineage word, and word {known.number} was seen before")
+        raise _older(f"has no lineage word, and this process has seen word {known.number}")
     if row < min(rows):
         return  # the row of this process's word isn't kept any more
     words = rows[row].words if row in rows else ""
     found = words[at * _WORD_CHARACTERS : (at + 1) * _WORD_CHARACTERS]
     if not found:
-        raise _older(f"has lineage words up to {_newest(rows)[0]}, and word {known.number} was seen before")
+        raise _older(f"has lineage words up to {_newest(rows)[0]}, and this process has seen word {known.number}")
     if found != known.word:
-        raise _older(f"has another lineage word {known.number} than was seen before, so that it has gone its own way")
+        raise _older(f"has another lineage word {known.number} than this process saw, so it has diverged")
 
 
 def _newest(rows: Rows) -> tuple[int, str]:

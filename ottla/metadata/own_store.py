@@ -61,9 +61,9 @@ class OwnStore:
         self.known = known
         self.refusal: ForeignStore | None = None
         self._store = store
-        self._joined = False  # whether the store has been judged since the process began
+        self._joined = False  # whether this process has judged the store since its start
         self._cluster: Cluster | None = None
-        self._rows: dict[int, LineageRow] = {}  # the newest row alone
+        self._rows: dict[int, LineageRow] = {}  # the newest row of words, and no other
         self._position = 0  # the last revision that was read or watched
         self._vouched = 0  # the last revision that the known word proves to be this store's
         self._fresh = False  # whether a snapshot was read, and no watch has got a new connection since
@@ -114,7 +114,9 @@ class OwnStore:
             await self._verify()
             fresh, self._fresh = self._fresh, False
             if beyond_the_word and not fresh:
-                raise Compacted("the connection is a new one, and no lineage word vouches for what was seen last")
+                raise Compacted(
+                    "the watch has a new connection, and no lineage word proves its last revisions to be this store's"
+                )
             if attached is not None:
                 await attached()
 
@@ -248,7 +250,7 @@ class OwnStore:
             for entry in entries
             if entry.key.startswith(keys.lineage.prefix)
         }
-        if cluster is not None or known is not None:  # else the store is empty, for a new cluster
+        if cluster is not None or known is not None:  # otherwise the store is empty, and may get a new cluster
             self._know(known, cluster, rows)
 
     def _know(self, before: Known | None, cluster: Cluster | None, rows: dict[int, LineageRow]) -> None:
@@ -292,7 +294,7 @@ class _OwnLeaseLine:
 
 
 def _fail(guards: Sequence[Guard], rejected: Rejected) -> bool:
-    """Whether one of these guards is among those that failed."""
+    """Whether any of these guards failed, by the entries in the rejection."""
     return any(guard.key in rejected.failed and not guard.holds(rejected.failed[guard.key]) for guard in guards)
 
 

@@ -114,7 +114,7 @@ def _hash(key: object) -> int:
     if isinstance(key, int):
         return key
     if isinstance(key, UUID):
-        return key.int >> 40  # random bits, clear of the version's and the variant's
+        return key.int >> 40  # random bits of the UUID, without those of its version and variant
     if isinstance(key, tuple):
         combined = 0
         for part in key:

@@ -33,7 +33,7 @@ class SignOfLife:
 
     def __init__(self) -> None:
         self._term: int | None = None
-        self._ends_before = math.inf  # unless the lease is kept alive
+        self._ends_before = math.inf  # the lease ends before this instant unless it is kept alive
         self._moved = False
 
     def seen(self, asked_at: float, answered_at: float, left: LeaseLeft) -> bool:

@@ -22,7 +22,7 @@ async def allocate_block(store: Store) -> range:
         try:
             result = await store.transact([guard], [Put(keys.producer_ids.key, wanted.encode())])
         except UnknownOutcome:
-            continue  # if the write happened, the next try is rejected, and the try after it takes the next block
+            continue  # if the block was written, the next attempt is rejected, and the one after it takes another block
         if isinstance(result, Committed):
             return range(present.next_id, present.next_id + BLOCK_SIZE)
         entry = result.failed[keys.producer_ids.key]

@@ -216,7 +216,10 @@ class Registration:
                 await self._store.keep_alive(self._lease)
             except LeaseExpired:
                 return False
-            logger.warning("broker %d: its lease was said to have ended, and lives", self.broker.id)
+            logger.warning(
+                "broker %d: the store reported its lease as ended, but the lease exists: it is renewed again",
+                self.broker.id,
+            )
             self._hold()
             return True
 
@@ -249,7 +252,7 @@ class Registration:
             try:
                 result = await self._store.transact([Guard(key, 0)], [put])
             except UnknownOutcome:
-                continue  # if the write happened, the next try finds this process's key
+                continue  # if the key was written, the next attempt finds it
             if isinstance(result, Committed):
                 self.broker = replace(self.broker, epoch=result.revision, revision=result.revision)
                 break
@@ -260,7 +263,8 @@ class Registration:
                 self._adopt(entry)
                 break
             holder = Broker.decode(entry)
-            if holder.incarnation == self.broker.incarnation:  # an earlier try of this process, under another lease
+            # This process wrote the key in an earlier attempt, under another lease.
+            if holder.incarnation == self.broker.incarnation:
                 self.broker = replace(self.broker, previous_epoch=holder.epoch)
                 put = Put(key, self.broker.encode(), self._lease)
                 await self._store.revoke(entry.lease)
@@ -269,7 +273,7 @@ class Registration:
                 await self._store.revoke(self._lease)
                 raise NodeIdTaken(
                     f"node id {self.broker.id} is registered by a live broker on {holder.host or 'an unknown host'}"
-                    f" ({_addresses(holder)}); stop that one, or start this one with another node.id"
+                    f" ({_addresses(holder)}); stop that broker, or start this one with another node.id"
                 )
             if not said:
                 said = True

@@ -26,7 +26,7 @@ from .store import Committed, Delete, Entry, Guard, Put, Rejected, Store, StoreU
 
 logger = logging.getLogger(__name__)
 
-AGAIN_S = 0.1  # until a write of unknown outcome is sent again
+AGAIN_S = 0.1  # the pause before a write of unknown outcome is sent again
 
 
 class Settling:

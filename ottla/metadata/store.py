@@ -44,7 +44,7 @@ class AccessRefused(StoreUnavailable):
 
 
 class UnknownOutcome(Exception):
-    """A write was sent and no answer came: it may have happened, or may still happen."""
+    """A write was sent, and no answer came. The write may have been applied already, or may still be applied."""
 
 
 class Compacted(Exception):

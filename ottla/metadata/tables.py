@@ -137,13 +137,13 @@ class Tables:
             self._db.execute("COMMIT")
 
     def changes_after(self, revision: int, limit: int = 100_000) -> list[Revision]:
-        """Whole revisions after `revision`, up to the one with which they have `limit` changes. Raises Compacted."""
+        """The revisions after `revision`, until they have at least `limit` changes together. Raises Compacted."""
         self._db.execute("BEGIN")
         try:
             if revision < self._counter("compacted"):
                 raise Compacted(f"the changes after revision {revision} are gone")
             if revision > self._counter("revision"):
-                raise Compacted(f"the file has not come to revision {revision} yet: is it an older one?")
+                raise Compacted(f"the metadata file hasn't reached revision {revision}: is it an older copy?")
             found: list[Revision] = []
             changes: list[Change] = []
             current = 0
@@ -257,7 +257,7 @@ class Tables:
             self.revoke(lease)
 
     def alone(self) -> bool:
-        """Whether no other process has the file open."""
+        """Whether this is the only process that has the metadata file open."""
         return len(os.listdir(self._owners)) <= 1
 
     def compact(self, revision: int) -> None:
@@ -391,5 +391,5 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreUnavailable(f"{path} can't be looked at: {error}") from error
+        raise StoreUnavailable(f"the state of {path} can't be read: {error}") from error
     return found.st_dev, found.st_ino

@@ -17,7 +17,7 @@ from ottla.protocol.messages import read_response, write_request
 
 from .peer import Peer
 
-DESCRIBE_CONFIGS, ALTER_CONFIGS = (32, 4), (44, 1)  # an API's key, and the version of these messages
+DESCRIBE_CONFIGS, ALTER_CONFIGS = (32, 4), (44, 1)  # for each API its key, and the version of its messages
 TOPIC, BROKER = 2, 4  # types of resources that have settings; the empty name of type BROKER means all brokers
 
 Edit = tuple[str, int, str | None]

@@ -47,9 +47,9 @@ class UnsupportedVersion(Exception):
 class Connection:
     """A connection that is open from construction until `close`. Not safe to share between threads.
 
-    `timeout_s` bounds the wait for the whole answer to one request, `connect_timeout_s` the opening of the connection.
-    `open_by` (in time.monotonic's seconds) is a deadline for the opening together with the exchange of versions,
-    because a listener may accept a connection and then stay silent.
+    `timeout_s` bounds the wait for the whole answer to one request. `connect_timeout_s` bounds the opening of the
+    connection. `open_by` (in time.monotonic's seconds) is a deadline for the opening together with the exchange of
+    versions, because a listener may accept a connection and then stay silent.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class Connection:
         try:
             answered_id, position = response_body(api_key, version, frame)
             if answered_id != correlation_id:
-                raise ProtocolError(f"answer {answered_id} where {correlation_id} was due")
+                raise ProtocolError(f"its correlation id is {answered_id}, the request's was {correlation_id}")
             return read(api_key, version, frame, position)
         except (ProtocolError, struct.error, IndexError) as error:
-            message = f"{self.address} sent an answer that makes no sense: {error}"
+            message = f"{self.address} sent an invalid answer: {error}"
             raise ConnectionLost(message, self.address) from error
 
     def answers_within(self, seconds: float) -> bool:

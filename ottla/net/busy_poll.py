@@ -18,7 +18,9 @@ from collections.abc import Callable
 from time import perf_counter
 
 WINDOW_SECONDS = 60e-6
-SOON = 4  # two answers are close if they are fewer windows apart: a broker and a client can wake up in this time
+# Two answers are close if the time between them is less than this number of windows. In this time a broker and a client
+# can wake up.
+SOON = 4
 PASSED_MAX = 1023
 
 
@@ -57,7 +59,7 @@ class BusyPoll:
         self._looking = False
         self._found = False  # whether there was an answer since the last look
         self._looked_at = self._until = 0.0
-        self._to_pass = 0  # the number of close answers after which no window opens, before the next one opens
+        self._to_pass = 0  # this number of close answers opens no window; the next one does
         self._passed = 0
 
     def answered(self) -> None:

@@ -26,7 +26,7 @@ from .names import READ_UNCOMMITTED, Address, OffsetAndTimestamp, TopicPartition
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 2, 3, 19, 22
 
-PATIENCE_S = 3.0  # a broker that is alive answers ApiVersions and Metadata within milliseconds
+PATIENCE_S = 3.0  # a live broker answers ApiVersions and Metadata within milliseconds, so this wait suffices
 _Answer = TypeVar("_Answer")
 
 
@@ -83,12 +83,12 @@ class Client:
         self.unknown_retries = unknown_retries
         self.unknown_interval_ms = unknown_interval_ms
         self._connect_timeout_ms = connect_timeout_ms
-        self._deadline = math.inf  # of the call that `retrying` is carrying out
+        self._deadline = math.inf  # the deadline of the call that `retrying` is carrying out
         self._connections: dict[Address, Connection] = {}
-        self._spares: dict[Address, Connection] = {}  # second connections, beside ones that have answers under way
+        self._spares: dict[Address, Connection] = {}  # second connections to brokers whose first connection is busy
         self._brokers: dict[int, Address] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._failures: dict[Address, int] = {}  # failures of an address since its last Metadata answer
+        self._failures: dict[Address, int] = {}  # the number of failures since the address's last Metadata answer
         self._last_failure: ConnectionLost | None = None
 
     def __enter__(self) -> Client:
@@ -164,7 +164,7 @@ class Client:
         return self.retrying(attempt, "CreateTopics")
 
     def init_producer_id(self) -> tuple[int, int]:
-        """A fresh (producer id, epoch) for idempotent producing."""
+        """A new (producer id, producer epoch) for idempotent producing."""
 
         def attempt() -> tuple[int, int]:
             connection = self.any_broker()
@@ -242,7 +242,10 @@ class Client:
             leaders = {self._brokers.get(self._leaders.get(each, -1)) for each in asked}
             if not leaders & {connection.address, None}:
                 self.drop(connection)
-                raise ConnectionLost(f"{connection.address} is silent, and leads no longer", connection.address)
+                raise ConnectionLost(
+                    f"{connection.address} doesn't answer, and other brokers lead its partitions now",
+                    connection.address,
+                )
 
     def drop(self, connection: Connection) -> None:
         """Closes a connection after a failure and forgets it."""
@@ -367,7 +370,7 @@ class Client:
         for each in partitions:
             leader = self._leaders.get(each)
             if leader is None:
-                raise doubt(self, each, None, "Metadata names no leader for it")
+                raise doubt(self, each, None, "the Metadata answer has no leader for it")
             if leader < 0:
                 raise Retry(f"{each} has no leader")
             grouped.setdefault(leader, []).append(each)

@@ -40,7 +40,7 @@ LAZY_MEMORY_BYTES = 1024 * 1024
 # retransmission comes at about the same time.
 FULL_SECONDS = 0.2
 HELD_WHILE_FULL_BYTES_MAX = 1024 * 1024
-QUEUED_PARTS_MAX = 32  # with this number of queued parts of answers, they are sent, and other connections are served
+QUEUED_PARTS_MAX = 32  # when this number of parts is queued, they are sent, and other connections are served first
 
 
 class Postponed:

@@ -101,7 +101,7 @@ class RangeReader:
                 yield fetched
         finally:
             if self._asked is not None:
-                self._client.drop(self._asked[0])  # else the answer would be taken for the next request's
+                self._client.drop(self._asked[0])  # otherwise its answer would be taken for the next request's
                 self._asked = None
 
     def _next(self, offset: int) -> FetchedRecords:

@@ -30,13 +30,13 @@ class Request:
     method: str
     path: str
     query: dict[str, str] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)  # names in lower case
+    headers: dict[str, str] = field(default_factory=dict)  # by the header's name in lower case
     body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answer to a request, with the body as a whole or in pieces."""
+    """The answer to a request. Its body is one piece, or an iterator of pieces."""
 
     status: int
     body: bytes | AsyncIterator[bytes]
@@ -150,9 +150,9 @@ class HttpServer:
                 return handler
         allowed = sorted({method for method, path in self.routes if path in paths})
         if allowed:
-            raise _Refused(405, f"{request.path} takes {', '.join(allowed)}")
+            raise _Refused(405, f"{request.path} accepts only {', '.join(allowed)}")
         known = ", ".join(sorted({path for _, path in self.routes}))
-        raise _Refused(404, f"nothing is at {request.path}; there are {known}")
+        raise _Refused(404, f"there is no path {request.path}; the paths are {known}")
 
 
 async def _read(reader: asyncio.StreamReader) -> Request | None:

@@ -28,7 +28,7 @@ GRACE_SECONDS = 10.0
 SLOWEST_BYTES_PER_SECOND = 1024 * 1024
 SMALL_BYTES = 64 * 1024  # a connection may have this much in each direction outside the budget
 
-_Holdings = dict[Hashable, tuple[int, float]]  # holder → (bytes, deadline that counts if others wait)
+_Holdings = dict[Hashable, tuple[int, float]]  # holder → (bytes, the holder's deadline if other holders wait)
 
 
 class BufferedMemory:
@@ -159,7 +159,8 @@ class BufferedMemory:
         return False
 
     def _none_under_way(self, holdings: _Holdings) -> bool:
-        """Whether no work is under way, or, for room for answers, no holder has an answer or room for one."""
+        """With `_work`, whether no work is under way; with `_reserved`, whether no holder has an answer or room for
+        one."""
         return not holdings and not (holdings is self._reserved and self._answers)
 
     def _acquire(self, holdings: _Holdings, holder: Hashable, size_bytes: int, now: float) -> bool:
@@ -205,7 +206,7 @@ class BufferedMemory:
                 self._let_begin(holdings, now)
 
     def _let_begin(self, holdings: _Holdings, now: float) -> None:
-        """Grants memory to the first holder that waits for some in `holdings`, however little is free."""
+        """Grants memory to the first holder that waits for memory in `holdings`, however little is free."""
         for waiter, (size_bytes, wanted, granted) in self._waiters.items():
             if wanted is holdings:
                 del self._waiters[waiter]

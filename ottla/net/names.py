@@ -19,7 +19,7 @@ class Address(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
+    """A partition's name: the topic, and the index of the partition."""
 
     topic: str
     partition: int

@@ -95,7 +95,7 @@ class Outgoing:
                 try:
                     sent = self._channel.send(part, more=bool(parts))
                 except (BlockingIOError, InterruptedError):
-                    sent = 0  # a file range before it filled the socket's buffer
+                    sent = 0  # the file range before this part has filled the socket's buffer
                 if sent < len(part):
                     parts.appendleft(memoryview(part)[sent:])
                     raise BlockingIOError
@@ -230,4 +230,4 @@ class _Rest:
 
 def _cut_short() -> OSError:
     """The error for a file that is shorter than the answer's size field announced: the frame can't be completed."""
-    return OSError(0, "the log ended inside an answer")
+    return OSError(0, "a log file is shorter than the part of it that an answer was to have")

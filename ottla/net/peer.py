@@ -23,7 +23,7 @@ _size = struct.Struct(">i")
 
 
 class Answer(NamedTuple):
-    """The body of an answer, as frame[start:end]. Valid until the next request."""
+    """The body of an answer, which is frame[start:end]. It is valid until the peer's next request."""
 
     frame: bytearray
     start: int
@@ -81,7 +81,9 @@ class Peer:
                 end = await self._receive(stream)
                 answered_id, start = response_body(api_key, version, self._buffer)
                 if answered_id != self._correlation_id:
-                    raise ProtocolError(f"answer {answered_id} where {self._correlation_id} was due")
+                    raise ProtocolError(
+                        f"the answer's correlation id is {answered_id}, the request's was {self._correlation_id}"
+                    )
         except BaseException:
             if stream is not None:
                 stream.close()

@@ -69,11 +69,11 @@ class Pending:
         self.api_key = api_key
         self.size = 0  # the request's bytes, set when the request begins to wait in the pipeline
         self.parts: Sequence[Part] | None = None
-        self.abandoned: Callable[[], None] | None = None  # called when the connection closes first
-        self.answering: Callable[[], None] | None = None  # called before the answer leaves
-        self.behind: int | None = None  # the API of a request that can't start before this answer
-        self.hurry: Callable[[], None] | None = None  # called when there is such a request
-        self.overtakable = False  # pipelined requests may start meanwhile
+        self.abandoned: Callable[[], None] | None = None  # called when the connection closes before the answer
+        self.answering: Callable[[], None] | None = None  # called before the answer is sent
+        self.behind: int | None = None  # the API of a request that waits for this answer
+        self.hurry: Callable[[], None] | None = None  # called when a request waits for this answer
+        self.overtakable = False  # pipelined requests may start before this answer
 
     @property
     def wanted(self) -> bool:

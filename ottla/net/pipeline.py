@@ -20,7 +20,7 @@ from ottla.protocol.errors import ProtocolError
 from ottla.protocol.received import Buffer
 
 SIZE_BYTES = 4  # the length of the size field before a frame
-FRAME_BYTES_MIN = 10  # a request's header with an empty client id
+FRAME_BYTES_MIN = 10  # the size of a request's header with an empty client id
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"CONN", b"PRI ")
 _size = struct.Struct(">i")
 _key = struct.Struct(">h")

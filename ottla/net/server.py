@@ -1,7 +1,7 @@
 """Listening sockets, and the limits that protect the clients from one another.
 
-A `Server` has one listener per name (Kafka's `listeners`) and one function, `dispatch`, which serves a frame. Four
-limits have Kafka's names: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip` and
+A `Server` has one listener for each name in Kafka's setting `listeners`, and one function, `dispatch`, which serves a
+frame. Four limits have Kafka's names: `socket.request.max.bytes`, `max.connections`, `max.connections.per.ip` and
 `connections.max.idle.ms`. Two are Ottla's own: the unanswered requests (and their bytes) of one connection, and the
 memory for frames and answers of all connections.
 
@@ -46,11 +46,11 @@ class Limits:
     unanswered_max: int = 100
     unanswered_bytes_max: int = 64 * 1024 * 1024
     connections_max: int = 2**31 - 1
-    listener_connections_max: Mapping[str, int] = field(default_factory=dict)  # for some listeners, by name
+    listener_connections_max: Mapping[str, int] = field(default_factory=dict)  # the listeners' own limits, by name
     inter_broker_listener: str = ""
     connections_per_ip_max: int = 2**31 - 1
     connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    idle_seconds_max: float = 600.0  # negative: no bound, as in Kafka
+    idle_seconds_max: float = 600.0  # a negative number means no bound, as in Kafka
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 50
@@ -156,7 +156,7 @@ class Server:
         )
         for connection in nlargest(count, clients, key=lambda client: (client.idle_sweeps, client.idle)):
             self.connections_closed_for_others += 1
-            connection.close(f"max.connections is reached, {why}, and this one was used longest ago")
+            connection.close(f"max.connections is reached, {why}, and this connection was used longest ago")
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""
@@ -175,7 +175,7 @@ class Server:
             try:
                 self._sweep_once(loop.time())
             except Exception:  # a bug with one connection mustn't end the sweeps, which close the other connections
-                logger.exception("idle and slow connections couldn't be looked for")
+                logger.exception("the check for idle and slow connections failed, and is repeated in a second")
 
     def _sweep_once(self, now: float) -> None:
         for holder in self.memory.overdue(now):
@@ -198,7 +198,7 @@ class Listener:
         self.server = server
         self.name = name
         self.host, self.port = sock.getsockname()[:2]
-        self.connections: dict[Connection, None] = {}  # in the order of their arrival
+        self.connections: dict[Connection, None] = {}  # in the order in which they were accepted
         self._socket = sock
         self._loop = asyncio.get_running_loop()
         self._next_id = 0
@@ -215,7 +215,9 @@ class Listener:
                 return
             except OSError as error:
                 # The process is out of file descriptors or memory: serve the other connections, and retry in a second.
-                logger.error("listener %s can't accept: %s", self.name, error.strerror)
+                logger.error(
+                    "listener %s can't accept connections, and tries again in a second: %s", self.name, error.strerror
+                )
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(1.0, self._accept_again)
                 return

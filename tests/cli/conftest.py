@@ -62,8 +62,8 @@ def _nothing_is_left_running() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment variables of every run of `ottla`: none of Ottla's that the person who runs the tests has set,
-    and a configuration file without contexts."""
+    """The environment variables of every run of `ottla`: no OTTLA_ variables from outside the test run, and the path of
+    a configuration file without contexts."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTTLA_")}
     return clean | {"OTTLA_CONFIG_FILE": str(tmp_path_factory.mktemp("config") / "config.toml"), "PYTHONUTF8": "1"}
 
@@ -95,7 +95,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, s
 
 @pytest.fixture(scope="session")
 def ottla(bootstrap: str, environment: dict[str, str]) -> Ottla:
-    """Run `ottla` against the cluster: `ottla("topics", "list", input=b"…")`."""
+    """A function that runs `ottla` against the cluster, such as `ottla("topics", "list", input=b"…")`."""
 
     def run(*arguments: str, input: bytes = b"", **variables: str) -> Result:
         return run_forked(arguments, input, environment | {"OTTLA_BOOTSTRAP": bootstrap} | variables)
@@ -104,7 +104,7 @@ def ottla(bootstrap: str, environment: dict[str, str]) -> Ottla:
 
 
 def run_forked(arguments: tuple[str, ...], input: bytes, variables: dict[str, str]) -> Result:
-    """Runs `ottla` in a fork of this process: a process of its own, but without the time for the imports."""
+    """Runs `ottla` in a fork of this process. So it is a process of its own, but needs no time for the imports."""
     with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
         stdin.write(input)
         stdin.seek(0)

@@ -20,13 +20,13 @@ from tests.cli.test_processes import Dev, alive
 
 OFFSETS = "__consumer_offsets"
 SETTINGS = ("--set", "offsets.topic.replication.factor=1", "--set", "offsets.topic.num.partitions=2")
-AWAY = "broker 0 is away, and no other one has a replica"
-SOON_S = 40.0  # less than any time-out that the commands used to wait for, also on a loaded machine
+AWAY = "broker 0 is away, and no other broker has a replica"
+SOON_S = 40.0  # less than any time-out that the commands waited for before the fix; enough on a loaded machine
 
 
 class Halved(NamedTuple):
-    """Two brokers, of which the first was killed. It coordinated the group `lost`; the other broker coordinates
-    `kept`."""
+    """Two brokers, of which the first was killed. The killed broker coordinated the group `lost`; the other broker
+    coordinates the group `kept`."""
 
     environment: dict[str, str]
     lost: str
@@ -48,7 +48,7 @@ def halved(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
         created = run_forked(("topics", "create", name, "--assignment", assignment), b"", variables)
         assert created.code == 0, created.stderr
     read = ("consume", "healthy", "--group", "anybody", "--idle", "0.5")
-    assert run_forked(read, b"", variables).code == 0  # creates the offsets topic
+    assert run_forked(read, b"", variables).code == 0  # the read creates the offsets topic
     described = run_forked(("topics", "describe", OFFSETS, "--json"), b"", variables).json
     leaders = {row["partition"]: row["leader"] for row in described[0]["partitions"]}
     names = {leaders[partition_for(f"group-{number}", 2)]: f"group-{number}" for number in range(50)}

@@ -81,11 +81,11 @@ def test_what_people_are_told(tmp_path: Path, environment: dict[str, str]) -> No
         while "Ctrl-C stops it." not in (text := (tmp_path / "said").read_text()):
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
-        assert "The data is of 3 brokers" in text
+        assert "The data was written by 3 brokers" in text
         port, pid = re.findall(r"1 on port (\d+), process (\d+)", text)[0]
         assert f",127.0.0.1:{port}\n" in text
         os.kill(int(pid), signal.SIGKILL)
-        while "The others go on" not in (text := (tmp_path / "said").read_text()):
+        while "The other brokers continue" not in (text := (tmp_path / "said").read_text()):
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
         assert "broker 1 was killed by SIGKILL" in text

@@ -38,7 +38,7 @@ def test_brokers_end_with_a_dev_that_is_killed_and_the_next_one_has_their_data(
     assert run(environment, "produce", "orders", "--value", "kept", "-b", dev.bootstrap).returncode == 0
     dev.stop(signal.SIGKILL)
     try:
-        again = Dev(data, environment)  # at once, while the old brokers close their logs
+        again = Dev(data, environment)  # starts at once, while the old brokers close their logs
     finally:
         assert gone(pids)
     assert len(again.announced["brokers"]) == 3

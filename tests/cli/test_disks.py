@@ -172,7 +172,7 @@ def test_a_corrupt_batch_that_a_follower_refuses_stands_in_the_status_and_on_the
     damaged: Path, environment: dict[str, str]
 ) -> None:
     """`dev` has more brokers than before, and waits for the new brokers' replicas. Before the fix, `dev` waited for
-    ever without a word."""
+    ever without a message."""
     with terminal(damaged, environment, "--brokers", "2") as dev:
         line = "orders:0 can't be read at offset 10: not copied from broker 0 any further: the batch has a wrong CRC"
         dev.until(lambda text: line in text)
@@ -182,7 +182,7 @@ def test_a_corrupt_batch_that_a_follower_refuses_stands_in_the_status_and_on_the
 
 
 def test_what_recovery_cut_stands_in_the_status_and_on_the_terminal(damaged: Path, environment: dict[str, str]) -> None:
-    # as if the broker had been killed before anything was synced
+    # The directory then looks as if the broker had been killed before anything was synced.
     (damaged / "broker-0" / ".kafka_cleanshutdown").unlink()
     (damaged / "broker-0" / "recovery-point-offset-checkpoint").unlink()
     with terminal(damaged, environment) as dev:

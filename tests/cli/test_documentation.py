@@ -19,7 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
 
 def commands(command: Any, path: str) -> Iterator[tuple[str, str]]:
-    """(command, the first sentence of its help) of every command that can be run."""
+    """Yields (command, the first sentence of its help) for every command that can be run."""
     children = getattr(command, "commands", {})
     if not children or getattr(command, "invoke_without_command", False):
         yield path, (command.help or "").split("\n")[0].partition(". ")[0].rstrip(".")

@@ -1,4 +1,5 @@
-"""Ottla installs with and without a C compiler; with one, the installation has the native walk of records."""
+"""Ottla can be installed with and without a C compiler. With a compiler, the installation has the native walk of
+records."""
 
 from __future__ import annotations
 

@@ -219,7 +219,8 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_a_pod_that_is_restarted_in_between_is_found_again(
     tmp_path: Path, topic: str, environment: dict[str, str]
 ) -> None:
-    """A consumer goes on by itself: its kubectl ends, then there is no such pod, then the pod is back."""
+    """A consumer's kubectl ends, then the pod is missing for a while, then the pod is back. The consumer continues by
+    itself."""
     with two_brokers(tmp_path) as brokers, demo_of(brokers, tmp_path, environment) as demo:
         _restarted(demo, topic)
 

@@ -89,7 +89,7 @@ def test_what_verify_says_gets_a_group_past_a_bad_batch(
         "next_offset": 5,
     }
     told = run(environment, "log", "verify", str(data / "orders-1"))
-    assert (told.returncode, "offsets 3 to 4: go on at 5" in told.stdout) == (1, True)
+    assert (told.returncode, "offsets 3 to 4: continue at 5" in told.stdout) == (1, True)
     assert "1 fault in" in told.stderr
     [reset] = re.findall(r"ottla (groups reset-offsets .* --execute)", told.stdout)
     [delete] = re.findall(r"ottla (delete-records .*) {3}", told.stdout)

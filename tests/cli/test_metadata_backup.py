@@ -50,7 +50,7 @@ def test_there_and_back(tmp_path: Path, environment: Environment, backup: str) -
     restored = run(environment, "restore", backup, *store)
     assert restored.code == 0, restored.stderr
     assert "Cluster abc, generation 1" in restored.stdout
-    assert "when all of these have reported: 1, 2." in restored.stdout
+    assert "when all of these brokers have reported: 1, 2." in restored.stdout
     assert run(environment, "go-without", "2", "--json", *store).json == {"awaited": [1]}
     again = run(environment, "restore", backup, "--replace", "--gone", "1", "--json", *store)
     assert again.json == {
@@ -73,7 +73,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path, environment: Environment, 
 def test_a_store_that_holds_something_is_refused(tmp_path: Path, environment: Environment, backup: str) -> None:
     for cluster_id, brokers, words in (
         ("abc", (1,), "broker 1 runs on the metadata store: stop it first"),
-        ("other", (), "the backup is of cluster abc, the store holds cluster other"),
+        ("other", (), "the backup is of cluster abc, and the store holds cluster other"),
         ("abc", (), "isn't empty: it holds 4 keys. --replace drops its content"),
     ):
         path = tmp_path / f"{cluster_id}-{len(brokers)}"

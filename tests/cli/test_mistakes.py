@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Ottla
 
 NOT_FOUND, USAGE, UNREACHABLE, FAILED = 4, 2, 3, 1
-HERE = "ottla-test-topic"  # exists: the fixture creates it
+HERE = "ottla-test-topic"  # a topic that the fixture creates
 
 MISTAKES = [
     (["topics", "creat", "x"], USAGE, "Did you mean 'create'?"),

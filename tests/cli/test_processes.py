@@ -1,5 +1,5 @@
-"""`ottla dev` and `ottla broker`: start, stop and status, troubles that prevent a start, and data that survives a
-restart."""
+"""`ottla dev` and `ottla broker`: their start, stop and status, the troubles that prevent a start, and data that
+survives a restart."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_dev_restarts_what_dies_only_when_asked_to(tmp_path: Path, environment: 
     ("options", "code", "words"),
     [
         (["--brokers", "0"], 2, "greater than or equal to 1"),
-        (["--brokers", "3", "--port", "65534"], 2, "there are no 3 ports from 65534 on"),
+        (["--brokers", "3", "--port", "65534"], 2, "there are fewer than 3 ports from 65534 on"),
         (["--data", "/proc/nowhere"], 1, "can't use the data directory"),
         (["--topics", "a:b"], 2, "is not NAME:PARTITIONS:REPLICATION-FACTOR"),
         (["--set", "log.segment.bytez=1"], 2, "the nearest is log.segment.bytes"),

@@ -29,7 +29,7 @@ def test_a_template_prints_what_kcat_prints(ottla: Ottla, topic: str) -> None:
 
 
 def test_what_a_template_printed_is_written_again(ottla: Ottla, topic: str) -> None:
-    """Fields with lengths carry any bytes: line ends, empty values and null."""
+    """Fields whose length comes before them can have any content: line ends, no bytes at all, and null."""
     value = bytes(range(128)) * 3
     data = b"3,%d,key%s-1,0,0,-1,2,5,a\nb\nc\r\n" % (len(value), value)
     cut = ottla("produce", topic, "-p", "0", "--format", "%K,%S,%k%s", input=data[:-1])
@@ -73,7 +73,7 @@ def test_a_partition_of_the_input_that_does_not_exist(ottla: Ottla, topic: str) 
     ("options", "words"),
     [
         (("produce", "--format", "jsn"), "Did you mean 'json'?"),
-        (("produce", "--format", "%k%v"), "nobody can tell"),
+        (("produce", "--format", "%k%v"), "it is ambiguous where"),
         (("produce", "--format", "%o %v"), "can't be read"),
         (("produce", "--format", "%k:%v", "--key-separator", ":"), "--key-separator and a template"),
         (("produce", "--format", "%k:%v", "--key", "a"), "--key and %k"),

@@ -201,7 +201,7 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
                 slow.pause()
                 await words(one, 20)
                 await ahead.read()
-                again = OwnStore(two, ahead.known)  # as a restarted broker that now asks another member
+                again = OwnStore(two, ahead.known)  # stands for a restarted broker that asks another member
                 reading = asyncio.ensure_future(again.read())
                 await asyncio.sleep(0.5)
                 slow.go_on()
@@ -240,7 +240,7 @@ def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
                 await put(writing, "a")
                 await asyncio.sleep(0.5)
                 hanging.pause()
-                # for the election of a leader, because the hanging member may have been the leader
+                # time for an election, because the hanging member may have been the leader
                 await asyncio.sleep(2.0)
                 await put(writing, "b")
                 async with asyncio.timeout(20.0):
@@ -346,8 +346,8 @@ def test_a_dead_broker_is_not_taken_for_a_living_one_because_etcd_restarts(etcd:
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["old-address", "no-address"])
 def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd: Etcd, unknown: bool) -> None:
-    """As for the pod of an etcd member that was killed: its name resolves to the old address, or to none, and then to
-    the new one.
+    """The member's name resolves to the old address, or to none, and then to the new one, as for the pod of a killed
+    member.
 
     A gRPC channel resolves its name only twice a minute. If clients waited for that, the registration would end first.
     """
@@ -389,8 +389,8 @@ def test_a_registration_outlives_an_etcd_that_comes_back_at_another_address(etcd
 
 
 def test_an_etcd_that_stands_still_for_three_seconds(etcd: Etcd) -> None:
-    """Calls with a long time-out only take longer. After a short time-out the outcome is unknown, and one read shows
-    it."""
+    """Calls with a long time-out only take longer. A write with a short time-out has an unknown outcome, and one read
+    shows whether it was applied."""
 
     async def test() -> None:
         async with connected(etcd) as patient, connected(etcd, timeout_s=1.0) as impatient:
@@ -525,8 +525,8 @@ def test_another_endpoint_takes_over(etcd: Etcd) -> None:
 
 
 def test_members_die_one_by_one(tmp_path: Path) -> None:
-    """The leader dies: another member takes over. One more dies: the last one refuses. All are back: the watch has
-    missed no revision."""
+    """When the leader dies, another member becomes the leader. When one more member dies, the last one refuses writes.
+    When a majority is back, the watch has missed no revision."""
     members = etcd_cluster(tmp_path, 3)
 
     async def test() -> None:
@@ -650,7 +650,7 @@ def test_tls_and_a_user(guarded: Etcd, tmp_path: Path) -> None:
         await refused(store("/ottla/others/"), "refuses broker: etcdserver: permission denied")
         await refused(store(user="", password_file=None), "refuses a request without a user")
         password.write_text("wrong")
-        await refused(store(), "doesn't let in broker")
+        await refused(store(), "refuses the login of user broker")
         await refused(store(ca_file=None), "can't be reached: .*CERTIFICATE_VERIFY_FAILED")
 
     run(test())
@@ -680,4 +680,4 @@ def test_a_broker_comes_in_by_its_settings(guarded: Etcd, tmp_path: Path) -> Non
     password.write_text("wrong")
     refused = subprocess.run(broker.command, capture_output=True, text=True, timeout=60, check=False)
     (said,) = [line for line in refused.stderr.splitlines() if line.startswith("ottla broker: ")]
-    assert (refused.returncode, "doesn't let in broker" in said, "Traceback" in refused.stderr) == (1, True, False)
+    assert (refused.returncode, "login of user broker" in said, "Traceback" in refused.stderr) == (1, True, False)

@@ -32,7 +32,7 @@ def hold_the_loop(seconds: float) -> None:
 
 
 class Line:
-    """A stand-in for the store's lease line: it notes each keep-alive, and raises `error` if that is set."""
+    """A stand-in for the store's lease line. It records each keep-alive, and raises `error` if that is set."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[LeaseId, float]] = []
@@ -122,8 +122,8 @@ asyncio.run(main())
 
 
 def test_a_process_that_stood_still_is_not_taken_for_a_loop_that_did() -> None:
-    """While the machine sleeps, or after SIGSTOP, the renewal thread stands still as well, so the event loop isn't to
-    blame."""
+    """While the machine sleeps, or after SIGSTOP, the renewal thread doesn't run either. So this time doesn't count as
+    a blocked event loop."""
     command = [sys.executable, "-c", WHOLE_PROCESS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

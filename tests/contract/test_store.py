@@ -1,4 +1,4 @@
-"""The contract of metadata stores: each test runs once for each store, with connections as two processes would have."""
+"""The contract of metadata stores: each test runs once for each store, over connections like those of two processes."""
 
 from __future__ import annotations
 
@@ -63,10 +63,11 @@ def newer_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture(params=["embedded", "etcd", "newer_etcd", "simulated"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Test], None]:
-    """A function that runs a test with an opener of connections to one fresh store."""
+    """A function that runs a test, and passes it a function that opens connections to a new store."""
     servers: list[StoreServer] = []
     if request.param in ("etcd", "newer_etcd"):
-        request.getfixturevalue(request.param)  # here and not within the test's time-out: building etcd may take longer
+        # The fixture comes before the test's time-out begins, because building etcd may take longer.
+        request.getfixturevalue(request.param)
 
     async def connect() -> Store:
         if request.param == "simulated":
@@ -305,7 +306,7 @@ def test_how_long_a_lease_has_left(run: Any) -> None:
         assert granted.below_s > 2.0
         assert granted.below_s - granted.at_least_s <= 2.0
         await asyncio.sleep(1.5)
-        later = await two.lease_left(lease)  # asking hasn't kept the lease alive
+        later = await two.lease_left(lease)  # the call of `lease_left` before hasn't kept the lease alive
         assert later.at_least_s <= 2.5
         await one.keep_alive(lease)
         renewed = await two.lease_left(lease)

@@ -36,7 +36,11 @@ def findings(kubeconfig: Path) -> list[dict[str, Any]]:
 def test_an_installation_is_looked_at(server: KubeApiServer, tmp_path: Path) -> None:
     helm = Helm(4, tmp_path, str(server.kubeconfig))
     code, printed, complaint = doctor(server.kubeconfig)
-    assert (code, "none is installed" in printed, complaint) == (1, True, "error: 3 things will not work\n")
+    assert (code, "none is installed" in printed, complaint) == (
+        1,
+        True,
+        "error: 3 problems found that must be solved\n",
+    )
     # No controller makes pods here, so the only finding left is that the operator has no ready pod.
     helm("install", "ottla-operator", "charts/ottla-operator", *WHERE)
     assert [found["message"].partition(":")[0] for found in findings(server.kubeconfig)] == ["no pod of it is ready"]
@@ -61,4 +65,4 @@ def test_no_way_to_kubernetes_is_one_line(tmp_path: Path) -> None:
     assert complaint.startswith("error: asking Kubernetes for its version: ")
     assert "127.0.0.1:1" in complaint
     code, _, complaint = doctor(nowhere, "--context", "elsewhere")
-    assert (code, complaint.startswith("error: there is no way to Kubernetes: ")) == (1, True)
+    assert (code, complaint.startswith("error: kubectl's configuration can't be used: ")) == (1, True)

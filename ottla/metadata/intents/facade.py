@@ -32,7 +32,8 @@ from .topics import TopicIntents
 
 
 class Intents:
-    """All changes that administrators can request from a broker. Each part of them is a class in another module."""
+    """All changes that administrators can request from a broker. Each kind of request has a class in a module of its
+    own."""
 
     def __init__(self, store: Store, follower: Follower, random: Random | None = None) -> None:
         """`random` draws topic ids and the positions where placement starts; by default it is the system's."""

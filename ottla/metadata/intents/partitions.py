@@ -90,7 +90,8 @@ class PartitionIntents:
                 check_target(target, state, known_brokers(image, target), allow_another_factor)
             intent = image.intents_by_id[state.topic_id]
             guards = [Guard(keys.topic(topic), intent.revision), Guard(state_key, state.revision), Guard(key, 0)]
-            there = wish.target == state.target and not state.removing  # the replicas are the target, or are added
+            # The target's replicas are assigned already, or are being added.
+            there = wish.target == state.target and not state.removing
             result = await self._settling.attempt(guards, [] if there else [Put(key, wish.encode())])
             if isinstance(result, Committed):
                 await self._settling.until_revision(result.revision)
@@ -132,7 +133,7 @@ def _fulfils(state: Partition, wish: Reassignment) -> bool:
 def _being_moved(topic: str, index: int) -> KafkaError:
     return KafkaError(
         ErrorCode.reassignment_in_progress,
-        f"Somebody else has asked for another assignment of {topic}-{index} at this moment.",
+        f"Another request asks for another assignment of {topic}-{index} at the same time.",
     )
 
 

@@ -12,7 +12,7 @@ from ottla.metadata.naming import check_any_runs, check_assignments
 from ottla.placement import Candidate, place
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-PARTITIONS_PER_REQUEST_MAX = 10_000  # as Kafka's ReplicationControlManager
+PARTITIONS_PER_REQUEST_MAX = 10_000  # the limit in Kafka's ReplicationControlManager
 
 
 def known_brokers(image: Image, wanted: Iterable[int]) -> Collection[int]:

@@ -35,7 +35,7 @@ from .replicas import assigned, placed
 
 logger = logging.getLogger(__name__)
 
-DEFAULT = -1  # a partition count or replication factor that the request doesn't give
+DEFAULT = -1  # stands for a partition count or replication factor that a request doesn't give
 _RETRY_S = 0.5
 
 

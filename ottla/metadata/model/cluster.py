@@ -11,7 +11,8 @@ from .value import Value
 
 
 def restore_id(generation: int, restored_ms: int) -> str:
-    """The id of a restore by an earlier version of Ottla, which wrote no id; empty for a store never restored."""
+    """The id that stands for a restore by an earlier version of Ottla, which wrote none; empty if there was no
+    restore."""
     return f"{generation}@{restored_ms}" if generation or restored_ms else ""
 
 
@@ -24,10 +25,11 @@ def new_restore_id(generation: int, random: str) -> str:
 class Cluster(Value):
     """The cluster that the store belongs to, and the store's restores from backups (`backup.py`).
 
-    `generation` is 0 at first, and each restore makes it one more than the backup's and the store's. `restore` is the
-    random id of the last restore; it is empty if there was none, or if an earlier version of Ottla made it. `past` are
-    the ids of earlier restores, as far as they are known. `restored_ms` is the time of the last restore, by the clock
-    of the machine that made it. This time is for people, and distinguishes restores without an id.
+    `generation` is 0 at first. After a restore it is one more than the greater of the backup's and the store's
+    generation. `restore` is the random id of the last restore; it is empty if there was none, or if an earlier version
+    of Ottla made it. `past` are the ids of earlier restores, as far as they are known. `restored_ms` is the time of the
+    last restore, by the clock of the machine that made it. This time is for people, and distinguishes restores without
+    an id.
 
     An earlier version of Ottla that restores a backup keeps `restore` from the backup, as it keeps all fields that it
     doesn't know, but writes a new generation. So an id counts only beside the generation that it names. An id that

@@ -43,7 +43,7 @@ class Quota(Value):
 
 @dataclass(frozen=True, slots=True)
 class Feature(Value):
-    """A finalised feature level."""
+    """The finalised level of a feature of the cluster, such as `eligible.leader.replicas.version`."""
 
     level: int
     revision: int = 0

@@ -52,7 +52,7 @@ class Ready(Value):
 class Tombstone(Value):
     """The mark of a deleted topic, by topic id. Brokers may remove the topic's directories.
 
-    `pending` are the brokers that haven't yet confirmed that they have removed all of them.
+    `pending` are the brokers that haven't yet confirmed that they have removed all directories of the topic.
     """
 
     topic_id: UUID

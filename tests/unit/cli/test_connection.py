@@ -19,7 +19,7 @@ from ottla.cli.errors import CommandError, ExitCode
 
 
 class Asked:
-    """A call that raises each error in turn, and then returns 7."""
+    """A stand-in for a client's call. Its first calls raise one error each, in order; the next call returns 7."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -78,7 +78,7 @@ def test_what_may_not_happen_twice_is_not_repeated_where_its_answer_was_lost() -
 
 
 class Brokers:
-    """An admin client: the brokers in `failures` fail when asked for their settings."""
+    """A stand-in for an admin client. A request for the settings of a broker in `failures` fails."""
 
     def __init__(self, failures: dict[int, Exception]) -> None:
         self.failures = failures
@@ -107,5 +107,5 @@ def test_another_broker_is_asked_when_one_is_gone() -> None:
 
 def test_a_broker_that_has_left_is_said_in_words() -> None:
     assert sentence(UnknownBrokerIdError(0), "the settings of broker '0'").line() == (
-        "the settings of broker '0': that broker has left the cluster. `ottla brokers list` shows all brokers."
+        "the settings of broker '0': the broker has left the cluster. `ottla brokers list` shows all brokers."
     )

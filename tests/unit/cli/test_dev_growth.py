@@ -41,8 +41,8 @@ def test_it_says_what_it_does_and_that_it_is_done(
     growth.carry_out(cluster, Output(as_json=False), lambda: False)
     assert begun == [{("orders", 0): (0, 1, 2), ("orders", 1): (0, 1, 2)}]
     told = capsys.readouterr().err
-    assert "The data is of fewer brokers: 2 partitions get 3 replicas (orders)." in told
-    assert told.rstrip().endswith("All of them have 3 replicas now, in sync.")
+    assert "The cluster has more brokers now: 2 partitions get 3 replicas (orders)." in told
+    assert told.rstrip().endswith("All of these partitions have 3 in-sync replicas now.")
 
     Growth(tmp_path, known_brokers=3, brokers=3, kept=()).carry_out(cluster, Output(as_json=False), lambda: False)
     assert len(begun) == 1, "no topic is to get more replicas"

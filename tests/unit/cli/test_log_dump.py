@@ -1,4 +1,4 @@
-"""The content of a log's files is shown."""
+"""`log_dump.dump` returns the content of each kind of file in a log."""
 
 from __future__ import annotations
 

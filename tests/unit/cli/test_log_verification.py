@@ -1,4 +1,4 @@
-"""Finds stored batches that no consumer gets past, names them, and says at which offset to go on."""
+"""`log_verification.verify` finds stored batches that no consumer gets past, and the offset behind each of them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ STRUCTURAL = ("invalid_record", "unknown_server_error")
 
 
 def stored(folder: Path, *batches: bytes) -> tuple[Path, list[int]]:
-    """A partition with these batches between sound ones, as a leader that doesn't check them appends them; and their
-    offsets."""
+    """Appends these batches between valid ones, as a leader does that doesn't check them. Returns the partition's
+    directory, and the offsets of these batches."""
     bench = Workbench(folder, config=LogConfig(segment_bytes=1 << 30))
     log = bench.log()
     fill(log, 5)
@@ -77,8 +77,8 @@ def cases_of_now() -> list[Case]:
 
 
 def wrong_inside(case: Case) -> bool:
-    """Whether the batch is wrong inside, though the header's fields that move offsets are right: brokers have always
-    checked these fields, so only such a batch can be in a log.
+    """Whether the batch is invalid although the fields of its header that determine offsets are valid. Brokers have
+    always checked these fields, so only such an invalid batch can be in a log.
     """
     if len(case.batch) < HEADER_SIZE:
         return False

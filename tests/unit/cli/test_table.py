@@ -1,4 +1,4 @@
-"""Tables on terminals of any width."""
+"""Tables fit terminals of any width."""
 
 from __future__ import annotations
 

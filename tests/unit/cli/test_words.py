@@ -1,4 +1,4 @@
-"""Words that people type and read: moments, partitions, addresses, error messages, exit codes."""
+"""Texts that users type (moments, partitions, addresses), and texts and exit codes that they get (error messages)."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Pa
         assert second is not None
         known = judge(Known("abc", 1, 5, "aaaaaaaa", first.restored_ms, first.restore, first.past), second, {})
         assert known.restore_id == f"2@{first.restored_ms + 1}"
-        with pytest.raises(ForeignStore, match="was restored as generation 2 since"):
+        with pytest.raises(ForeignStore, match="has since been restored as generation 2"):
             judge(known, first, {})
         third = await restore(store, read_backup(list(lines_of(await store.read()))), replace_all=True)
         assert third.past == (first.restore, known.restore_id)
@@ -282,7 +282,7 @@ def test_a_restore_with_the_right_clock_after_one_whose_clock_was_ahead_is_none_
         second = await restore(anew, backup)
         known = judge(known, second, {})
         assert known.restore == second.restore
-        with pytest.raises(ForeignStore, match="was restored as generation 1 since"):
+        with pytest.raises(ForeignStore, match="has since been restored as generation 1"):
             judge(known, first, {})
         later = read_backup(list(lines_of(await ahead.read())))
         handed_out = Image.of(await ahead.read()).producer_ids

@@ -45,7 +45,8 @@ def test_revisions_are_put_together(assembled: Callable[..., list[tuple[int, str
     assert assembled((13, "a"), (14, "b"), fragment=True) == [(13, "a"), (13, "")]
     assert assembled((14, "c"), fragment=True) == [(13, "")]
     assert assembled((14, "d"), (15, "e")) == [(14, "bcd"), (15, "e"), (15, "")]
-    # After a cut in the middle of a revision the whole revision is sent again, maybe after some that were delivered.
+    # After a cut in the middle of a revision the whole revision is sent again, perhaps after revisions that were
+    # delivered before.
     assert assembled((16, "a"), fragment=True) == [(15, "")]
     assert assembled((15, "e"), (16, "a"), (16, "b"), interrupted=True) == [(16, "ab"), (16, "")]
     assert assembled(progress=40) == [(40, "")]

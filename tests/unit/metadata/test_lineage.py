@@ -89,7 +89,7 @@ def test_a_day_is_kept_and_not_more() -> None:
     judge(first, CLUSTER, store.rows)
     copy = History(2)
     copy.add(ROWS_MAX * WORDS_PER_ROW)
-    with pytest.raises(ForeignStore, match="has gone its own way"):
+    with pytest.raises(ForeignStore, match="so it has diverged"):
         judge(first, CLUSTER, copy.rows)
     store.add(1)
     assert len(store.rows) == ROWS_MAX
@@ -102,9 +102,12 @@ def test_a_day_is_kept_and_not_more() -> None:
     ("cluster", "says"),
     [
         (None, "the metadata store is empty"),
-        (Cluster("other"), "holds cluster other, and this is a member of cluster own"),
-        (Cluster("own", generation=1), "holds generation 1 of cluster own, which was restored as generation 2 since"),
-        (Cluster("own", generation=2), "has no lineage word, and word 5 was seen before"),
+        (Cluster("other"), "holds cluster other, and this process belongs to cluster own"),
+        (
+            Cluster("own", generation=1),
+            "holds generation 1 of cluster own, which has since been restored as generation 2",
+        ),
+        (Cluster("own", generation=2), "has no lineage word, and this process has seen word 5"),
     ],
 )
 def test_what_isnt_the_own_store_is_said_in_one_sentence(cluster: Cluster | None, says: str) -> None:
@@ -136,7 +139,7 @@ def test_a_restore_by_an_earlier_version_that_kept_the_id_of_the_one_before_is_a
     known = judge(Known("own", 1, number, "aaaaaaaa", 1000, first.restore, first.past), later, {})
     assert (known.restore_id, known.past) == ("2@99999", ("0@5", first.restore))
     assert Cluster.decode(Entry(keys.cluster.key, later.encode(), 7, 1)) == later
-    with pytest.raises(ForeignStore, match="was restored as generation 2 since"):
+    with pytest.raises(ForeignStore, match="has since been restored as generation 2"):
         judge(known, first, {})
 
 
@@ -213,7 +216,7 @@ def test_what_was_deleted_before_doesnt_come_back() -> None:
     with pytest.raises(ForeignStore, match="has another state of t-0"):
         check(image(None), image(partition(), 9, revision=20), 3)
     settings = Entry("configs/topic/t", Config({"retention.ms": "1"}).encode(), 4, 4)
-    with pytest.raises(ForeignStore, match="has other configs than were seen"):
+    with pytest.raises(ForeignStore, match="has other values of `configs` than this process saw"):
         check(image(None), Image.of(Snapshot(20, (settings,))), 3)
 
 
@@ -231,7 +234,7 @@ def test_a_replica_goes_only_with_a_tombstone() -> None:
 def test_a_log_that_knows_a_later_epoch_says_that_the_store_is_older() -> None:
     check_logs(image(partition(3)), [((TOPIC, 0), 3), ((TOPIC, 1), 8)])
     check_logs(image(partition(3, restored=True)), [((TOPIC, 0), 8)])
-    with pytest.raises(ForeignStore, match="has t-0 in leader epoch 3, and its log here has records of 4"):
+    with pytest.raises(ForeignStore, match="has t-0 in leader epoch 3, and this broker's log has records of epoch 4"):
         check_logs(image(partition(3)), [((TOPIC, 0), 4)])
 
 

@@ -1,5 +1,5 @@
-"""The store as one process sees it. Another store in its place is refused, and the right store isn't taken for another
-one because of the order of answers and watch events."""
+"""`OwnStore` refuses another store in the place of its own. It never takes its own store for another one, in whatever
+order answers and watch events come."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_new_connection_without_a_word_for_what_was_seen_last_asks_for_a_snaps
         await own.transact([], [Put("topics/x", b"")])
         watch = own.watch("", begun)
         assert (await anext(watch)).changes[0].key.startswith(keys.lineage.prefix)
-        await anext(watch)  # the word vouches for all that was seen
+        await anext(watch)  # the word proves that all revisions seen so far are this store's
         with pytest.raises(Compacted):
             await anext(watch)
         await inner.close()
@@ -278,7 +278,7 @@ def test_a_restored_store_is_joined_by_a_start_and_ends_what_runs(tmp_path: Path
             assert later.known is not None
             assert later.known.age > again.known.age
             inner.store, lost = right, inner.store
-            with pytest.raises(ForeignStore, match="was restored as generation 1 since"):
+            with pytest.raises(ForeignStore, match="has since been restored as generation 1"):
                 await OwnStore(inner, later.known).read()
             await lost.close()
             inner.store = right

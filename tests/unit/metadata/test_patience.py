@@ -63,7 +63,9 @@ def test_its_patience_ends_with_the_reason() -> None:
         answer(Away(10**6), 0.3)
 
 
-@pytest.mark.parametrize("reason", [AccessRefused("etcd doesn't let in broker"), ForeignStore("another cluster's")])
+@pytest.mark.parametrize(
+    "reason", [AccessRefused("etcd refuses the login of user broker"), ForeignStore("another cluster's")]
+)
 def test_what_no_waiting_mends_is_told_at_once(reason: Exception) -> None:
     store = Away(10**6, reason)
     with pytest.raises(type(reason)):

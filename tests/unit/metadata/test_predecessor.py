@@ -1,4 +1,4 @@
-"""Whether the holder of a lease is alive, by the store's answers. A restart of the store is no sign of life."""
+"""Whether the owner of a lease is alive, by the store's answers. A restart of the store is no sign of life."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_living_holder_is_named_after_a_session_though_the_store_restarts(long
         registering = asyncio.ensure_future(registration(server).register())
         await asyncio.sleep(SESSION_S - 1)
         restart(server)
-        with pytest.raises(NodeIdTaken, match="stop that one"):
+        with pytest.raises(NodeIdTaken, match="stop that broker"):
             await registering
         assert SESSION_S < loop.time() - began < SESSION_S + longer * SESSION_S / 2 + 1
         assert (await server.connect().read(keys.broker(7))).entries

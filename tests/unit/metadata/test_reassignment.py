@@ -106,7 +106,8 @@ def test_what_kafka_refuses_is_refused(run: Any) -> None:
         assert await cluster.refused((1,), index=1) is ErrorCode.unknown_topic_or_partition
         assert await cluster.refused((1, 2, 3), another_factor=False) is ErrorCode.invalid_replication_factor
         await cluster.move((3, 1), another_factor=False)
-        await cluster.move((2, 3), another_factor=False)  # the factor is compared with the one before the move
+        # The requested factor is compared with the factor before the move.
+        await cluster.move((2, 3), another_factor=False)
 
     run(body)
 
@@ -263,7 +264,8 @@ def test_new_topics_leave_drained_brokers_out_where_they_can(run: Any) -> None:
 
 
 def test_an_election_that_nobody_could_win_is_no_success(run: Any) -> None:
-    """After a restore, before any broker has reported its logs: the request is decided on, without a leader."""
+    """After a restore, no broker has reported the ends of its logs yet. So the controller answers the request without
+    the election of a leader."""
 
     async def body(cluster: Cluster) -> None:
         state = replace(cluster.state, leader=NO_LEADER, isr_epochs=(NO_EPOCH, NO_EPOCH), restored=True)

@@ -101,8 +101,8 @@ def test_an_epoch_whose_deletion_was_visible_is_never_used_again(tmp_path: Path)
 
 
 def test_a_registration_that_came_and_went_between_two_images_is_missed(tmp_path: Path) -> None:
-    """A broker with a slow watch had let its lease go, so its key ended. The next image was a snapshot, and neither it
-    nor the image before had the key. Before the fix, the broker then never registered again."""
+    """A broker with a slow watch had stopped renewing its lease, so its key was deleted. The next image was a snapshot,
+    and neither it nor the image before had the key. Before the fix, the broker then never registered again."""
 
     async def scene(store: EmbeddedStore, registration: Registration, renewals: Renewals) -> None:
         epoch = registration.epoch

@@ -1,4 +1,4 @@
-"""Requests and answers of the admin protocol, for the clients that share them."""
+"""The requests about settings that the operator and the command line share, and the errors in the answers."""
 
 from __future__ import annotations
 

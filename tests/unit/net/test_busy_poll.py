@@ -7,12 +7,12 @@ from collections.abc import Callable
 from ottla.net.busy_poll import PASSED_MAX, BusyPoll
 
 WINDOW = 60e-6
-ROUND = 10e-6  # of the loop, without a request
-REQUEST = 20e-6  # the time to serve one
+ROUND = 10e-6  # the time of a round of the loop without a request
+REQUEST = 20e-6  # the time to serve one request
 
 
 class Loop:
-    """Rounds of an event loop with a clock of its own; with nothing due it would sleep."""
+    """A stand-in for an event loop, with a clock of its own. A real loop sleeps if no callback is due."""
 
     def __init__(self, window: float = WINDOW) -> None:
         self.now = 0.0
@@ -39,7 +39,8 @@ class Loop:
 
 
 def ask(loop: Loop, times: int, pause: float, at_once: int = 1) -> list[bool]:
-    """Clients that ask again after a pause; for each request, whether it found the loop awake."""
+    """Clients send `at_once` requests, `times` times, with pauses. Returns for each pause whether the loop was awake at
+    its end."""
     awake = []
     for _ in range(times):
         loop.round(at_once)

@@ -36,7 +36,7 @@ def frame(api_key: int, payload: bytes) -> bytes:
 
 
 class Echo:
-    """Answers each frame with its payload. Frames that begin with `later` are answered when the test does it."""
+    """Answers each frame with its payload. For a frame that begins with `later`, the test itself gives the answer."""
 
     def __init__(self) -> None:
         self.later: list[tuple[Pending, bytes]] = []
@@ -537,7 +537,7 @@ async def full_both_ways(server: Server, port: int, echo: Echo, size: int, count
     await until(lambda: bool(server.listeners["PLAINTEXT"].connections))
     (connection,) = server.listeners["PLAINTEXT"].connections
     looks = 0
-    while looks < 50:  # counted, because on a busy machine this process may itself have stood still
+    while looks < 50:  # a number of looks, not a time, because this process may get no CPU on a busy machine
         served = len(echo.served)
         await asyncio.sleep(FULL_SECONDS / 10)
         still = connection._out.full and not connection._reading and len(echo.served) == served
@@ -622,7 +622,7 @@ def test_a_request_without_memory_for_its_work_waits_and_so_does_what_follows_it
     """While the request waits, no more bytes are read from its connection, and the answers keep their order."""
 
     class Working(Echo):
-        """Requests that begin with `work` need as many bytes as they say."""
+        """A request `work123` needs 123 bytes of memory for its work."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""The maximal number of connections, and the connections that get in when it is reached, as in Kafka's
+"""The maximal number of connections, and the connections that are accepted when it is reached, as in Kafka's
 ConnectionQuotas."""
 
 from __future__ import annotations

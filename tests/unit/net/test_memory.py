@@ -29,8 +29,8 @@ def test_work_counts_until_it_ends() -> None:
 
 
 def test_work_begins_however_full_the_memory_is_where_no_other_is_under_way() -> None:
-    """Five connections each hold a large frame, and each needs memory for its work: without this rule they would all
-    wait for ever."""
+    """Five connections each have a large frame, and each needs more memory for its work. If work couldn't begin without
+    free memory, they would all wait for ever."""
     memory = BufferedMemory(100)
     for holder in range(5):
         assert memory.acquire(holder, 20, 0.0)
@@ -50,8 +50,8 @@ def test_work_begins_however_full_the_memory_is_where_no_other_is_under_way() ->
 
 
 def test_a_large_answer_is_begun_however_full_the_memory_is_where_no_other_is_under_way() -> None:
-    """Complete frames hold all of the memory, and the answer to each needs more: without this rule they would all wait
-    for ever."""
+    """Complete frames take all of the memory, and the answer to each needs more. If answers couldn't begin without free
+    memory, all connections would wait for ever."""
     memory = BufferedMemory(100)
     memory.large_answers[3] = 30
     for holder in range(5):
@@ -143,7 +143,7 @@ def test_a_closed_connection_leaves_nothing_behind() -> None:
 
 
 def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
-    """The broker is late with its work; the peer isn't late with sending or taking."""
+    """The broker is slow with its work. The peer is slow neither with its frames nor with its answers."""
     memory = BufferedMemory(100)
     work = memory.begin_work("work", 90, 0.0)
     assert memory.acquire("sends", 10, 0.0)

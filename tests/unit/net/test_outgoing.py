@@ -43,7 +43,7 @@ class ColdFile(RealFile):
         self.answers = threading.Event()
         self.error: Exception | None = None
         self.reads: list[tuple[int, int]] = []
-        self.warm: set[int] = set()  # numbers of pages
+        self.warm: set[int] = set()  # the numbers of the pages in memory
 
     def _is_warm(self, size: int, position: int) -> bool:
         return self.cached(size, position) == size
@@ -139,7 +139,7 @@ def test_what_is_in_memory_is_sent_before_the_rest_is_read():
 
 
 def test_a_peer_that_takes_an_answer_bit_by_bit_costs_one_question_a_piece(monkeypatch):
-    monkeypatch.setattr("ottla.net.outgoing.KNOWN_SECONDS", 60.0)  # the machine may be busy
+    monkeypatch.setattr("ottla.net.outgoing.KNOWN_SECONDS", 60.0)  # long enough on a busy machine
 
     class Counting(ColdFile):
         questions = 0
@@ -285,7 +285,7 @@ def test_an_answer_is_read_on_the_loop_where_no_thread_can_be_begun(size, monkey
 
 def test_many_cold_reads_of_a_stuck_volume_take_few_threads_and_none_from_another():
     async def scenario(server, port, broker):
-        before = disk_threads()  # of the test before: they end when they have been idle for a while
+        before = disk_threads()  # threads of the test before, which end when they have been idle for a while
         broker.files = [ColdFile(volume=1), ColdFile(volume=2)]
         stuck, slow = broker.files
         slow.answers.set()

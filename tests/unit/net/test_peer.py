@@ -54,7 +54,7 @@ def with_server(serve: Serve, client: Callable[[Peer], Coroutine[Any, Any, None]
 
 
 async def echo_size(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers with bodies whose sizes grow and shrink."""
+    """Answers five requests with bodies of different sizes, the largest one in between."""
     for size in (0, 10, 3 * BUFFER_BYTES, 40 * BUFFER_BYTES, 5):
         writer.write(response_frame(FETCH, VERSION, await correlation_id_of(reader), b"x" * size))
         await writer.drain()
@@ -186,7 +186,8 @@ def test_who_cant_be_reached_is_an_os_error() -> None:
 
 @pytest.mark.parametrize("addresses", [("127.0.0.1", "255.255.255.255"), ("255.255.255.255", "127.0.0.1")])
 def test_refused_is_only_who_is_refused_everywhere(addresses: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal beside failures of other kinds is no sign of a death: the process may listen at another address."""
+    """If one address refuses the connection, and another one fails in another way, the broker may still be alive at
+    that other address."""
 
     async def main() -> None:
         async def found(host: str, port: int, **_: Any) -> list[Any]:

@@ -24,7 +24,7 @@ class Bounds:
 
 
 class Connection:
-    """The connection that a Pending calls; it does nothing."""
+    """A stand-in for the connection whose methods a Pending calls. They do nothing."""
 
     def answered(self) -> None:
         pass
