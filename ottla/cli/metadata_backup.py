@@ -84,7 +84,7 @@ def restore(
             try:
                 cluster = await backups.restore(target, whole, replace_all=replace, gone=gone or ())
             except backups.RestoreRefused as error:
-                remedy = "" if replace else "--replace drops its content." if "isn't empty" in str(error) else ""
+                remedy = "--replace drops its content." if isinstance(error, backups.StoreNotEmpty) else ""
                 raise CommandError(str(error), remedy) from error
             except UnknownOutcome as error:
                 raise CommandError(f"the metadata store didn't answer: {error}", "Run the restore again.") from error

@@ -66,6 +66,10 @@ class RestoreRefused(Exception):
     """The backup may not be restored to this store in the store's present state."""
 
 
+class StoreNotEmpty(RestoreRefused):
+    """The store has content, which a restore with `replace_all` would drop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backup:
     """The content of a backup. `brokers` are the ids of the brokers that were registered when it was made."""
@@ -212,7 +216,7 @@ def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *,
         raise RestoreRefused(f"the backup is of cluster {backup.cluster.id}, and the store holds cluster {present.id}")
     half = present is not None and present.restoring
     if before and not half and not replace_all:
-        raise RestoreRefused(f"the metadata store isn't empty: it holds {len(before)} keys")
+        raise StoreNotEmpty(f"the metadata store isn't empty: it holds {len(before)} keys")
 
 
 async def _write(store: Store, cluster_revision: int, writes: Sequence[Write]) -> int:
