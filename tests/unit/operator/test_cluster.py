@@ -1369,7 +1369,7 @@ def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
     scene.rounds(10)
     renewed = [message for reason, message in scene.world.events if reason == "AuthorityRenewed"]
     assert renewed == [
-        "a new authority for etcd's certificates is trusted, and signs once everybody trusts it",
+        "a new authority for etcd's certificates is trusted, and signs once all pods trust it",
         "a new authority for etcd's certificates signs",
     ]
     restarted = [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
@@ -1454,7 +1454,7 @@ def test_secrets_of_another_etcd_are_looked_into_and_their_renewal_is_a_roll() -
         assert scene.reconcile().failure == scene.status["message"]
         return str(scene.status["message"])
 
-    assert refused() == "metadata.external.tlsSecret: the Secret etcd-client isn't there: make it"
+    assert refused() == "metadata.external.tlsSecret: the Secret etcd-client doesn't exist: create it"
     put("etcd-client", tls_crt=b"c", ca_crt=b"a")
     assert refused().endswith("the Secret etcd-client has only one of tls.crt and tls.key: add the other one")
     put("etcd-client", tls_crt=b"c", tls_key=b"k", ca_crt=b"a")
@@ -1590,7 +1590,10 @@ def test_a_broker_whose_volume_is_lost_begins_anew_if_others_have_all_of_it() ->
 
     assert "no node takes it" in lost("2026-05-01T11:55:00Z")
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2), (2,)]})
-    assert lost("2026-05-01T11:00:00Z") == "the volume of k-broker-2 is lost, and partition orders-1 is nowhere else"
+    assert (
+        lost("2026-05-01T11:00:00Z")
+        == "the volume of k-broker-2 is lost, and no other broker has an in-sync replica of partition orders-1"
+    )
     assert ("PersistentVolumeClaim", "shop", "data-0-k-broker-2") in scene.world.objects
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2), (1, 2)]})
     lost("2026-05-01T11:00:00Z")

@@ -93,7 +93,7 @@ def test_who_may_not_read_the_lease_says_so(caplog: pytest.LogCaptureFixture) ->
         leases.away = True
         waiting = asyncio.ensure_future(lease.acquire())
         await asyncio.sleep(0.2)
-        assert lease.trouble == "the lease system/ottla can't be had: reading: Kubernetes can't be reached"
+        assert lease.trouble == "the lease system/ottla can't be read or taken: reading: Kubernetes can't be reached"
         assert [record.getMessage() for record in caplog.records] == [lease.trouble], "it is logged once"
         leases.away = False
         await asyncio.wait_for(waiting, 5)

@@ -28,7 +28,7 @@ from ottla.operator.status import Condition, Trouble, conditions
 from ottla.wording import first_named
 
 MESSAGE_MAX = 1024
-UNANSWERED_S_MAX = 20.0  # for so long, a Cluster that was Ready stays Ready though no broker answers
+UNANSWERED_S_MAX = 20.0  # a Cluster that was Ready stays Ready for so long while no broker answers
 PASSING = (
     "Paused",
     "TopicsHeld",
@@ -57,7 +57,7 @@ class Findings:
     last_snapshot: str = ""
     snapshots_wait_for: str | None = None  # None: the spec asks for no snapshots; empty: they are taken in time
     config_waits_for: str | None = None  # None: no broker was asked; empty: the dynamic settings are applied
-    overrides_wait_for: Mapping[int, str] | None = None  # by broker: the same of a broker's own dynamic settings
+    overrides_wait_for: Mapping[int, str] | None = None  # broker → why its own settings aren't in force
     balancing: Balancing | None = None  # None: the spec doesn't ask for balance, or it wasn't looked at
     scaling: Scaling = field(default_factory=Scaling)
     held_back: HeldBack = field(default_factory=HeldBack)
@@ -74,7 +74,7 @@ class Findings:
     topics_held: Condition | None = None
 
     def storage_is(self, storage: Storage) -> None:
-        """Notes the state of volumes; of several notes the worst one counts."""
+        """Notes the state of volumes. If a worse state was noted before, that state stays."""
         if self.storage is None or REASONS.index(storage.reason) < REASONS.index(self.storage.reason):
             self.storage = storage
 
@@ -240,7 +240,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     if findings.topics_held is not None:
         serve += "; topics without their Topics are kept: see the condition TopicsHeld"
     if findings.strays:
-        serve += "; somebody else's pods have the labels of its own: see the condition PodsOwned"
+        serve += "; pods of another owner have the labels of the Cluster's pods: see the condition PodsOwned"
     return serve
 
 
@@ -277,7 +277,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     if cluster.overrides:
         found.append(_overrides(cluster, findings))
     if any(listener.external for listener in cluster.listeners):
-        # Addresses don't affect Ready: clients inside are served, and addresses outside depend on other systems.
+        # External addresses don't affect Ready: clients inside Kubernetes are served without them, and other systems,
+        # such as load balancers, provide them.
         found.append(_waits("ListenersReady", cluster, findings.listeners_wait_for, "Advertised", "NoAddress"))
     if cluster.paused:
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
@@ -329,7 +330,7 @@ def _led(findings: Findings) -> Condition:
     unled = _without_leader(findings)
     if unled is None:
         if any(pod.report for pod in findings.pods or ()):
-            away = "the metadata store answers no broker: which partitions have a leader by now isn't known"
+            away = "no broker reaches the metadata store, so it isn't known which partitions have a leader now"
             return Condition("PartitionsLed", None, "MetadataAway", away)
         return Condition("PartitionsLed", None, "NotAsked", "no broker says which partitions have a leader")
     message = f"{named(unled)} without a leader" if unled else ""
@@ -362,7 +363,7 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
     if cluster.paused:
         pods = findings.pods or ()
         outdated, resizes = sum(bool(pod.outdated) for pod in pods), sum(pod.resize is not None for pod in pods)
-        others = "others, too, if a change asks for it"
+        others = "more pods may become outdated until then"
         later = [f"{outdated} pods are outdated, and are restarted after the pause: {others}"] if outdated else []
         later += [f"{resizes} pods get other resources after the pause"] if resizes else []
         return Condition("Rolling", False, "SpecPaused", "; ".join(later))
@@ -390,12 +391,14 @@ def _rolls(findings: Findings) -> list[str]:
 
 
 def _not_in_place(findings: Findings) -> list[str]:
-    """The first pod that can get other resources only by a restart, and why: its restart may be a long time away."""
+    """A line about the first pod that can get other resources only by a restart, with the reason. The status has it
+    because the restart may be a long time away."""
     return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 
 def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refused: str) -> Condition:
-    """A condition that depends on the brokers' answers. `waits_for` None: no broker was asked; empty: it is True."""
+    """A condition that depends on the brokers' answers. If `waits_for` is None, no broker was asked, and the condition
+    is Unknown; if `waits_for` is empty, the condition is True."""
     if waits_for is None:
         why = "nothing is asked of brokers while spec.paused is true" if cluster.paused else "no broker was asked"
         return Condition(kind, None, "NotAsked", why)
@@ -403,8 +406,8 @@ def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refuse
 
 
 def _may_be_a_moment(before: Mapping[str, Any], now: datetime) -> bool:
-    """Whether the brokers' silence may last for a moment only, as when the broker that was asked stops, and another one
-    has to be asked."""
+    """Whether the brokers' silence may last for a moment only. For example, the broker that was asked may have stopped,
+    so that another one has to be asked."""
     if not holds(before, "Ready"):
         return False
     answered = condition(before, "KafkaAnswers")
