@@ -125,11 +125,11 @@ class Found:
         if present is not None and not self._owns(present) and not _adoptable(present):
             if _is_predecessors(present, self._cluster):
                 raise Awaited(
-                    f"the {kind} {name} is still there from the Cluster of this name that was deleted: "
-                    "Kubernetes takes it away, and then it is made again"
+                    f"the {kind} {name} of a deleted Cluster of this name still exists: "
+                    "it is made again once Kubernetes has deleted it"
                 )
             raise NameTaken(
-                f"the {kind} {name} is there already and isn't this Cluster's: rename one of them, or delete it"
+                f"the {kind} {name} exists already and doesn't belong to this Cluster: delete it, or rename one of them"
             )
         done = await self._kube.apply(wanted, present)
         if present is None:

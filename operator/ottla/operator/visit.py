@@ -42,7 +42,7 @@ class Visit:
     restarted: str = ""  # the pod that this reconcile has restarted
     members: list[Member] | None = None  # etcd's list of members; None where no majority answers
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
-    own_settings: Mapping[int, Mapping[str, str]] | None = None  # each ready broker's, before changes; None: not known
+    own_settings: Mapping[int, Mapping[str, str]] | None = None  # broker → its dynamic settings before changes
     admin: KafkaAdmin | None = None  # the client of the brokers, once one of them has answered
 
     @property

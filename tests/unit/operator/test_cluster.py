@@ -1527,7 +1527,7 @@ def test_every_action_is_an_event_and_what_is_wrong_a_warning() -> None:
         ("ObjectsMade", "Service k-bootstrap"),
         ("SettingsChanged", "all brokers: log.retention.ms=1000"),
         ("InvalidSpec", scene.world.events[2][1].partition(" is ")[0]),
-        ("SettingsChanged", "all brokers: log.retention.ms (taken back)"),
+        ("SettingsChanged", "all brokers: log.retention.ms (reset)"),
     ]
     assert "log.retention.ms" in scene.world.events[2][1]
 
@@ -1629,7 +1629,10 @@ def test_a_member_whose_volume_is_lost_begins_anew_while_the_others_have_a_major
     scene.reconcile()
     scene.world.settle()
     assert uid() != before
-    assert ("LostVolumeReplaced", "k-etcd-2 begins anew: its volume's node is gone") in scene.world.events
+    assert (
+        "LostVolumeReplaced",
+        "k-etcd-2 starts on a new volume: its old volume's node is gone",
+    ) in scene.world.events
 
 
 def test_a_volume_whose_file_system_grows_at_a_start_gets_one() -> None:

@@ -886,6 +886,7 @@ def test_a_directory_that_has_failed_is_never_taken_for_an_empty_one(storage: An
         store(scene, volumes=[{"id": 1, "size": "1Gi"}])
         scene.rounds(8)
     assert said(scene)[2] == (
-        "volume data-0-k-broker-0 is emptied to be removed: /data/0/log has failed, and nobody knows what lies there"
+        "volume data-0-k-broker-0 is emptied to be removed: "
+        "the log directory /data/0/log has failed, so it isn't known which replicas it has"
     )
     assert restarted(scene) == []

@@ -146,7 +146,7 @@ def test_who_finds_another_holder_stops_at_once() -> None:
         leases.item["spec"]["holderIdentity"] = "b"
         leases.version += 1
         leases.item["metadata"]["resourceVersion"] = str(leases.version)
-        with pytest.raises(LeaseLost, match="another one holds"):
+        with pytest.raises(LeaseLost, match="another process has the lease"):
             await lease.keep()
 
     asyncio.run(run())

@@ -95,7 +95,7 @@ def test_what_somebody_takes_back_before_it_is_done_is_not_asked_for_again() -> 
     assert births(scene)[0] != uids[0]
     assert births(scene)[1:] == uids[1:]
     (told,) = [message for reason, message in scene.world.events if reason == "RollingRestart"]
-    assert "somebody else gave the pod other resources: limit of memory of broker was to be 2048Mi" in told
+    assert "another program gave the pod other resources: limit of memory of broker was to be 2048Mi" in told
 
 
 def test_five_minutes_begin_when_kubernetes_takes_the_request() -> None:

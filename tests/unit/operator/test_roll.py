@@ -82,7 +82,7 @@ def _risk(kind: str, *names: str) -> Report:
         ),
         pytest.param(
             _three({**OLD, "report": replace(FINE, metadata_connected=False)}), None,
-            "Rolling 2/3: waiting for k-0, which doesn't reach the metadata: nobody could be elected in its place",
+            "Rolling 2/3: waiting for k-0, which doesn't reach the metadata store: no new leaders could be elected",
             False, id="no metadata",
         ),
         pytest.param(

@@ -119,7 +119,7 @@ def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
 
 
 def existing(sets: Iterable[Object], pods: Iterable[Object]) -> list[tuple[int, str]]:
-    """The brokers that exist or are about to: their ids, and the names of their StatefulSets.
+    """The ids of the brokers that exist or that StatefulSets will create, each with the name of its StatefulSet.
 
     First come the brokers that have pods, then those that the StatefulSets want, so most brokers are listed twice.
     """

@@ -16,9 +16,9 @@ from ottla.operator.plan import names
 from ottla.operator.spec.quantity import amount
 
 GROWS_S_MAX = 300.0
-PENDING_S_MAX = 60.0  # some volumes are made only when their pod has a node
+PENDING_S_MAX = 60.0  # not shorter, because some volumes are made only when their pod has a node
 NEVER_MADE = "ottla.dev/never-made"  # an annotation of a claim that was given up without a volume
-_FILLED_BY_OTHERS = ("dataSource", "dataSourceRef", "selector")  # fields that the operator's own claims don't have
+_FILLED_BY_OTHERS = ("dataSource", "dataSourceRef", "selector")  # fields of claims, which the operator doesn't set
 _REFUSED = frozenset({"ControllerResizeInfeasible", "NodeResizeInfeasible"})
 
 

@@ -14,7 +14,7 @@ from ottla.operator.spec.spec_error import SpecError
 
 @dataclass(frozen=True)
 class Rolling:
-    """`spec.rolling`: `max_unavailable` is a number, or a text as "25%"."""
+    """`spec.rolling`: `max_unavailable` is a number, or a text such as "25%"."""
 
     max_unavailable: int | str = 1
 
