@@ -61,10 +61,10 @@ VOLUMES = with_storage(volumes=[{"size": "10Gi"}, {"size": "20Gi"}])
             "class of a volume can't change",
         ),
         ("Cluster", REPLICAS, POOLS, "becomes the pool broker"),
-        ("Cluster", REPLICAS, EXTERNAL, "can't take each other's place"),
+        ("Cluster", REPLICAS, EXTERNAL, "can't change from metadata.etcd to metadata.external"),
         ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"prefix": "/x/"}}, "prefix can't change"),
-        ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"etcd": {"tls": True}}}, "what etcd was made with stays"),
-        ("Cluster", EXTERNAL, REPLICAS, "can't take each other's place"),
+        ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"etcd": {"tls": True}}}, "metadata.etcd.tls can't change"),
+        ("Cluster", EXTERNAL, REPLICAS, "can't change from metadata.etcd to metadata.external"),
         ("Cluster", POOLS, {"brokers": {"storage": STORAGE, "pools": [{**POOL, "firstId": 200}]}}, "firstId can't"),
     ],
 )

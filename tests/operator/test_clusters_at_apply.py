@@ -105,7 +105,7 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ),
         (
             {"brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "etcd", "firstId": 0, "replicas": 1}]}},
-            "means something else",
+            "this name is reserved",
         ),
         ({"brokers": {**BROKERS, "resources": {"requests": {"cpux": 1}}}}, "a device's name with its domain"),
         ({"brokers": {**BROKERS, "resources": {"limits": {"mem": "1Gi"}}}}, "a device's name with its domain"),
@@ -132,7 +132,7 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"metadata": {"prefix": "ottla"}}, "prefix"),
         ({"topics": {"allowedNamespaces": "Selector"}}, "namespaceSelector belongs to"),
         ({"bokers": {}}, "bokers"),
-        ({"controllers": {"replicas": 1}}, "nobody stands by for a single one"),
+        ({"controllers": {"replicas": 1}}, "no other one could replace a single controller"),
         ({"brokers": {**BROKERS, "template": {"annotations": {"ottla.dev/restart": "now"}}}}, "put it on the Cluster"),
         ({"controllers": {"template": {"annotations": {"ottla.dev/restart": ""}}}}, "put it on the Cluster"),
         ({"brokers": {**BROKERS, "resources": {"requests": {"cpu": "lots"}}}}, "should match"),

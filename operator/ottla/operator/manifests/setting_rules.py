@@ -110,7 +110,7 @@ def _of_values(settings: Iterable[Setting]) -> list[str]:
             f"!{these_names}.exists(name, {wrong})",
             f'"config: " + {these_names}.filter(name, {wrong})[0] + " must be {must_be}"',
         )
-        lines.append(f'    message: "config: what must be {must_be}, isn\'t"')  # if CEL can't convert the value
+        lines.append(f'    message: "config: a value has to be {must_be}"')  # if CEL can't convert the value
     return lines
 
 
