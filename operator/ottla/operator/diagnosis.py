@@ -180,7 +180,7 @@ def of_rights(
         lacking = [str(single) for single in each([right]) if single in denied]
         if lacking:
             told = f"{one.user} may not {', '.join(lacking)} {where}"
-            lost = "" if needed else f"; that is only for: {right.why}"
+            lost = "" if needed else f"; the only purpose of this right: {right.why}"
             remedy = (
                 f"helm upgrade {one.release} charts/ottla-operator --namespace {one.ref.namespace} --reuse-values "
                 "--set rbac.create=true, or bind a role with it to the account"

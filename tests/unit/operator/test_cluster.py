@@ -40,7 +40,7 @@ OUTSIDE = [
 ]
 DEFAULTS = Defaults("ottla:1", "etcd:1")
 NODE = {"type": "ExternalIP", "address": "192.0.2.1"}
-EVENT_LOOP = asyncio.Runner()  # of all reconciles: a new event loop for each takes a sixth of the time
+EVENT_LOOP = asyncio.Runner()  # shared by all reconciles: new event loops would take a sixth of the tests' time
 atexit.register(EVENT_LOOP.close)
 
 
@@ -50,9 +50,9 @@ class Pages:
     def __init__(self) -> None:
         self.said: dict[int, Report] = {}
         self.together_unsafe: set[int] = set()  # brokers of which no two may be away at once
-        # (brokers, the brokers beside which they would be away) of each question
+        # for each question of the operator: the asked brokers, and the brokers that are away already
         self.asked: list[tuple[list[int], list[int]]] = []
-        self.decides = 0  # the number of the active controller, among controllers with pods of their own
+        self.decides = 0  # the ordinal of the active controller's pod, if controllers have pods of their own
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {broker: self.said.get(broker, Report()) for broker in addresses}
@@ -163,7 +163,7 @@ class Scene:
             }
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
-        self.woken: list[Ref] = []  # Clusters that the reconciler wants to be visited
+        self.woken: list[Ref] = []  # Clusters that the reconciler wants to reconcile again soon
         self.topics_held: Condition | None = None  # the condition that the reconciler of Topics reports
         self.restart()
 
@@ -298,7 +298,7 @@ def test_who_leads_is_not_known_while_the_metadata_store_answers_no_broker() -> 
 def test_a_setting_that_is_dynamic_restarts_nobody() -> None:
     scene = running()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1000}))
-    scene.kafka.dynamic["log.segment.bytes"] = "1048576"  # a setting of another person
+    scene.kafka.dynamic["log.segment.bytes"] = "1048576"  # a setting from another client
     scene.kafka.dynamic["ottla.brokers.drained"] = "7"
     scene.rounds(3)
     assert scene.kafka.dynamic == {"log.retention.ms": "1000", "ottla.brokers.drained": "7"}
@@ -1136,9 +1136,9 @@ def test_what_another_cluster_of_that_name_followed_is_not_followed() -> None:
 def test_a_name_that_somebody_else_has_is_told() -> None:
     scene = Scene()
     scene.world.create({"kind": "Service", "metadata": {"namespace": "shop", "name": "k-brokers"}, "spec": {}})
-    assert "isn't this Cluster's" in scene.reconcile().failure
+    assert "doesn't belong to this Cluster" in scene.reconcile().failure
     assert scene.condition("Ready") == ("False", "NotApplied")
-    assert "the Service k-brokers is there already" in scene.status["message"]
+    assert "the Service k-brokers exists already" in scene.status["message"]
 
 
 def test_a_cluster_that_goes_is_forgotten_at_once() -> None:

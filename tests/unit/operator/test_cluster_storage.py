@@ -376,7 +376,7 @@ def test_a_volume_that_was_never_made_stays_away_when_the_statefulset_is_made_an
 
 
 def test_a_volume_that_was_never_made_stays_away_while_the_pod_that_waited_for_it_is_restarted(storage: Any) -> None:
-    """A StatefulSet creates the next pod only some visits after the old pod is gone."""
+    """A StatefulSet creates the next pod only some reconciles after the old pod is gone."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -417,7 +417,7 @@ def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as
     assert ("StatefulSet", "shop", "k-broker") not in scene.world.objects
     claim["spec"]["volumeName"], claim["status"] = "pv-1", {"phase": "Bound"}
     disks.lies["k-broker-0", "/data/1/log"] = {("late", 0): GIB}
-    del scene.world.objects["Pod", "shop", "k-broker-0"]  # the pod is evicted before the next visit
+    del scene.world.objects["Pod", "shop", "k-broker-0"]  # the pod is evicted before the next reconcile
     for _ in range(30):
         scene.rounds(1)
         assert disks.lost() == []

@@ -129,7 +129,7 @@ def test_what_the_chart_renders_has_all_that_it_needs(golden: str) -> None:
     findings = looked(Kubernetes(golden))
     assert [finding for finding in findings if finding.broken] == []
     assert len(findings) == (4 if golden == "no-cluster-role" else 0), "each names what won't work"
-    assert all("that is only for: " in finding.message for finding in findings)
+    assert all("the only purpose of this right: " in finding.message for finding in findings)
 
 
 def test_a_cluster_that_is_fine_is_no_finding() -> None:

@@ -1,4 +1,4 @@
-"""Of several operators only one acts: the Lease changes hands when it is given back or not renewed, and never
+"""Only one of several operators acts: another operator gets the Lease when it is released or not renewed, and never
 before."""
 
 from __future__ import annotations
