@@ -1,4 +1,5 @@
-"""`ottla operator doctor`: examines an installation of the operator from outside, with the rights of its user.
+"""`ottla operator doctor`: examines an installation of the operator from outside. The command has the rights of the
+person who runs it.
 
 `diagnosis.py` judges the objects that are read here. Kubernetes itself is asked about the operator's rights
 (SubjectAccessReview), so that every source of rights counts. If the person may not read something, that is a finding,

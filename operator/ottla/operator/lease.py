@@ -2,8 +2,8 @@
 
 The operator that has the Lease renews it. If it couldn't renew the Lease for `RENEWED_WITHIN_S`, it stops immediately.
 Another operator takes the Lease once it has seen no change of the Lease for `DURATION_S`. Each operator measures this
-time by its own clock, so clocks needn't agree. An operator that gets SIGTERM releases the Lease, and another operator
-takes it at its next attempt.
+time by its own clock, so clocks needn't agree. An operator that ends without a crash releases the Lease, and another
+operator takes it at its next attempt.
 """
 
 from __future__ import annotations

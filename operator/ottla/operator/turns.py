@@ -127,7 +127,7 @@ class Upgrades:
             closed = "" if visit.window_open else "its maintenance window is closed"
             self._turns.waits(key, f"it waits for {first_away}" if first_away else closed)
             if not await self._hold_for_the_other(visit) and closed:
-                visit.hold = _WINDOW  # resizes wait, too, which they don't if the spec asks for them
+                visit.hold = _WINDOW  # resizes wait, too: they are for the release, not the spec
         elif not visit.window_open:
             visit.hold = _WINDOW
         else:

@@ -295,7 +295,7 @@ def _strays(pods: tuple[str, ...]) -> str:
     who, them = ("pods", "them") if len(pods) > 1 else ("pod", "it")
     return (
         f"{who} {first_named(pods, 3)}: labelled as the Cluster's own pods, but somebody else made {them}, and "
-        f"Services lead there, too. Take the labels away, or delete {them}"
+        f"Services send clients there, too. Take the labels away, or delete {them}"
     )
 
 
@@ -363,8 +363,8 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
     if cluster.paused:
         pods = findings.pods or ()
         outdated, resizes = sum(bool(pod.outdated) for pod in pods), sum(pod.resize is not None for pod in pods)
-        others = "more pods may become outdated until then"
-        later = [f"{outdated} pods are outdated, and are restarted after the pause: {others}"] if outdated else []
+        others = "changes of the spec may make more pods outdated"
+        later = [f"{outdated} pods are outdated, and are restarted after the pause; {others}"] if outdated else []
         later += [f"{resizes} pods get other resources after the pause"] if resizes else []
         return Condition("Rolling", False, "SpecPaused", "; ".join(later))
     if rolls := _rolls(findings):

@@ -179,11 +179,11 @@ class Disappearances:
         foreign = {orphan.topic.id for orphan in orphans if orphan.owner.cluster_uid != remembered.cluster_uid}
         self._held |= foreign
         if foreign and not why:
-            reason, why = CLUSTER_MADE_ANEW, "the Topics of these topics belonged to an earlier Cluster of this name"
+            reason, why = CLUSTER_MADE_ANEW, "the Topic resources of these topics belonged to an earlier Cluster"
         forgotten = {orphan.topic.id for orphan in orphans if not remembered.has(orphan.owner.uid)} - foreign
         self._held |= forgotten
         if forgotten and not why:
-            reason, why = TOPICS_NOT_REMEMBERED, "Kubernetes has no record of the Topics of these topics"
+            reason, why = TOPICS_NOT_REMEMBERED, "Kubernetes has no record of these topics' Topic resources"
         self._held -= self._confirmed
         kept = [orphan for orphan in orphans if orphan.topic.id in self._held]
         taken_over = tuple(orphan for orphan in kept if orphan.remade)

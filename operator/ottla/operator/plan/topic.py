@@ -333,8 +333,7 @@ def _targets(resource: TopicResource, topic: KafkaTopic, cluster: KafkaCluster) 
 def _throttle(
     topic: KafkaTopic, targets: Mapping[int, Replicas | None], throttled: bool, by_hand: bool
 ) -> dict[str, str]:
-    """The settings that name the replicas to copy, and the replicas that they are copied from; empty where none is
-    copied.
+    """The settings that name the replicas to copy and the replicas that they are copied from; empty if none is copied.
 
     Present values are kept while they cover these replicas, because otherwise each completed partition would change
     them. They are kept, too, if the Cluster has no throttle, because the administrator who moves the replicas may have

@@ -25,7 +25,7 @@ CLIENT_PORT = 9092
 PORT_MAX = 65535
 DEFAULT_POOL = "broker"
 GRACE_S = 120
-RESTART = "ottla.dev/restart"  # a person annotates a pod, or the Cluster for all brokers and controllers
+RESTART = "ottla.dev/restart"  # on a pod: asks to restart it; on a Cluster: all brokers and controllers
 
 
 class Defaults(NamedTuple):
