@@ -60,7 +60,7 @@ VOLUMES = with_storage(volumes=[{"size": "10Gi"}, {"size": "20Gi"}])
             with_storage(volumes=[{"size": "10Gi", "className": "fast"}, {"size": "20Gi"}]),
             "class of a volume can't change",
         ),
-        ("Cluster", REPLICAS, POOLS, "becomes the pool broker"),
+        ("Cluster", REPLICAS, POOLS, "name one pool broker"),
         ("Cluster", REPLICAS, EXTERNAL, "can't change from metadata.etcd to metadata.external"),
         ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"prefix": "/x/"}}, "prefix can't change"),
         ("Cluster", REPLICAS, {**REPLICAS, "metadata": {"etcd": {"tls": True}}}, "metadata.etcd.tls can't change"),

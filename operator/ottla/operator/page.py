@@ -24,7 +24,7 @@ HELP = {
     "ottla_operator_reconcile_seconds": ("histogram", "How long reconciles took, failed ones too."),
     "ottla_operator_queue_depth": ("gauge", "Resources that are due or being reconciled."),
     "ottla_operator_failing_resources": ("gauge", "Resources whose last reconcile failed."),
-    "ottla_operator_last_event_age_seconds": ("gauge", "Since when the watches have told nothing."),
+    "ottla_operator_last_event_age_seconds": ("gauge", "Seconds since the last event of any watch."),
     "ottla_operator_kubernetes_writes_total": (
         "counter",
         "Requests to Kubernetes that may change something, other than to renew the lease.",
