@@ -43,7 +43,7 @@ class Access:
     """Checks what the operator may read. `trouble` says what it may not read; empty while it may read everything."""
 
     def __init__(self, kube: Reader, namespaces: Iterable[str] = ()) -> None:
-        """`namespaces`: the watched namespaces; empty: all."""
+        """`namespaces` are the watched namespaces. If there are none, the operator watches all namespaces."""
         self.trouble = "the operator hasn't read any object from Kubernetes yet"
         self._kube = kube
         self._namespaces = sorted(namespaces) or [""]

@@ -54,9 +54,9 @@ class Options:
     """The options that the operator was started with."""
 
     defaults: Defaults
-    namespaces: frozenset[str] = frozenset()  # the namespaces to watch; empty: all of them
+    namespaces: frozenset[str] = frozenset()  # the namespaces to watch; empty if it watches all
     selector: str = ""  # a label selector: only Clusters that it finds are reconciled
-    lease: str = ""  # the name of the Lease; empty: this is the only operator
+    lease: str = ""  # the name of the Lease; empty if this is the only operator
     lease_namespace: str = "default"
     identity: str = "operator"
     http_port: int = 9100

@@ -83,8 +83,8 @@ class ClusterReconciler:
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`topics_held`: the condition of topics that wait for a person, if any; `ours`: whether this operator
-        reconciles a Cluster; `clusters`: lists the Clusters that it reconciles (None: all that exist); `again`: has a
-        Cluster reconciled soon; `read`: is told the version of each Cluster that was read."""
+        reconciles a Cluster; `clusters`: lists the Clusters that it reconciles (if None, it reconciles all); `again`:
+        has a Cluster reconciled soon; `read`: is told the version of each Cluster that was read."""
         self._ours = ours
         self._kube = kube
         self._etcd = etcd

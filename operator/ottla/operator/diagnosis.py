@@ -42,8 +42,8 @@ class Installation:
     release: str  # the name of Helm's release
     account: str
     version: str
-    brings: str  # the version of the brokers that it makes; empty: not known
-    namespaces: frozenset[str]  # the namespaces that it watches; empty: all
+    brings: str  # the version of the brokers that it makes; empty if not known
+    namespaces: frozenset[str]  # the namespaces that it watches; empty if it watches all
     selector: str
     lease: str
     ready: bool

@@ -44,31 +44,31 @@ _RECONCILED = "Reconciled"
 class Findings:
     """What a reconcile has learnt. A reconcile may end early, so each field has a value for "not known"."""
 
-    pods: list[Pod] | None = None  # None: the pods weren't looked at
+    pods: list[Pod] | None = None  # None if the pods weren't read
     version: str = ""
     cluster_id: str = ""
     decision: Decision | None = None
-    metadata_waits_for: str | None = None  # None: etcd wasn't looked at; empty: all members answer
+    metadata_waits_for: str | None = None  # None if etcd wasn't asked; empty if all members answer
     metadata_serves: bool = True  # a majority of etcd's members answers
     etcd_roll: Decision | None = None
     controller_roll: Decision | None = None
     operator: Release = field(default_factory=Release)  # the operator's release that made the pods
     metadata_full: str = ""  # etcd takes no writes until a person has done what this sentence says
     last_snapshot: str = ""
-    snapshots_wait_for: str | None = None  # None: the spec asks for no snapshots; empty: they are taken in time
-    config_waits_for: str | None = None  # None: no broker was asked; empty: the dynamic settings are applied
+    snapshots_wait_for: str | None = None  # None if the spec asks for no snapshots; empty if none is overdue
+    config_waits_for: str | None = None  # None if no broker was asked; empty if the settings are applied
     overrides_wait_for: Mapping[int, str] | None = None  # broker → why its own settings aren't in force
-    balancing: Balancing | None = None  # None: the spec doesn't ask for balance, or it wasn't looked at
+    balancing: Balancing | None = None  # None if the spec asks for no balance, or loads weren't asked for
     scaling: Scaling = field(default_factory=Scaling)
     held_back: HeldBack = field(default_factory=HeldBack)
     bootstrap: dict[str, str] = field(default_factory=dict)
     node_ports: NodePorts = field(default_factory=dict)
-    listeners_wait_for: str | None = None  # None: no broker was told its addresses; empty: all were
-    storage: Storage | None = None  # None: the volumes weren't looked at
+    listeners_wait_for: str | None = None  # None if no broker was told its addresses; empty if all were
+    storage: Storage | None = None  # None if the claims weren't read
     racks_wait_for: str = ""
     strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own pods, which something else made
     brokers_wait_for: str = ""  # why a request to the brokers got no answer
-    answers: bool | None = None  # whether a broker answered by Kafka's protocol; None: not known
+    answers: bool | None = None  # whether a broker answered by Kafka's protocol; None if none was asked
     refusal: str = ""  # why the spec can't be followed, so that an earlier one is
     troubles: list[Trouble] = field(default_factory=list)  # the parts of the reconcile that weren't done
     topics_held: Condition | None = None

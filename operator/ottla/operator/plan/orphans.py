@@ -106,7 +106,7 @@ def orphans(
     `vanished`: the policies that vanished resources had when they were last seen, by uid; they may be newer than the
     policies in the topics' settings. `answered`: the uids of resources to which an earlier operator has given another
     answer than to wait for the deletion of their predecessor's topic. `watched`: the namespaces that the operator
-    watches (None: all); it knows nothing of owners in other namespaces.
+    watches, or None if it watches all; it knows no owners in other namespaces.
     """
     uids: set[str] = set()
     claimants: dict[str, list[TopicResource]] = {}
@@ -157,7 +157,7 @@ class Disappearances:
     ) -> Verdict:
         """Decides about all orphans of the cluster. `now`: seconds of any monotonic clock.
 
-        `owned`: how many topics have an owner, including orphans; `definition` None: the Topic kind isn't defined;
+        `owned`: how many topics have an owner, including orphans; `definition` is None if the Topic kind isn't defined;
         `remembered`: the record of the Topics that Kubernetes has had for this Cluster; `confirmed`: the token that a
         person has given.
         """

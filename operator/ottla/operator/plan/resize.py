@@ -44,7 +44,7 @@ class Note:
 
     pod: str  # the pod's uid: a copy of the annotation on another pod doesn't count
     revision: str  # the revision of the StatefulSet's template whose resources the pod is given
-    since: str = ""  # when Kubernetes accepted the request; empty: as far as is known it hasn't yet
+    since: str = ""  # when Kubernetes accepted the request; empty if that isn't known
     done: bool = False
     refused: str = ""  # why the API server refused the request, or how it was changed on its way
 

@@ -91,8 +91,8 @@ class Pod:
     not_ready_s: float = 0.0  # for how long it hasn't been ready, or has been missing
     lacks_volume: bool = False  # its StatefulSet would give a new pod a volume that this pod doesn't have
     rack: str = ""  # empty where it has none, or none is known
-    file: str = ""  # the checksum of the settings that a broker started now would get; empty: not known
-    file_is_current: bool | None = None  # whether its broker was started with these settings; None: not known
+    file: str = ""  # the checksum of the settings that a broker started now would get; empty if not known
+    file_is_current: bool | None = None  # whether its broker was started with these settings; None if not known
     report: Report | None = None
 
     @property

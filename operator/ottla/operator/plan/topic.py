@@ -177,7 +177,7 @@ def plan_topic(
     throttled: bool = True,
     by_hand: bool = False,
 ) -> TopicPlan:
-    """The plan for a resource that wins its topic's name (`winners`); `topic` None: there is no topic of that name.
+    """The plan for a resource that wins its topic's name (`winners`). `topic` is None if no topic has that name.
 
     `cluster_uid`: the Cluster's uid, for the owner's mark; `throttled`: whether the Cluster says how fast replicas may
     be copied; `by_hand`: whether an administrator throttles replicas, too.

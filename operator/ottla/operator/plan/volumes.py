@@ -101,7 +101,8 @@ def leaving(
 
 
 def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
-    """Whether replicas may be on the volume of a claim. `pod`: the pod that the claim is for; None: it is missing."""
+    """Whether replicas may be on the volume of a claim. `pod` is the pod that the claim is for, or None if that pod is
+    missing."""
     emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
         return not emptied_for and not is_given_up(claim)

@@ -33,8 +33,8 @@ class DeletionPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicResource:
-    """A Topic resource. `partitions` and `replication_factor` None: the topic is created with the cluster's defaults,
-    and keeps the numbers that it has."""
+    """A Topic resource. If `partitions` or `replication_factor` is None, the topic is created with the cluster's
+    default, and keeps the number that it has."""
 
     ref: Ref
     uid: str

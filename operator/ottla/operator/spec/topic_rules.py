@@ -18,7 +18,8 @@ MIN_INSYNC = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """A Cluster's rules for its Topics. `namespace_labels` None: the Cluster selects no namespaces by their labels."""
+    """A Cluster's rules for its Topics. `namespace_labels` is None if the Cluster doesn't select namespaces by
+    labels."""
 
     cluster: Ref
     uid: str  # the Cluster's uid
