@@ -89,7 +89,7 @@ FOR_ITS_LEASE = (
 
 
 class Asked(NamedTuple):
-    """A single right, as the API server is asked about it."""
+    """A single right, in the form in which the doctor asks the API server about it."""
 
     verb: str
     group: str
@@ -102,7 +102,7 @@ class Asked(NamedTuple):
 
 
 def each(rights: Iterable[Right]) -> Iterator[Asked]:
-    """These rights as single rights: one for each verb on each kind."""
+    """Splits rights into single rights: one for each verb on each kind."""
     for right in rights:
         for kind in right.kinds:
             for verb in right.verbs:

@@ -367,7 +367,8 @@ class TopicReconciler:
             raise KafkaError(error.code, f"the brokers refuse the throttle: {said(error)}") from error
 
     def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
-        """Notes a resource's outcome. There is none yet if its topic was changed: the next sweep notes it."""
+        """Notes a resource's outcome. If its topic was changed, there is no outcome yet, and the next sweep notes
+        it."""
         error = sweep.failed.get(resource.topic)
         if plan.refusal is not None:
             outcome = Outcome(False, plan.refusal.reason, plan.refusal.message, topic)

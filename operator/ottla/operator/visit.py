@@ -90,7 +90,7 @@ class Visit:
 
 
 def leaving(cluster: Cluster, found: Found) -> frozenset[int]:
-    """The ids of brokers that exist and aren't wanted."""
+    """The ids of brokers that exist and that the spec doesn't want."""
     present = existing(found.all("StatefulSet", BROKER), found.all("Pod", BROKER))
     return frozenset(broker for broker, _ in present) - cluster.broker_ids
 

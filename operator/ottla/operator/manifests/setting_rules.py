@@ -115,7 +115,8 @@ def _of_values(settings: Iterable[Setting]) -> list[str]:
 
 
 def _judged(setting: Setting) -> tuple[str, str] | None:
-    """The condition of a setting's value in CEL, and in words; None where only the operator checks it."""
+    """The condition that a setting's value has to meet, as a CEL expression and in words; None where only the operator
+    checks the value."""
     bounds = setting.bounds
     if setting.kind is Kind.BOOLEAN:
         return f"{_VALUE} in {_list(_TRUTHS)}", "true or false"

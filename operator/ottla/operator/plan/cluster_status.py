@@ -207,8 +207,8 @@ def _listeners(bootstrap: Mapping[str, str]) -> list[Object]:
 
 
 def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> str:
-    """The most important thing to say, in one line. A trouble is added to the progress of a roll, and doesn't hide
-    it."""
+    """The status's message: the most important fact, in one line. If there is a trouble during a roll, the line has the
+    progress of the roll and the trouble."""
     if cluster.paused:
         return "paused: nothing is changed"
     trouble = findings.refusal or findings.failure or findings.awaited

@@ -56,7 +56,8 @@ def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePort
 def node_ports(
     cluster: Cluster, pods: Mapping[int, str], services: Mapping[str, Object], noted: NodePorts
 ) -> NodePorts:
-    """The brokers' node ports: as their `services` (name → object) have them, else as the status `noted` them."""
+    """The brokers' node ports. They are those of the `services` (name → object) or, for a broker without a Service,
+    those that the Cluster's status `noted`."""
     ports = {}
     for listener in cluster.listeners:
         if listener.type != "NodePort":

@@ -246,7 +246,8 @@ def decide(
 
 
 def _asked_for_next(resizes: Sequence[Pod]) -> Pod | None:
-    """The pod to resize next: first a pod with a note whose request Kubernetes hasn't accepted yet, if there is one."""
+    """Chooses the pod to resize next. A pod comes first if a resize is noted on it and Kubernetes hasn't accepted the
+    request yet."""
     known = [pod for pod in resizes if pod.resize is not None and not pod.resize.unknown]
     return min(known, key=lambda pod: pod.resize is None or not pod.resize.begun, default=None)
 

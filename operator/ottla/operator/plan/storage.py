@@ -101,7 +101,8 @@ def never_made(claim: Object, pod: Object, now: datetime) -> bool:
 
 
 def lacks_a_volume(claim: Object, now: datetime) -> bool:
-    """Whether a claim has been without a volume for so long (`PENDING_S_MAX`) that none is being made for it."""
+    """Whether a claim has been without a volume for so long (`PENDING_S_MAX`) that probably no volume is being made for
+    it."""
     return _never_bound(claim) and seconds_since(claim["metadata"]["creationTimestamp"], now) > PENDING_S_MAX
 
 
@@ -115,7 +116,7 @@ def is_given_up(claim: Object) -> bool:
 
 
 def _never_bound(claim: Object) -> bool:
-    """Whether a claim has never had a volume, and could only get an empty one."""
+    """Whether a claim has never had a volume, and could only get an empty volume."""
     spec = claim["spec"]
     return _is_pending(claim) and not spec.get("volumeName") and not any(map(spec.get, _FILLED_BY_OTHERS))
 

@@ -32,7 +32,8 @@ RELEASE_MAX = 1024  # in characters, as in the CRD
 
 
 def not_serving(sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, str]:
-    """The pods that don't serve, with what each waits for. Pods that these StatefulSets lack are among them."""
+    """The pods that don't serve: the pod's name → what the pod waits for. Missing pods that one of these StatefulSets
+    should have are included."""
     there = {pod["metadata"]["name"]: pod for pod in pods}
     wanted = [f"{name}-{number}" for name, ids in broker_sets(sets).items() for number in ids]
     found = {}

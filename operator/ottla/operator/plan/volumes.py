@@ -151,7 +151,8 @@ def given_up_without_pods(
 
 
 def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> list[Object]:
-    """The claims of drained brokers (by their pods' names), if no annotation says yet that no replica is on them."""
+    """The claims of drained brokers (given by their pods' names) whose annotations don't say yet that no replica is on
+    the claim."""
     every = (claim for pod in sorted(names_of_pods) for claim in claims_by_volume(pod, claims).values())
     return [claim for claim in every if not annotation(claim, EMPTIED_FOR)]
 
