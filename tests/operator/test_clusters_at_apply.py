@@ -105,7 +105,7 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ),
         (
             {"brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "etcd", "firstId": 0, "replicas": 1}]}},
-            "means something else",
+            "this name is reserved",
         ),
         ({"brokers": {**BROKERS, "resources": {"requests": {"cpux": 1}}}}, "a device's name with its domain"),
         ({"brokers": {**BROKERS, "resources": {"limits": {"mem": "1Gi"}}}}, "a device's name with its domain"),
@@ -130,11 +130,14 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"metadata": {"etcd": {}, "external": {"endpoints": ["e:1"]}}}, "either etcd or external"),
         ({"metadata": {"etcd": {"members": 2}}}, "members"),
         ({"metadata": {"prefix": "ottla"}}, "prefix"),
-        ({"topics": {"allowedNamespaces": "Selector"}}, "namespaceSelector belongs to"),
+        ({"topics": {"allowedNamespaces": "Selector"}}, "namespaceSelector has an effect only if"),
         ({"bokers": {}}, "bokers"),
-        ({"controllers": {"replicas": 1}}, "nobody stands by for a single one"),
-        ({"brokers": {**BROKERS, "template": {"annotations": {"ottla.dev/restart": "now"}}}}, "put it on the Cluster"),
-        ({"controllers": {"template": {"annotations": {"ottla.dev/restart": ""}}}}, "put it on the Cluster"),
+        ({"controllers": {"replicas": 1}}, "no other one could replace a single controller"),
+        (
+            {"brokers": {**BROKERS, "template": {"annotations": {"ottla.dev/restart": "now"}}}},
+            "annotate the Cluster with it",
+        ),
+        ({"controllers": {"template": {"annotations": {"ottla.dev/restart": ""}}}}, "annotate the Cluster with it"),
         ({"brokers": {**BROKERS, "resources": {"requests": {"cpu": "lots"}}}}, "should match"),
         ({"metadata": {"etcd": {"resources": {"limits": {"memory": "-1Gi"}}}}}, "should match"),
         (

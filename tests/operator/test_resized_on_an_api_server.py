@@ -1,5 +1,5 @@
-"""Resizes on a real API server: the operator's patch changes only the pod's resources; and the resizes that it
-refuses."""
+"""Resizes on a real API server: the operator's patch changes only the pod's resources, and the API server refuses some
+resizes."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from tests.simulation_operator.directories import Directories
 from tests.simulation_operator.kubernetes import ApiServer
 from tests.unit.operator.test_scale import _asked
 
-REPLICATION_FACTOR = 2  # the default
+REPLICATION_FACTOR = 2  # of topics whose Topic names none
 INTERNAL = "__consumer_offsets"
 CATCH_UP_STEPS = 4
 Refusals = dict[str, KafkaError | None]

@@ -5,7 +5,7 @@ changes the runs of all seeds, because each request draws random numbers. So if 
 any more, the replay goes on with the seeds after it, up to a bound.
 
 `python -m tests.simulation_operator.catches [--bug NAME …]` writes the table anew; `--replay` runs its seeds, and with
-`--seconds 20` no run begins after that time.
+`--seconds 20` no run begins later than 20 seconds after the start.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ NAME = "k"
 BROKERS_MAX = 5
 TOPICS_MAX = 6
 REPLICAS_MAX = 2
-VOLUMES_MAX = 3  # per broker
+VOLUMES_MAX = 3  # the most volumes of a broker
 STATIC, DYNAMIC = "socket.listen.backlog.size", "log.retention.ms"  # settings that single brokers may have
 ENDED = 0.3  # at each action, the probability of each of ENDINGS
 BACKED_UP = 0.3  # at each action, the probability of a backup of Kubernetes
@@ -35,7 +35,7 @@ RESOURCES: tuple[Object, ...] = (
     {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
     {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1024Mi"}},
     {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},
-    {"requests": {"cpu": "1", "memory": "1024Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},  # Guaranteed
+    {"requests": {"cpu": "1", "memory": "1024Mi"}, "limits": {"memory": "1024Mi", "cpu": "1"}},  # QoS Guaranteed
 )
 NODE_SAYS = ("Infeasible", "Deferred", "InProgress")
 REFUSABLE = ("Service k-bootstrap", "ConfigMap k-client", "PodDisruptionBudget k-etcd", "NetworkPolicy k-brokers")

@@ -46,7 +46,7 @@ ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
 SEVERAL_VOLUMES = 0.4  # the share of Clusters that begin with several volumes per broker
 HEALED_ROUND_S = 31.0
-NEEDS_MORE = "ask for so many brokers that it comes back"  # the status tells a person to do so, and the person does
+NEEDS_MORE = "raise the number of brokers until it comes back"  # a person does this when the status says it
 RESIZED = 0.4  # the share of Clusters that get other resources at the end, on nodes that delay the resize
 
 

@@ -6,7 +6,7 @@
 - apiGroups: [ottla.dev]
   resources: [clusters/status, topics/status]
   verbs: [patch]
-# It makes these for a Cluster, and mends them as soon as somebody else has changed them.
+# The operator makes these objects for a Cluster, and restores them after somebody else has changed them.
 - apiGroups: [""]
   resources: [services, configmaps, persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, delete]
@@ -22,23 +22,23 @@
 - apiGroups: [batch]
   resources: [cronjobs]
   verbs: [get, list, create, patch, delete]
-# Where a load balancer that brokers share finds each of them: a Service can't select a pod by its port.
+# By these, a load balancer that brokers share finds each broker: a Service can't select a pod by its port.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, create, patch, delete]
-# With etcd's certificates, or named by a Cluster for an etcd of somebody else's. They go with their Cluster.
+# For etcd's certificates, which Kubernetes deletes with their Cluster, and for Secrets that a Cluster names for another etcd.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]
-# A rolling restart deletes pods, and a broker's rack is told by an annotation; nothing but the StatefulSets makes pods.
+# A rolling restart deletes pods, and a broker learns its rack from its pod's annotation. Only StatefulSets make pods.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete]
-# Brokers are given other resources in place.
+# Brokers get other CPU and memory without a restart.
 - apiGroups: [""]
   resources: [pods/resize]
   verbs: [patch]
-# Whether a pod differs from its StatefulSet in nothing but resources.
+# To find out whether a pod differs from its StatefulSet in nothing but resources.
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get]
@@ -48,26 +48,26 @@
 {{- end }}
 
 {{- define "ottla-operator.clusterRules" -}}
-# The zone of a broker's node, and where clients outside find a node port.
+# To read the zone of a broker's node, and the address at which clients outside reach a node port.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get]
-# Whether a volume waits for a class that there isn't.
+# To find out whether a volume waits for a StorageClass that doesn't exist.
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]
   verbs: [get]
-# Which namespaces a Cluster takes Topics from, where it says so by labels.
+# To find the namespaces from which a Cluster takes Topics, if it selects them by labels.
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [list]
-# Whether Topics vanished with their definition: then their topics are kept.
+# To find out whether Topics vanished with their definition: then their topics are kept.
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [get]
 {{- end }}
 
 {{- define "ottla-operator.leaseRules" -}}
-# By which one operator of several acts.
+# By this Lease, only one of several operators acts at a time.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, create, update]

@@ -1,6 +1,8 @@
-"""Since when pods that StatefulSets should have are missing: Kubernetes keeps no record of a pod that doesn't exist.
+"""Remembers since when each pod that a StatefulSet should have has been missing. Kubernetes keeps no record of a pod
+that doesn't exist.
 
-The times are kept in memory only. Another process of the operator counts anew, and so waits longer than necessary.
+The times are kept in memory only. After a restart, the operator counts from its own start, and so waits longer than
+necessary.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from ottla.operator.plan.turns import not_serving
 
 
 class Absences:
-    """Since when pods are missing, for all Clusters."""
+    """Remembers since when pods are missing, for all Clusters."""
 
     def __init__(self) -> None:
         self._since: dict[Ref, dict[str, datetime]] = {}

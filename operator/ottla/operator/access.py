@@ -43,8 +43,8 @@ class Access:
     """Checks what the operator may read. `trouble` says what it may not read; empty while it may read everything."""
 
     def __init__(self, kube: Reader, namespaces: Iterable[str] = ()) -> None:
-        """`namespaces`: the watched namespaces; empty: all."""
-        self.trouble = "Kubernetes wasn't read yet"
+        """`namespaces` are the watched namespaces. If there are none, the operator watches all namespaces."""
+        self.trouble = "the operator hasn't read any object from Kubernetes yet"
         self._kube = kube
         self._namespaces = sorted(namespaces) or [""]
 
@@ -55,12 +55,13 @@ class Access:
             await asyncio.sleep(REFUSED_AGAIN_S if self.trouble else LOOKED_AGAIN_S)
 
     async def look(self) -> None:
-        """Reads one object of each kind. A kind that isn't defined is no trouble: it has nothing to do with rights."""
+        """Reads one object of each kind. A kind that isn't defined in Kubernetes is no trouble, because no right is
+        missing."""
         found = await self._refusal()
         if found and found != self.trouble:
-            logger.warning("the operator can't read what it looks after: %s", found)
+            logger.warning("the operator can't read objects that it needs: %s", found)
         elif not found and self.trouble:
-            logger.info("the operator may read all that it looks after")
+            logger.info("the operator can read all kinds of objects that it needs")
         self.trouble = found
 
     async def _refusal(self) -> str:

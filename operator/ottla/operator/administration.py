@@ -87,7 +87,7 @@ class Administration:
         try:
             told = await apply_overrides(visit.asked, visit.cluster, visit.broker_pods(), visit.tell)
         except KafkaError as error:
-            raise Retry(f"the brokers don't say what each of them has: {said(error)}") from error
+            raise Retry(f"the dynamic settings of single brokers can't be read: {said(error)}") from error
         findings.overrides_wait_for = told.waits_for
         visit.own_settings = told.present
         if told.refusal:
@@ -99,7 +99,7 @@ class Administration:
         visit.findings.listeners_wait_for = waits_for
 
     async def scale(self, visit: Visit) -> None:
-        """Drains brokers and then removes their pods; or moves replicas to new brokers."""
+        """Drains the brokers that are to be removed, and then removes their pods; or moves replicas to new brokers."""
         cluster, findings, leaving = visit.cluster, visit.findings, visit.leaving
         before = findings.scaling
         try:
@@ -109,7 +109,7 @@ class Administration:
         except KafkaError as error:
             raise Retry(f"replicas can't be moved: {said(error)}") from error
         if stay := (before.draining - scaling.draining) & cluster.broker_ids:
-            await visit.tell("DrainEnded", f"broker {', '.join(map(str, sorted(stay)))} stays after all")
+            await visit.tell("DrainEnded", f"broker {', '.join(map(str, sorted(stay)))} isn't removed after all")
         if scaling.progress and scaling.progress != before.progress:
             await visit.tell("MovingReplicas", scaling.progress)
         visit.busy |= scaling.goes_on
@@ -121,11 +121,12 @@ class Administration:
         await self._balancer.balance(visit)
 
     async def empty_volumes(self, visit: Visit) -> None:
-        """Moves replicas away from volumes that aren't wanted any more."""
+        """Moves replicas away from volumes that the spec doesn't want any more."""
         await self._emptying.empty(visit)
 
     async def replace_lost(self, visit: Visit) -> None:
-        """Replaces the lost volume of one broker, if other brokers have all its partitions in sync."""
+        """Replaces the lost volume of one broker, if every partition of this broker has in-sync replicas on other
+        brokers."""
         after_s = visit.cluster.lost_after_s
         lost = [
             pod
@@ -136,7 +137,7 @@ class Administration:
             return
         pod, name = lost[0], lost[0]["metadata"]["name"]
         if left := only_there(await visit.asked.look(internal=True), ordinal(pod)):
-            message = f"the volume of {name} is lost, and partition {left[0]} is nowhere else"
+            message = f"the volume of {name} is lost, and no other broker has an in-sync replica of partition {left[0]}"
             visit.findings.storage_is(Storage("Lost", message))
             return
         assert after_s is not None

@@ -36,7 +36,7 @@ from ottla.operator.topic_resources import TopicResources
 
 logger = logging.getLogger(__name__)
 
-# Events of objects that a Cluster owns often come together: they cause one reconcile.
+# Several events of a Cluster's objects within this time cause one reconcile, because such events often come together.
 GATHERED_S = 0.3
 DEFINED_S = 5.0
 ENDED_S = 3.0
@@ -54,9 +54,9 @@ class Options:
     """The options that the operator was started with."""
 
     defaults: Defaults
-    namespaces: frozenset[str] = frozenset()  # the namespaces to watch; empty: all of them
+    namespaces: frozenset[str] = frozenset()  # the namespaces to watch; empty if it watches all
     selector: str = ""  # a label selector: only Clusters that it finds are reconciled
-    lease: str = ""  # the name of the Lease; empty: this is the only operator
+    lease: str = ""  # the name of the Lease; empty if this is the only operator
     lease_namespace: str = "default"
     identity: str = "operator"
     http_port: int = 9100
@@ -107,7 +107,7 @@ class Operator:
         self._stop = asyncio.Event()
 
     async def listen(self) -> None:
-        """Serves the page of health and metrics. Raises OSError if its port can't be opened."""
+        """Serves the HTTP pages for health and metrics. Raises OSError if its port can't be opened."""
         await self._page.start(self._options.http_port)
 
     async def run(self) -> int:
@@ -139,7 +139,7 @@ class Operator:
             await self._kube.close()
 
     def _troubles(self) -> list[str]:
-        """Sentences for the operator's page about what keeps it from its work."""
+        """Sentences for the operator's page, each about a reason why the operator can't do its work."""
         return [trouble for trouble in (self._lease and self._lease.trouble, self._access.trouble) if trouble]
 
     async def _act(self, lease: Lease | None) -> int:
@@ -162,7 +162,7 @@ class Operator:
             if error is not None:
                 logger.error("the %s failed: the operator stops", duty.get_name(), exc_info=error)
                 return 1
-        return 0  # a signal has come: once kopf watches, it handles signals itself, and its tasks end
+        return 0  # a signal has come; kopf itself handles signals while it watches, and then ends its tasks
 
     async def _unless_stopped(self, waited_for: Any) -> bool:
         """Whether the awaited task ended before a signal came."""
@@ -203,7 +203,7 @@ class Operator:
                 raise DefinitionsGone(f"the definition of {' and '.join(gone)} was deleted") from error
             raise
         finally:
-            # kopf's own way to end waits for its workers, and once in a while it waits for ever.
+            # kopf's own shutdown isn't used: it waits for kopf's workers, and sometimes never ends.
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=ENDED_S)
@@ -217,7 +217,10 @@ class Operator:
                 if not missing:
                     return
                 if missing != told:
-                    logger.warning("waiting until somebody defines %s (the chart does)", " and ".join(missing))
+                    logger.warning(
+                        "waiting until Kubernetes has the definition of %s: the operator's chart brings it",
+                        " and ".join(missing),
+                    )
                     told = missing
             await asyncio.sleep(DEFINED_S)
 
@@ -269,13 +272,14 @@ class Operator:
             self.queues["Cluster"].add(key, GATHERED_S)
 
     async def _listed(self) -> list[Object]:
-        """All Clusters that this operator reconciles, whether or not a watch has told of them. Raises KubeError."""
+        """All Clusters that this operator reconciles, also those that no watch has reported yet. Raises KubeError."""
         selector = self._options.selector
         lists = [await self._kube.list("Cluster", each, selector) for each in sorted(self._options.namespaces) or [""]]
         return [each for listed in lists for each in listed]
 
     def _is_ours(self, key: Ref) -> bool:
-        """Whether this operator reconciles the Cluster. If its labels stop matching, the watch tells of a deletion."""
+        """Whether this operator reconciles the Cluster. If a Cluster's labels stop matching the operator's selector,
+        the watch reports a deletion of the Cluster."""
         return key in self._known
 
     def _held_changed(self, key: Ref) -> None:
@@ -291,8 +295,9 @@ class Operator:
 async def operate(options: Options) -> NoReturn:
     """Runs an operator until a signal comes, and ends the process with its exit code. Raises OSError if it can't begin.
 
-    The process isn't ended as asyncio does it, by cancelling all tasks and waiting for them. If one of kopf's watches
-    failed, the others would then wait for ever, and the process with them, until a probe has it killed.
+    At its end, asyncio.run would cancel all tasks and wait for them. After one of kopf's watches has failed, the others
+    never end, and the process would wait until Kubernetes kills it for its liveness probe. So the process exits without
+    waiting for tasks.
     """
     operator = Operator(options, await Kube.connect())
     await operator.listen()

@@ -1,4 +1,5 @@
-"""Keeps a cluster's brokers in balance, as `spec.balance` says: measures, suggests, moves.
+"""Keeps a cluster's brokers in balance, as `spec.balance` says: measures their load, and suggests or makes moves of
+replicas.
 
 Loads are measured between two requests that are `WINDOW_S` apart, and only if every broker answered both. A plan is
 carried out for a bounded number of partitions at a time, under the Cluster's throttle. Once it is done, loads are
@@ -44,7 +45,7 @@ class _Known:
     said: Balancing = _MEASURING
 
     def measure_anew(self, why: Balancing) -> None:
-        """Drops the plan and the measurement; `why` becomes the state of the balance."""
+        """Drops the plan and the measurement; `why` becomes the state of the balance in the Cluster's status."""
         self.plan, self.looked, self.before, self.said = {}, None, None, why
 
 
@@ -105,7 +106,7 @@ class Balancer:
             known.said = Balancing(f"waits until broker {', '.join(map(str, drained))} isn't drained any more")
             return
         if _moves(kafka):
-            known.said = Balancing("waits for replicas that are moved for something else")
+            known.said = Balancing("waits until other moves of replicas are complete")
             return
         if known.wish.mode is Mode.RUN:  # an earlier plan that was given up for a roll may have left throttles
             await self._unthrottle(visit, known, kafka)
@@ -125,7 +126,7 @@ class Balancer:
             await self._carry_out(visit, known, hold=False)
             return
         if plan and found.out_of_balance != known.said.out_of_balance:
-            await visit.tell("OutOfBalance", f"{found.summary}; spec.balance.mode: Run makes them")
+            await visit.tell("OutOfBalance", f"{found.summary}; to have them made, set spec.balance.mode to Run")
         known.said = found
 
     async def _carry_out(self, visit: Visit, known: _Known, *, hold: bool) -> None:
@@ -138,7 +139,7 @@ class Balancer:
                 await begin(visit.asked, visit.cluster, kafka, ScalePlan(moves_at_once(kafka, left)))
             return
         await self._unthrottle(visit, known, kafka)
-        await visit.tell("Balanced", f"the plan of {len(known.plan)} partitions is carried out")
+        await visit.tell("Balanced", f"the moves of {len(known.plan)} partitions are complete")
         known.measure_anew(_MEASURING)
 
     async def _unthrottle(self, visit: Visit, known: _Known, kafka: KafkaCluster) -> None:
@@ -154,8 +155,8 @@ def _others_move(visit: Visit) -> str:
     scaling, decision = visit.findings.scaling, visit.findings.decision
     rolls = not visit.current or (decision is not None and decision.rolling)
     if rolls or visit.leaving or scaling.draining or scaling.goes_on:
-        return "brokers neither come, go nor restart"
-    return "a person has done what scaling waits for" if scaling.needs_person else ""
+        return "no broker is added, removed or restarted"
+    return "a person has done what the condition Reassigning asks for" if scaling.needs_person else ""
 
 
 def _waits_for(visit: Visit) -> str:

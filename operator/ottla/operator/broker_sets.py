@@ -35,7 +35,8 @@ class BrokerSets:
         self._kube = kube
 
     async def keep(self, visit: Visit) -> None:
-        """Applies each pool's StatefulSet, with at least its existing brokers. A refusal of one stops no other pool."""
+        """Applies each pool's StatefulSet, with at least the pool's existing brokers. If one is refused, the other
+        pools' are applied all the same."""
         cluster, found = visit.cluster, visit.found
         refusals = Refusals()
         for pool in cluster.pools:
@@ -56,10 +57,10 @@ class BrokerSets:
         refusals.told()
 
     async def shrink(self, visit: Visit) -> None:
-        """Removes the pods of drained brokers. The StatefulSet of a pool that isn't in the spec any more is deleted.
+        """Removes the pods of drained brokers. Deletes the StatefulSets of pools that aren't in the spec any more.
 
-        A pool may have been removed from the spec after its StatefulSet was deleted without its pods, to be made again.
-        Such a StatefulSet isn't made again, so the pods are deleted one by one.
+        A StatefulSet may have been deleted without its pods, to be made again. If its pool is removed from the spec
+        before that, the StatefulSet isn't made again, and the pods are deleted one by one.
         """
         cluster, found = visit.cluster, visit.found
         pods = visit.pod_names()
@@ -136,7 +137,7 @@ class BrokerSets:
         if cluster.controllers.replicas or decision is None or decision.rolling or not decision.evictable:
             return
         if (present := visit.found.get("StatefulSet", name)) is not None:
-            await visit.tell("ControllersRetired", f"{name} is deleted: every broker stands for controller")
+            await visit.tell("ControllersRetired", f"{name} is deleted: every broker may be elected controller now")
             await self._kube.delete("StatefulSet", cluster.namespace, name, uid=present["metadata"]["uid"])
 
 

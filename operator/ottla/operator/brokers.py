@@ -1,4 +1,5 @@
-"""The edge to the brokers' HTTP pages: each broker's reports on the risks of a restart, and on what it must catch up.
+"""The edge to the brokers' HTTP pages: each broker reports the risks of its restart, and the replicas that aren't in
+sync.
 
 A broker that doesn't answer has no report, and the decisions in `plan/roll.py` wait for it.
 """
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_S_MAX = 5.0
 AT_ONCE = 20
-DECIDES = "it decides"  # the beginning of the active controller's answer
+DECIDES = "it decides"  # only the active controller's page /readyz begins with this text
 
 
 class BrokerPages:
@@ -42,8 +43,8 @@ class BrokerPages:
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
     async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
-        """The report of each of these brokers on stopping together with those that are `away`. A broker of a release
-        that answers only for itself counts as one that doesn't answer."""
+        """Asks each of these brokers for the risks of its stop while the brokers `away` are stopped, too. An older
+        broker, which reports only on its own stop, counts as one that doesn't answer."""
         answers = await asyncio.gather(*(self._together(address, {*away, each}) for each, address in addresses.items()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
@@ -52,9 +53,10 @@ class BrokerPages:
         return found if found is not None and found.brokers == frozenset(brokers) else None
 
     async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        """For controllers with pods of their own, whether each is the active one; those that don't answer are missing.
+        """Asks controllers with pods of their own whether they are the active controller. The result lacks controllers
+        that don't answer.
 
-        `addresses`: the number of the pod → its address.
+        `addresses`: the ordinal of a controller's pod → the pod's address.
         """
         answers = await asyncio.gather(*(self._stands(address) for address in addresses.values()))
         return {number: report for number, report in zip(addresses, answers, strict=True) if report is not None}

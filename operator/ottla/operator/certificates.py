@@ -6,8 +6,8 @@ pair by itself; brokers are restarted for it, one after the other.
 
 The authority is renewed when a third of its lifetime is left, in steps each of which waits for the one before:
 
-1. A successor is made, and trusted beside the present authority. Members and brokers read at their start which
-   authorities they trust, so all are restarted, one after the other.
+1. The operator makes a successor, whose certificate is added to the trusted certificates. Members and brokers read at
+   their start which authorities they trust, so all are restarted, one after the other.
 2. Once all pods trust the successor, it signs new pairs, and the key of its predecessor is dropped. The predecessor's
    certificate is still trusted, because the old pairs are in use until all pods were restarted for the new ones.
 3. The predecessor stays trusted until there is another successor, because to stop trusting it would cost another round

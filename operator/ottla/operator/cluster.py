@@ -1,7 +1,7 @@
 """Brings a cluster to what its resource says: one reconcile carries out a table of small parts, each level-triggered.
 
-A part that is refused, or fails unexpectedly, stops only the parts that need it (`parts.py`). All other parts are done.
-Each failure is a condition of its own and a metric until it is mended, and an Event of type Warning.
+If a part is refused or fails unexpectedly, only the parts that need it aren't done (`parts.py`). Each failure causes an
+Event of type Warning, and has a condition of its own and a metric until the part succeeds.
 
 The order of the table, and why: (1) the objects that pods need before they start (certificates, Services, files);
 (2) etcd, without which a broker can't start; (3) the StatefulSets of brokers and controllers; (4) the brokers' reports;
@@ -62,7 +62,7 @@ WARNED = (
     "ConfigNotApplied",
     "KafkaDoesNotAnswer",
 )  # the reasons of the condition Ready for which an Event of type Warning is written
-QUIET_S = 30.0  # brokers' reports cause no events, so brokers are asked so often whether a pod may be evicted
+QUIET_S = 30.0  # brokers are asked this often whether a pod may be evicted, because their answers cause no events
 
 
 class ClusterReconciler:
@@ -83,8 +83,8 @@ class ClusterReconciler:
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`topics_held`: the condition of topics that wait for a person, if any; `ours`: whether this operator
-        reconciles a Cluster; `clusters`: lists the Clusters that it reconciles (None: all that exist); `again`:
-        reconciles a Cluster soon; `read`: is told the version of each Cluster that was read."""
+        reconciles a Cluster; `clusters`: lists the Clusters that it reconciles (if None, it reconciles all); `again`:
+        has a Cluster reconciled soon; `read`: is told the version of each Cluster that was read."""
         self._ours = ours
         self._kube = kube
         self._etcd = etcd
@@ -225,7 +225,7 @@ class ClusterReconciler:
             turn = visit.findings.operator.turn
             return result
         finally:
-            if not turn:  # by the written status; if it couldn't be written, by the status before
+            if not turn:  # as the written status says or, if it couldn't be written, the status before
                 self._turns.ended(key)
 
     async def _done(self, visit: Visit) -> Result:
@@ -244,7 +244,8 @@ class ClusterReconciler:
         return Result(SOON_S if visit.busy else QUIET_S, failure=visit.findings.failure)
 
     async def _meant(self, resource: Object) -> tuple[Cluster | None, Object, str]:
-        """The Cluster and its spec. If this spec can't be followed: the last spec that could, and the reason.
+        """Returns the Cluster, its spec, and an empty text. If this spec can't be followed, returns the Cluster of the
+        last spec that could be, that spec, and the reason; the Cluster is None where there is no such spec.
 
         So a mistake in a spec doesn't keep the operator from repairing the cluster.
         """
@@ -270,12 +271,14 @@ class ClusterReconciler:
         visit.findings.racks_wait_for = await tell_racks(self._kube, visit.cluster, visit.found)
 
     async def _prune(self, visit: Visit) -> None:
-        """Deletes the objects that no part plans. If a plan can't be made, this part fails, and nothing is deleted."""
+        """Deletes the Cluster's objects that no part plans. If a part can't make its plan, nothing is deleted, and this
+        part fails."""
         wanted = [item for part in self.parts for item in part.plans(visit)]
         await visit.found.prune((item["kind"], item["metadata"]["name"]) for item in wanted)
 
     async def _write(self, resource: Object, status: Object, troubles: list[Trouble]) -> None:
-        """Writes the status if it changed, and Events about its news. A needless write would cause a new reconcile."""
+        """Writes the status if it changed, and Events about changed conditions. A needless write would cause a new
+        reconcile."""
         before = resource.get("status") or {}
         self.conditions[ref_of(resource)] = {each["type"]: each["status"] == "True" for each in status["conditions"]}
         if status == before:
@@ -342,7 +345,8 @@ def _if_etcd(plans: Callable[[Cluster, Etcd], Iterable[Object]]) -> Callable[[Vi
 
 
 def _etcd_config(visit: Visit) -> Iterable[Object]:
-    """The ConfigMap of etcd's members, so that it isn't pruned. Its data, which follow from etcd, are left out."""
+    """Plans the ConfigMap of etcd's members, so that it isn't pruned. The plan has no data, because the data follow
+    from etcd's list of members."""
     return [etcd_pods.config_map(visit.cluster, {})] if isinstance(visit.cluster.metadata, Etcd) else ()
 
 
@@ -355,8 +359,8 @@ def _endpoint_slices(visit: Visit) -> Iterable[Object]:
 
 
 async def _shared_endpoints(visit: Visit) -> None:
-    """Applies the EndpointSlices, also while the Cluster is paused: clients have to reach a pod that comes back with
-    another IP address, as they would behind any other Service."""
+    """Applies the EndpointSlices, also while the Cluster is paused. Otherwise clients couldn't reach a pod that was
+    restarted and has another IP address."""
     await visit.found.apply_each(_endpoint_slices(visit))
 
 

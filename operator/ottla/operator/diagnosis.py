@@ -26,7 +26,7 @@ NEEDLESS = tuple(asked(verb, "Secret") for verb in ("list", "watch", "delete"))
 
 
 class Finding(NamedTuple):
-    """Something that is wrong. `broken`: whether it keeps something from working."""
+    """Something that is wrong. `broken`: whether the operator or a Cluster doesn't work because of it."""
 
     about: str
     broken: bool
@@ -42,8 +42,8 @@ class Installation:
     release: str  # the name of Helm's release
     account: str
     version: str
-    brings: str  # the version of the brokers that it makes; empty: not known
-    namespaces: frozenset[str]  # the namespaces that it watches; empty: all
+    brings: str  # the version of the brokers that it makes; empty if not known
+    namespaces: frozenset[str]  # the namespaces that it watches; empty if it watches all
     selector: str
     lease: str
     ready: bool
@@ -116,7 +116,7 @@ def of_definition(name: str, found: Object | None, wanted: Object) -> Iterator[F
         yield Finding(about, True, message, f"{UPGRADE} brings its own definitions, unless crds.create is false")
     elif unknown := sorted(have - want):
         message = f"it is newer than this version of Ottla: {first_named(unknown, FIELDS_TOLD)} is unknown here"
-        yield Finding(about, False, message, "ask an `ottla` of the operator's version")
+        yield Finding(about, False, message, "run the command with an `ottla` of the operator's version")
     elif theirs["schema"] != mine["schema"]:
         yield Finding(about, False, "its rules aren't those of this version of Ottla", UPGRADE)
 
@@ -143,13 +143,17 @@ def of_operators(found: Sequence[Installation], own_version: str) -> Iterator[Fi
             yield Finding(about, True, f"no pod of it is ready: {one.trouble}", remedy)
         if one.version and one.version != own_version:
             message = f"it is version {one.version}, and this command is {own_version}"
-            yield Finding(about, False, message, "ask again with an `ottla` of its version: rights and fields differ")
+            yield Finding(
+                about, False, message, "run the command again with an `ottla` of its version: rights and fields differ"
+            )
     for number, one in enumerate(found):
         for other in found[number + 1 :]:
             shared = one.namespaces & other.namespaces if one.namespaces and other.namespaces else True
             if shared and one.selector == other.selector:
-                message = f"it looks after the same Clusters as {other.ref}, and they undo each other's work"
-                yield Finding(f"operator {one.ref}", True, message, "give each its watchNamespaces or its selector")
+                message = f"it reconciles the same Clusters as {other.ref}, and they undo each other's changes"
+                yield Finding(
+                    f"operator {one.ref}", True, message, "give each of them other watchNamespaces or another selector"
+                )
 
 
 def of_lease(one: Installation, lease: Object | None, now: datetime) -> Iterator[Finding]:
@@ -159,7 +163,7 @@ def of_lease(one: Installation, lease: Object | None, now: datetime) -> Iterator
     spec = (lease or {}).get("spec") or {}
     renewed = spec.get("renewTime")
     if lease is None or not spec.get("holderIdentity") or not renewed:
-        yield Finding(f"operator {one.ref}", True, f"nobody holds its Lease {one.lease}", "its log says why")
+        yield Finding(f"operator {one.ref}", True, f"no process has its Lease {one.lease}", "its log says why")
         return
     age_s = (now - datetime.fromisoformat(renewed)).total_seconds()
     if age_s > LEASE_S_MAX:
@@ -176,7 +180,7 @@ def of_rights(
         lacking = [str(single) for single in each([right]) if single in denied]
         if lacking:
             told = f"{one.user} may not {', '.join(lacking)} {where}"
-            lost = "" if needed else f"; that is only for: {right.why}"
+            lost = "" if needed else f"; the only purpose of this right: {right.why}"
             remedy = (
                 f"helm upgrade {one.release} charts/ottla-operator --namespace {one.ref.namespace} --reuse-values "
                 "--set rbac.create=true, or bind a role with it to the account"
@@ -217,7 +221,7 @@ def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], n
 
 
 def _changed_s_ago(cluster: Object, now: datetime) -> float:
-    """How many seconds ago the Cluster was last changed, its status aside, as far as Kubernetes tells."""
+    """How many seconds ago the Cluster was last changed, by its managedFields. Changes of its status don't count."""
     meta = cluster["metadata"]
     written = [
         entry["time"]

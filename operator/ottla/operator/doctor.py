@@ -1,4 +1,5 @@
-"""`ottla operator doctor`: examines an installation of the operator from outside, with the rights of the one who asks.
+"""`ottla operator doctor`: examines an installation of the operator from outside. The command has the rights of the
+person who runs it.
 
 `diagnosis.py` judges the objects that are read here. Kubernetes itself is asked about the operator's rights
 (SubjectAccessReview), so that every source of rights counts. If the person may not read something, that is a finding,
@@ -74,7 +75,9 @@ class Doctor:
         """Adds a finding if the API server refused a request for want of the person's rights. Raises other errors."""
         if error.status != 403:
             raise error
-        self._findings.append(Finding("your own rights", False, str(error), "ask as somebody who may see that"))
+        self._findings.append(
+            Finding("your own rights", False, str(error), "run the command as a user who may read these objects")
+        )
 
     async def _list(self, kind: str, labels: str = "") -> list[Object] | None:
         """All objects of a kind; None where they can't be read."""

@@ -89,8 +89,7 @@ class Emptying:
         """Takes the next step for one broker. Returns whether the broker cordons the right directories.
 
         `cordoned.log.dirs` belongs to the broker's id. So a new broker inherits the setting if an earlier broker of
-        that id was removed while a volume of that broker was being emptied. Such a broker is told to cordon nothing,
-        too.
+        that id was removed while a volume of that broker was being emptied. The setting of such a broker is reset, too.
         """
         wanted = _cordon_of(broker)
         own = (visit.own_settings or {}).get(ordinal(broker.pod))  # None: not known
@@ -101,8 +100,8 @@ class Emptying:
         if not is_ready(broker.pod):
             self._says(visit, broker, f"waiting for {broker.name} to be ready")
             return False
-        # If a volume is wanted again, the note that it is empty is withdrawn before the broker may place replicas on
-        # it. The annotation itself is removed only after that, because cordoned volumes are found by it.
+        # If a volume is wanted again, the annotation EMPTIED_FOR of its claim is set to an empty text before the broker
+        # may place replicas on it. The annotation is removed only after that, because cordoned volumes are found by it.
         for volume in broker.going:
             if volume not in broker.noted:
                 await self._note(visit, broker, volume, "")
@@ -148,19 +147,21 @@ class Emptying:
                 if volume in broker.claims and annotation(broker.claims[volume], EMPTIED_FOR):
                     await self._note(visit, broker, volume, "")
         elif self._empty.get(key) != (broker.uid, broker.going):
-            self._says(visit, broker, "nothing is left on it")
+            self._says(visit, broker, "it seems empty, and is checked once more")
             self._empty[key] = broker.uid, broker.going
         else:
-            self._says(visit, broker, f"{broker.name} is restarted without it")
+            self._says(visit, broker, f"it is empty, and {broker.name} is restarted without it")
             for volume in broker.going:
                 if annotation(broker.claims.get(volume, broker.pod), EMPTIED_FOR) != broker.uid:
                     await self._note(visit, broker, volume, broker.uid)
-                    await visit.tell("VolumeEmptied", f"nothing is left on volume {names.volume(volume)}-{broker.name}")
+                    await visit.tell(
+                        "VolumeEmptied", f"no replica is left on volume {names.volume(volume)}-{broker.name}"
+                    )
 
     def _says(self, visit: Visit, broker: _Broker, waits_for: str) -> None:
         if broker.going:
             named = ", ".join(f"{names.volume(volume)}-{broker.name}" for volume in broker.going)
-            visit.findings.storage_is(Storage("Emptying", f"volume {named} goes: {waits_for}"))
+            visit.findings.storage_is(Storage("Emptying", f"volume {named} is emptied to be removed: {waits_for}"))
 
     async def _note(self, visit: Visit, broker: _Broker, volume: int, emptied_for: str | None) -> None:
         if (claim := broker.claims.get(volume)) is not None:
@@ -190,9 +191,9 @@ def _unopened(visit: Visit, broker: int) -> str:
     """Why a volume may have replicas that its broker doesn't list (the broker can't open their logs); else empty."""
     report = next((pod.report for pod in visit.findings.pods or () if pod.id == broker), None)
     if report is None:
-        return "waiting for the broker to say which logs it couldn't open"
+        return "waiting for the broker's report on logs that it couldn't open"
     if report.offline:
-        return f"the broker can't open partition {report.offline[0]}, which may lie there"
+        return f"the broker can't open the log of partition {report.offline[0]}, which may be on this volume"
     return ""
 
 

@@ -67,7 +67,7 @@ class EtcdKeeper:
         self._make_client = client
         self._clock = clock
         self._utc = utc
-        self._clients: dict[Ref, tuple[str, EtcdClient]] = {}  # a digest of the client's certificates, and the client
+        self._clients: dict[Ref, tuple[str, EtcdClient]] = {}  # Cluster → its certificates' digest, the client
         self._next_upkeep: dict[Ref, float] = {}
 
     async def close(self) -> None:
@@ -251,7 +251,7 @@ class EtcdKeeper:
                 statuses = {name: await client.status(where) for name, where in addresses.items()}
             name = to_defragment(statuses, etcd.members, full=bool(alarms))
             if name is not None:
-                await tell("EtcdDefragmented", f"{name} gives back what its database doesn't use")
+                await tell("EtcdDefragmented", f"the database of {name} is defragmented")
                 await client.defragment(addresses[name])
             elif not alarms:
                 self._next_upkeep[key] = self._clock() + UPKEEP_S
@@ -300,9 +300,9 @@ class EtcdKeeper:
         elif isinstance(step, StartNow):
             pod = visit.found.get("Pod", step.name)
             assert pod is not None
-            version = pod["metadata"]["resourceVersion"]  # a pod that has started meanwhile isn't deleted
+            version = pod["metadata"]["resourceVersion"]  # a pod that has changed isn't deleted
             if await self._kube.delete("Pod", cluster.namespace, step.name, uid=step.uid, version=version):
-                await tell("EtcdMemberRestarted", f"{step.name} may begin now: etcd has let it in")
+                await tell("EtcdMemberRestarted", f"{step.name} may start now: it is in etcd's list of members")
 
     async def _replace_lost(self, visit: Visit, etcd: Etcd) -> None:
         """Replaces a member's volume that was lost with its node, while the ready members are a majority."""

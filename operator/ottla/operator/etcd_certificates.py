@@ -33,7 +33,7 @@ async def certified(
     if authority != present:
         await found.apply(etcd_pods.secret(cluster, names_of[0], certificates.encoded(authority)))
         if present:
-            signs = "is trusted, and signs once everybody trusts it" if "next.crt" in authority else "signs"
+            signs = "is trusted, and signs once all pods trust it" if "next.crt" in authority else "signs"
             await tell("AuthorityRenewed", f"a new authority for etcd's certificates {signs}")
     pairs = certificates.pairs(authority, mounted, name, hosts, now)
     if pairs != mounted:

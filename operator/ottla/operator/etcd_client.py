@@ -26,7 +26,7 @@ class EtcdClient:
     after the other until one answers. Methods raise EtcdUnreachable."""
 
     def __init__(self, identity: Identity | None = None) -> None:
-        """Connects by TLS if it has an identity."""
+        """`identity`: what the client needs for TLS; None where etcd has no TLS."""
         self._scheme = "http" if identity is None else "https"
         self._tls: dict[str, Any] = {}
         if identity is not None:

@@ -31,7 +31,7 @@ async def with_secrets(kube: Kube, cluster: Cluster, etcd: ExternalEtcd) -> Clus
         whose = f"metadata.external.{field}: the Secret {name}"
         secret = await kube.get("Secret", cluster.namespace, name)
         if secret is None:
-            raise SecretIncomplete(f"{whose} isn't there: make it")
+            raise SecretIncomplete(f"{whose} doesn't exist: create it")
         parts = decoded(secret)
         if missing := [part for part in needed if part not in parts]:
             raise SecretIncomplete(f"{whose} has no {missing[0]}: add it")

@@ -63,7 +63,7 @@ class Exposure:
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **outside}
 
     async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
-        """Applies a Service. If the Service was deleted, and its node port belongs to another one now, it is applied
+        """Applies a Service. If the Service was deleted, and another Service has its node port now, it is applied
         without this port, unless the spec asks for the port."""
         port = wanted["spec"]["ports"][0]
         asked_for = any(
@@ -98,7 +98,8 @@ class Exposure:
         }
 
     async def tell(self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]], event: Tell) -> str:
-        """Tells each broker its changed addresses. Returns what is still waited for, or refused, in one sentence.
+        """Tells each broker its changed addresses. Returns a sentence about the first broker that has no address yet or
+        refuses its addresses; empty where all brokers have been told.
 
         `pods` may be newer than `addresses`, because pods are read again before a restart.
         """

@@ -33,8 +33,8 @@ async def last_followed(kube: Kube, resource: Object, defaults: Defaults) -> tup
 
 
 def kept_by(kept: Object | None, resource: Object, defaults: Defaults) -> tuple[Cluster, Object] | None:
-    """The Cluster and its spec that a ConfigMap keeps; None where it isn't this Cluster's, or its spec can't be
-    followed. Pure."""
+    """The Cluster and the spec that a ConfigMap keeps; None where this Cluster doesn't own the ConfigMap, or the spec
+    can't be followed. Pure."""
     uid = resource["metadata"]["uid"]
     if kept is None or all(owner["uid"] != uid for owner in kept["metadata"].get("ownerReferences") or ()):
         return None
@@ -50,7 +50,7 @@ def kept_by(kept: Object | None, resource: Object, defaults: Defaults) -> tuple[
 
 
 def _without_refused(spec: Object) -> Object:
-    """The spec without the brokers' settings that can't be followed."""
+    """The spec without the brokers' settings that the operator refuses."""
     overrides = [
         {**each, "config": still_known(each.get("config") or {}, of_one=True)}
         for each in spec.get("configOverrides") or ()

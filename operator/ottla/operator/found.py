@@ -34,7 +34,8 @@ OWNED = (
     "EndpointSlice",
 )
 SEEN = ("Pod", "PersistentVolumeClaim")
-# Deleted once no part plans them; StatefulSets are removed by steps of their own, because brokers are drained first.
+# The kinds of objects that are deleted once no part plans them. StatefulSets are removed by steps of their own, because
+# brokers are drained first.
 PRUNED = ("ConfigMap", "Service", "PodDisruptionBudget", "CronJob", "NetworkPolicy", "EndpointSlice")
 
 
@@ -124,11 +125,11 @@ class Found:
         if present is not None and not self._owns(present) and not _adoptable(present):
             if _is_predecessors(present, self._cluster):
                 raise Awaited(
-                    f"the {kind} {name} is still there from the Cluster of this name that was deleted: "
-                    "Kubernetes takes it away, and then it is made again"
+                    f"the {kind} {name} of a deleted Cluster of this name still exists: "
+                    "it is made again once Kubernetes has deleted it"
                 )
             raise NameTaken(
-                f"the {kind} {name} is there already and isn't this Cluster's: rename one of them, or delete it"
+                f"the {kind} {name} exists already and doesn't belong to this Cluster: delete it, or rename one of them"
             )
         done = await self._kube.apply(wanted, present)
         if present is None:
@@ -152,7 +153,7 @@ class Found:
             self._objects[kind].pop(name, None)
 
     async def apply_each(self, wanted: Iterable[Object]) -> None:
-        """Applies all objects; a refusal of one stops no other. Raises Retry with the first refusal."""
+        """Applies all objects, also after one of them was refused. Raises Retry with the first refusal."""
         refusals = Refusals()
         for each in wanted:
             with refusals.gathered():
@@ -161,7 +162,7 @@ class Found:
 
     async def apply_set(self, wanted: Object) -> tuple[bool, str]:
         """Applies a StatefulSet and the sizes of its pods' claims. Returns whether the StatefulSet was applied, and why
-        a claim can't grow, if one can't.
+        a claim can't grow; an empty text where all claims can.
 
         A StatefulSet whose templates of claims have to change isn't applied: it is deleted without its pods, and made
         again by a later reconcile.
@@ -177,7 +178,7 @@ class Found:
                     changed = "something on the way of the request, such as an admission webhook, made it"
                     trouble = f"volume {claim} can't grow to {size}: {changed} {became}"
                 else:
-                    self._news.append(("VolumeGrows", f"volume {claim} is to have {size}"))
+                    self._news.append(("VolumeGrows", f"volume {claim} grows to {size}"))
             except KubeError as error:
                 if error.status not in (403, 422):
                     raise
@@ -188,7 +189,12 @@ class Found:
         if present is not None and has_to_be_made_again(wanted, present):
             uid = present["metadata"]["uid"]
             await self._kube.delete("StatefulSet", self._cluster.namespace, name, uid=uid, propagation="Orphan")
-            self._news.append(("StatefulSetMadeAnew", f"{name} is made anew around its pods, for other volumes"))
+            self._news.append(
+                (
+                    "StatefulSetMadeAnew",
+                    f"{name} is deleted without its pods and made again, because its volumes change",
+                )
+            )
             return False, trouble
         await self.apply(kept(wanted, present))
         return True, trouble
@@ -208,7 +214,7 @@ class Found:
         refusals.told()
 
     def told(self) -> list[tuple[str, str]]:
-        """The Events to write about what was done: their reasons and sentences."""
+        """The Events to write about the changes that were made: for each its reason and its message."""
         made = [("ObjectsMade", ", ".join(self._made))] if self._made else []
         return [*made, *self._news]
 
@@ -282,6 +288,7 @@ def _is_predecessors(item: Object, cluster: Cluster) -> bool:
 
 
 def _adoptable(item: Object) -> bool:
-    """Whether an operator made an object without an owner, as after its Cluster was deleted with `--cascade=orphan`."""
+    """Whether an object was made by an operator and has no owner. `kubectl delete --cascade=orphan` of a Cluster leaves
+    such objects."""
     managed = (item["metadata"].get("labels") or {}).get(names.MANAGED_BY) == OPERATOR
     return managed and not item["metadata"].get("ownerReferences")

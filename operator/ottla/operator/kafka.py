@@ -1,4 +1,5 @@
-"""The edge to the brokers: one method reads a whole cluster, others change it by Kafka's admin protocol, in batches.
+"""The edge to the brokers: one method reads a whole cluster, others change the cluster by Kafka's admin protocol, in
+batches.
 
 There is one connection for each cluster, to any broker, because every broker serves every admin request. It is made by
 Ottla's own client, because a look at 5,000 topics every two minutes must cost next to nothing: kafka-python's admin
@@ -194,7 +195,7 @@ class KafkaAdmin:
         return done
 
     async def move(self, steps: Sequence[Move]) -> Refusals:
-        """Begins or cancels moves. A topic's answer is the first refusal of any of its partitions."""
+        """Begins or cancels moves of partitions. A topic's answer is the first refusal of any of its partitions."""
         done: Refusals = {}
         for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [
@@ -357,7 +358,8 @@ def _log_directory(result: Any) -> LogDirectory:
 
 
 def _batches(steps: Sequence[Create]) -> Iterator[list[Create]]:
-    """The topics to create, in batches: no request may be refused for its size, or block a broker's loop for long."""
+    """Splits the topics to create into batches, so that no request is refused for its size or blocks a broker's event
+    loop for long."""
     batch: list[Create] = []
     partitions = 0
     for step in steps:

@@ -217,7 +217,8 @@ class Kube:
         if method != "GET" and not path.startswith(_LEASES):
             self.writes += 1
         try:
-            # A dictionary is given to the client, which encodes it: it would send a str only under a non-JSON type.
+            # The body is a dictionary, which the client encodes as JSON. A str would be sent only with another content
+            # type.
             request = await self._api.param_serialize(
                 method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
             )

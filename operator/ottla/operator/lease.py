@@ -1,8 +1,9 @@
 """A Lease lets only one of several operators act at a time.
 
-The operator that has the Lease renews it, and stops immediately if it couldn't renew it for `RENEWED_WITHIN_S`. Another
-operator takes the Lease when it saw no change of it for `DURATION_S`, by its own clock, so clocks needn't agree. An
-operator that ends in an orderly way releases the Lease, and another one takes it at its next attempt.
+The operator that has the Lease renews it. If it couldn't renew the Lease for `RENEWED_WITHIN_S`, it stops immediately.
+Another operator takes the Lease once it has seen no change of the Lease for `DURATION_S`. Each operator measures this
+time by its own clock, so clocks needn't agree. An operator that ends without a crash releases the Lease, and another
+operator takes it at its next attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 # Long, because an API server on a busy machine takes seconds. Only after a crash must a successor wait for so long.
 DURATION_S = 30
-RENEWED_WITHIN_S = 20.0  # after that the holder stops, well before another operator may take the Lease
+RENEWED_WITHIN_S = 20.0  # then the holder stops, well before another operator may take the Lease
 RENEW_S = 4.0
 
 
@@ -53,7 +54,7 @@ class Lease:
                     logger.info("%s holds the lease %s/%s", self._holder, self._namespace, self._name)
                     return
             except Retry as error:
-                trouble = f"the lease {self._namespace}/{self._name} can't be had: {error}"
+                trouble = f"the lease {self._namespace}/{self._name} can't be read or taken: {error}"
                 if trouble != self.trouble:
                     logger.warning("%s", trouble)
             self.trouble = trouble
@@ -66,7 +67,7 @@ class Lease:
             try:
                 async with asyncio.timeout(max(0.1, self._renewed + RENEWED_WITHIN_S - monotonic())):
                     if not await self._take():
-                        raise LeaseLost(f"another one holds the lease {self._namespace}/{self._name}")
+                        raise LeaseLost(f"another process has the lease {self._namespace}/{self._name}")
             except (Retry, TimeoutError) as error:
                 since_s = monotonic() - self._renewed
                 if since_s > RENEWED_WITHIN_S:

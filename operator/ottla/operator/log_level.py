@@ -60,7 +60,7 @@ class FollowedLogLevel:
             level = LogLevel(text.lower())
         except ValueError:
             known = ", ".join(LogLevel)
-            logger.warning("the log level stays as it is: %s says '%s', and it is one of %s", self._file, text, known)
+            logger.warning("the log level stays as it is: %s says '%s', which isn't one of %s", self._file, text, known)
             return
         set_log_level(level)
         logger.log(logging.getLogger().level, "the log level is %s now, as %s says", level, self._file)

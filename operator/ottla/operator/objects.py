@@ -53,7 +53,8 @@ def annotation(found: Mapping[str, Any], name: str) -> str:
 
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> Object:
-    """The JSON merge patch (RFC 7396) from one document to the other: at every depth, a key that is gone is null."""
+    """The JSON merge patch (RFC 7396) from one document to the other: at every depth, a key that `after` lacks is
+    null."""
     patch: Object = dict.fromkeys(before.keys() - after.keys())
     for name, value in after.items():
         old = before.get(name)

@@ -1,4 +1,5 @@
-"""Decides about topics that have lost their Topic resources, and keeps the condition about those that wait.
+"""Decides about topics that have lost their Topic resources, and keeps the condition about topics that wait for a
+person.
 
 The rules are those of `plan/orphans.py`. Before a topic counts as one without a resource, the resources are listed
 anew, and the definition of their kind is read. The record of Topics that Kubernetes has had is read after that list. So
@@ -38,7 +39,7 @@ class Reader(Protocol):
 
 
 class _Held(NamedTuple):
-    """The topics of one Cluster that wait for a person, and what is told about these topics."""
+    """The topics of one Cluster that wait for a person, with the text and the condition about these topics."""
 
     topics: frozenset[UUID]
     told: str
@@ -46,7 +47,7 @@ class _Held(NamedTuple):
 
 
 class OrphanedTopics:
-    """For every Cluster, the Topics that have vanished lately, and the topics that wait for a person."""
+    """Keeps for every Cluster the Topics that have disappeared lately, and the topics that wait for a person."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class OrphanedTopics:
         self._held: dict[Ref, _Held] = {}
 
     def held(self, cluster: Ref) -> Condition | None:
-        """The condition of a Cluster about topics that wait for a person; None where no topic waits."""
+        """The condition TopicsHeld of a Cluster; None where no topic waits for a person."""
         held = self._held.get(cluster)
         return held.condition if held is not None else None
 
@@ -107,8 +108,8 @@ class OrphanedTopics:
         return Definition(found["metadata"]["creationTimestamp"], going(found))
 
     def _tell_held(self, key: Ref, verdict: Verdict) -> None:
-        """Keeps the condition up to date. It has the token by which a person confirms the deletion, which is valid for
-        exactly the topics that wait now. Logs a line when more topics wait, or no topic waits any more."""
+        """Keeps the condition up to date. The condition's message has a token for confirming the deletion, which is
+        valid for exactly the topics that wait now. Logs a line when more topics wait, or no topic waits any more."""
         before, after = self._held.get(key), _held(key, verdict)
         if before == after:
             return

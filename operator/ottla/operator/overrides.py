@@ -15,8 +15,9 @@ from ottla.protocol.errors import KafkaError
 
 
 class Told(NamedTuple):
-    """The brokers whose settings aren't in force, with the reasons; the first refusal; and the dynamic settings that
-    each ready broker had before the changes (None if the brokers' release doesn't tell)."""
+    """The result of `apply_overrides`. `waits_for`: broker → why its settings aren't in force; `refusal`: the first
+    broker's refusal, or empty; `present`: the dynamic settings that each ready broker had before the changes, or None
+    if the brokers' release can't list them."""
 
     waits_for: Mapping[int, str]
     refusal: str
@@ -24,12 +25,12 @@ class Told(NamedTuple):
 
 
 async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int, Object], tell: Tell) -> Told:
-    """Sets and resets the dynamic settings of each ready broker. `admin`: a client of any broker, which tells the
-    present settings of all. Raises Unreachable, KafkaError."""
+    """Sets and resets the dynamic settings of each ready broker. `admin`: a client of any broker, because any broker
+    knows the settings of all. Raises Unreachable, KafkaError."""
     serving = {broker: pod for broker, pod in pods.items() if is_ready(pod)}
     present = await admin.own_settings(serving)
     if present is None:
-        older = "the brokers are older than the operator: they don't say what each of them has"
+        older = "the brokers are older than the operator, and can't list the settings of single brokers"
         return Told(dict.fromkeys(cluster.overrides, older), "", None)
     waits_for: dict[int, str] = {}
     refusal = ""

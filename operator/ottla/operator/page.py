@@ -1,8 +1,8 @@
 """The operator's own HTTP pages: metrics, liveness and readiness.
 
-The operator is alive while its watches tell of the changes that its reads find. A watch that is silent while resources
-change is dead, and only a restart of the process helps. The operator is ready if it can read the lease, may read all
-kinds that it needs, and its watches are alive. A process that stands by is ready, too.
+The operator is alive while its watches report the changes that its own reads find. A watch that reports nothing while
+resources change is dead, and only a restart of the process helps. The operator is ready if it can read the lease, may
+read all kinds that it needs, and its watches are alive. A process that stands by is ready, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.operator.objects import Ref
 from ottla.operator.queue import BUCKETS_S, Counters, Queue
 
 SILENT_S_MAX = 240.0
-SILENT = "the watches tell nothing of what has changed\n"
+SILENT = "the watches report no changes, although resources have changed\n"
 
 HELP = {
     "ottla_operator_reconciles_total": ("counter", "Reconciles, failed ones too."),
@@ -24,7 +24,7 @@ HELP = {
     "ottla_operator_reconcile_seconds": ("histogram", "How long reconciles took, failed ones too."),
     "ottla_operator_queue_depth": ("gauge", "Resources that are due or being reconciled."),
     "ottla_operator_failing_resources": ("gauge", "Resources whose last reconcile failed."),
-    "ottla_operator_last_event_age_seconds": ("gauge", "Since when the watches have told nothing."),
+    "ottla_operator_last_event_age_seconds": ("gauge", "Seconds since the last event of any watch."),
     "ottla_operator_kubernetes_writes_total": (
         "counter",
         "Requests to Kubernetes that may change something, other than to renew the lease.",
@@ -40,17 +40,18 @@ HELP = {
 
 
 class Watched:
-    """Compares the versions of resources that watches have told of with those that were read since."""
+    """Compares the versions of resources that watches have reported with the versions that were read since."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._told: dict[tuple[str, str, str], str] = {}
-        self._missed: dict[tuple[str, str, str], float] = {}  # since when another version was read than told
+        self._missed: dict[tuple[str, str, str], float] = {}  # since when reads find an unreported version
         self._last: dict[tuple[str, str], float] = {}  # (kind, namespace) → the last event; one watch tells in order
         self._begun = clock()
 
     def told(self, key: tuple[str, str, str], version: str, *, gone: bool) -> None:
-        """Notes that a watch has told of a resource (kind, namespace, name) in this version; `gone`: it was deleted."""
+        """Notes that a watch has reported a resource (kind, namespace, name) in this version; `gone`: it was
+        deleted."""
         self._last[key[:2]] = self._clock()
         self._missed.pop(key, None)
         if gone:
@@ -74,7 +75,8 @@ class Watched:
     def dead(self) -> bool:
         """Whether a watch is dead: a version was read long ago, and since then no event of its kind and namespace came.
 
-        At first the events of thousands of resources take their time. That doesn't count, because events come."""
+        After a start, the events of thousands of resources take long to arrive. Their watch doesn't count as dead,
+        because some of these events keep coming."""
         long_ago = self._clock() - SILENT_S_MAX
         return any(max(since, self._last.get(key[:2], since)) < long_ago for key, since in self._missed.items())
 

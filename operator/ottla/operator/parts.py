@@ -50,7 +50,8 @@ class Part(Generic[_V]):
 
 
 def checked(parts: Sequence[Part[_V]]) -> tuple[Part[_V], ...]:
-    """The table. Raises AssertionError if a part needs one that doesn't stand above it, or a name occurs twice."""
+    """Returns the table `parts`. Raises AssertionError if a part needs one that doesn't stand above it, or a name
+    occurs twice."""
     known: set[str] = set()
     for part in parts:
         assert part.name not in known, f"{part.name} stands in the table twice"

@@ -33,8 +33,8 @@ PAUSE_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a reconcile. `requeue_after`: when to reconcile again at the latest, in seconds (None: at the
-    resync)."""
+    """The result of a reconcile. `requeue_after`: the seconds until the resource is reconciled again at the latest;
+    None if the resync is early enough."""
 
     requeue_after: float | None = None
     gone: bool = False  # the resource doesn't exist any more, and nothing is left to do for it

@@ -31,7 +31,8 @@ class Refusals:
             self._errors.append(error)
 
     def told(self) -> None:
-        """Raises the first refusal, if any, and how many more there were; an Awaited only if all are Awaited."""
+        """Raises the first refusal, if any, with a count of the others. Raises an Awaited only if all refusals are
+        Awaited."""
         self._errors.sort(key=lambda error: isinstance(error, Awaited))
         others = {str(error) for error in self._errors} - {str(error) for error in self._errors[:1]}
         if others:

@@ -5,7 +5,7 @@ the resize is done. So another process of the operator goes on from there. If a 
 way, the pod is restarted by the rules of every roll. Exception: if Kubernetes would refuse the pod's successor, too,
 the pod isn't restarted, because it would be missing afterwards.
 
-No timer is needed: each step changes a pod, whether the operator or the node makes it, and the watch of pods tells of
+No timer is needed: each step changes a pod, whether the operator or the node makes it, and the watch of pods reports
 that change.
 """
 
@@ -37,7 +37,7 @@ SUBRESOURCE = "resize"
 # ResourceQuota, a LimitRange, a policy), the pod's successor would be refused as well.
 _OF_THIS_POD = ('cannot patch resource "pods/resize"', "node didn't have enough")
 _DENIED = "denied the request"  # an admission webhook's refusal: it may refuse new pods, too
-_CHANGED = "Kubernetes took the request, and something on its way, such as an admission webhook, changed it"
+_CHANGED = "Kubernetes accepted the request, but an admission webhook or another program changed it on its way"
 
 
 class Resizing:

@@ -31,50 +31,65 @@ IN_NAMESPACES = (
     Right(
         ("Service", "ConfigMap", "PersistentVolumeClaim", "StatefulSet", "PodDisruptionBudget"),
         (*LOOKED_AT, *MADE),
-        "It makes these for a Cluster, and mends them as soon as somebody else has changed them.",
+        "The operator makes these objects for a Cluster, and restores them after somebody else has changed them.",
     ),
     Right(("NetworkPolicy", "CronJob"), ("get", "list", *MADE)),
     Right(
         ("EndpointSlice",),
         ("get", "list", *MADE),
-        "Where a load balancer that brokers share finds each of them: a Service can't select a pod by its port.",
+        "By these, a load balancer that brokers share finds each broker: a Service can't select a pod by its port.",
     ),
     Right(
         ("Secret",),
         ("get", "create", "patch"),
-        "With etcd's certificates, or named by a Cluster for an etcd of somebody else's. They go with their Cluster.",
+        "For etcd's certificates, which Kubernetes deletes with their Cluster, and for Secrets that a Cluster "
+        "names for another etcd.",
     ),
     Right(
         ("Pod",),
         (*LOOKED_AT, "patch", "delete"),
-        "A rolling restart deletes pods, and a broker's rack is told by an annotation; nothing but the StatefulSets "
-        "makes pods.",
+        "A rolling restart deletes pods, and a broker learns its rack from its pod's annotation. Only "
+        "StatefulSets make pods.",
     ),
-    Right(("Pod",), ("patch",), "Brokers are given other resources in place.", subresource="resize"),
-    Right(("ControllerRevision",), ("get",), "Whether a pod differs from its StatefulSet in nothing but resources."),
+    Right(("Pod",), ("patch",), "Brokers get other CPU and memory without a restart.", subresource="resize"),
+    Right(
+        ("ControllerRevision",),
+        ("get",),
+        "To find out whether a pod differs from its StatefulSet in nothing but resources.",
+    ),
     Right(("Event",), ("create",)),
 )
 """The rights that the operator needs in each namespace of its Clusters."""
 
 OF_NO_NAMESPACE = (
-    Right(("Node",), ("get",), "The zone of a broker's node, and where clients outside find a node port."),
-    Right(("StorageClass",), ("get",), "Whether a volume waits for a class that there isn't."),
-    Right(("Namespace",), ("list",), "Which namespaces a Cluster takes Topics from, where it says so by labels."),
+    Right(
+        ("Node",),
+        ("get",),
+        "To read the zone of a broker's node, and the address at which clients outside reach a node port.",
+    ),
+    Right(("StorageClass",), ("get",), "To find out whether a volume waits for a StorageClass that doesn't exist."),
+    Right(
+        ("Namespace",),
+        ("list",),
+        "To find the namespaces from which a Cluster takes Topics, if it selects them by labels.",
+    ),
     Right(
         ("CustomResourceDefinition",),
         ("get",),
-        "Whether Topics vanished with their definition: then their topics are kept.",
+        "To find out whether Topics vanished with their definition: then their topics are kept.",
     ),
 )
 """The rights to objects outside of namespaces. The operator works without them, except for the purpose that each of
 these rights names."""
 
-FOR_ITS_LEASE = (Right(("Lease",), ("get", "create", "update"), "By which one operator of several acts."),)
+FOR_ITS_LEASE = (
+    Right(("Lease",), ("get", "create", "update"), "By this Lease, only one of several operators acts at a time."),
+)
 """The rights that the operator needs in its own namespace."""
 
 
 class Asked(NamedTuple):
-    """A single right, as the API server is asked about it."""
+    """A single right, in the form in which the doctor asks the API server about it."""
 
     verb: str
     group: str
@@ -87,7 +102,7 @@ class Asked(NamedTuple):
 
 
 def each(rights: Iterable[Right]) -> Iterator[Asked]:
-    """These rights as single rights: one for each verb on each kind."""
+    """Splits rights into single rights: one for each verb on each kind."""
     for right in rights:
         for kind in right.kinds:
             for verb in right.verbs:

@@ -52,7 +52,7 @@ class Rolling:
                 known = (claims, visit.now, files, visit.absent_since, resize)
                 seen.append(broker_pod(broker, pod_name, stateful_set, pod, report, *known))
             visit.current &= stateful_set is not None and is_current(stateful_set)
-        for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # of pools that aren't in the spec any more
+        for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # brokers of removed pools
             name = pods[broker]["metadata"]["name"]
             stateful_set = found.get("StatefulSet", names.set_of(name))
             report, resize = reports.get(broker), resizes.get(broker)
@@ -152,7 +152,7 @@ def _files(visit: Visit) -> Mapping[str, str] | None:
 
 def _later(decision: Decision) -> Decision:
     """The decision without its restart, resize and evictions, because it isn't known yet which pods are outdated."""
-    waits_for = decision.waits_for or "Kubernetes to take note of the change"
+    waits_for = decision.waits_for or "Kubernetes to observe the change of a StatefulSet"
     return replace(decision, restart=None, resize=None, waits_for=waits_for, evictable=False)
 
 

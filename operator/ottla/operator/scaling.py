@@ -6,9 +6,10 @@ these again, as in a drain. Partitions that only the missing brokers have wait f
 missing brokers are left alone.
 
 The Cluster's status keeps what another process of the operator has to know: the brokers that are being drained
-(`draining`), so that they can lead again when the spec changes back, and those that have their share (`settled`). If a
-Cluster was deleted in the middle of a drain and made again, it has no such status. Then the brokers that are drained at
-its first reconcile are assumed to have been drained for the earlier Cluster, and serve again if they are wanted.
+(`draining`), so that they can become leaders again when the spec changes back, and the brokers that have their share of
+replicas (`settled`). If a Cluster was deleted in the middle of a drain and made again, it has no such status. Then the
+brokers that are drained at its first reconcile are assumed to have been drained for the earlier Cluster, and serve
+again if they are wanted.
 """
 
 from __future__ import annotations
@@ -88,9 +89,10 @@ async def scale(
         # A drain comes first: copies for missing brokers don't keep other brokers from being removed.
         await begin(admin, cluster, kafka, plan)
         if not plan.remaining:
-            # If the brokers weren't set as drained yet, new replicas may have come since: only the next look counts.
+            # If the brokers weren't set as drained before this look, they may have got new replicas since. Then only
+            # the next look counts.
             looked_after = draining <= _drained(kafka)
-            waits_for = f"taking broker {names} away: nothing is left on it"
+            waits_for = f"removing broker {names}: no replica is left on it"
             return replace(so_far, drained=looked_after, waits_for=waits_for, needs_person=stays)
         reason = f"draining broker {names}"
         waits_for = f"draining broker {names} waits for {plan.waits_for}" if plan.waits_for else ""
@@ -116,7 +118,7 @@ async def scale(
             return replace(so_far, reason=f"spreading replicas onto broker {names}", remaining=share.remaining)
     settled = Scaling(draining, cluster.broker_ids, needs_person=stays)
     if not await unthrottle(admin, kafka):
-        # Because of this reason the next reconcile asks the brokers again.
+        # With a `reason`, the next reconcile asks the brokers again.
         return replace(settled, reason=THROTTLE_STAYS, needs_person=_joined(_THROTTLED, stays))
     return settled
 
@@ -135,7 +137,7 @@ def _stays(kafka: KafkaCluster, plan: ScalePlan, missing: Collection[int]) -> st
     holders = kafka.topics[topic].partitions[index].in_sync
     return (
         f"partition {topic}-{index}{more} is only on {_unwanted(holders)}: "
-        "ask for so many brokers that it comes back with its volume"
+        "raise the number of brokers until it comes back with its volume"
     )
 
 

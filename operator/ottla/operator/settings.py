@@ -23,7 +23,7 @@ async def apply_settings(admin: KafkaAdmin, cluster: Cluster, tell: Tell) -> str
         reset = [name for name in present if name not in cluster.dynamic_config and name not in RESERVED]
         if given or reset:
             await admin.configure_brokers(given, reset)
-            taken_back = [f"{name} (taken back)" for name in reset]
+            taken_back = [f"{name} (reset)" for name in reset]
             changed = ", ".join([*(f"{name}={value}" for name, value in given.items()), *taken_back])
             await tell("SettingsChanged", f"all brokers: {changed}")
     except KafkaError as error:

@@ -16,7 +16,7 @@ from ottla.operator.objects import Object, timestamp
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition as it is now. `holds` None: it isn't known (Unknown)."""
+    """One condition as it is now. `holds` is None if the condition's status is Unknown."""
 
     type: str
     holds: bool | None

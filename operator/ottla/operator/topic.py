@@ -1,10 +1,11 @@
 """Brings the topics of a cluster to what their resources say: all of them in one sweep.
 
-A sweep handles all Topics of a cluster, not one: a single look at the brokers serves thousands of topics, conflicts and
-topics that have lost their resources show only among all, and changes are made in batches. A sweep observes (the
-resources, the Cluster, the brokers), plans (pure), makes some of the changes, and writes the statuses that differ. If
-it changed something, the next sweep follows immediately: it makes the remaining changes, and it writes the statuses of
-changed topics, as it finds them.
+A sweep handles all Topics of a cluster, not one. So a single look at the brokers serves thousands of topics, changes
+are made in batches, and the sweep can find conflicts between Topics, and topics that have lost their resources.
+
+A sweep observes (the resources, the Cluster, the brokers), plans (pure), makes some of the changes, and writes the
+statuses that differ. If it changed something, the next sweep follows immediately: it makes the remaining changes, and
+writes the statuses of changed topics by its own observation.
 
 Each step may be repeated safely, as happens when the operator ends in the middle of a sweep.
 """
@@ -58,7 +59,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-CHANGES_MAX = 500  # made in one sweep, of each kind
+CHANGES_MAX = 500  # for each type of step, the most changes in one sweep
 AT_ONCE_S = 0.2
 RESTLESS_S_MAX = 20.0  # the longest pause between sweeps that always find changes, as if another client undid them
 MOVING_S = 2.0
@@ -122,7 +123,7 @@ class TopicReconciler:
         self._admins = KafkaAdmins()
         self._memory = TopicMemory(kube)
         self._orphaned = OrphanedTopics(kube, resources, self._memory, held_changed, clock)
-        self._starting: set[Ref] = set()  # Clusters that a line in the log says are waited for
+        self._starting: set[Ref] = set()  # Clusters for which the log says that their topics wait
         self._restless: dict[Ref, int] = {}  # Cluster → how many sweeps in a row made changes and left none
 
     def held(self, cluster: Ref) -> Condition | None:
@@ -147,7 +148,9 @@ class TopicReconciler:
             self._orphaned.forget(key)
             self._restless.pop(key, None)
             self._starting.discard(key)
-            missing = Refusal("ClusterNotFound", f"there is no Cluster {key}: make it, or name another in a new Topic")
+            missing = Refusal(
+                "ClusterNotFound", f"there is no Cluster {key}: create it, or name another Cluster in a new Topic"
+            )
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
             await self._reports.statuses(outcomes, self._utc())
             return Result(gone=not mine)
@@ -197,7 +200,7 @@ class TopicReconciler:
         verdict: Verdict,
         remembered: Remembered,
     ) -> None:
-        """Everything of a sweep except writing the statuses."""
+        """Does all of a sweep, except writing the statuses."""
         allowed = await self._allowed(sweep, mine)
         owners = winners(allowed)
         # A topic that is kept says so itself before a new resource of its name is followed, in case the operator ends.
@@ -258,7 +261,8 @@ class TopicReconciler:
     async def _beside_others(
         self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: dict[TopicResource, TopicPlan]
     ) -> dict[TopicResource, TopicPlan]:
-        """The plans. If an administrator throttles replicas by hand, plans that change this throttle are made anew."""
+        """Returns the plans. If an administrator throttles replicas by hand, plans that change this throttle are made
+        anew."""
         topics, rules = cluster.topics, sweep.rules
         taking = [each for each, plan in plans.items() if takes_throttle_away(plan, topics.get(each.topic))]
         if not taking or not await admin.throttled_by_hand():
@@ -276,13 +280,13 @@ class TopicReconciler:
         remembered: Remembered,
         plans: dict[TopicResource, TopicPlan],
     ) -> dict[TopicResource, TopicPlan]:
-        """The plans without those that would mark a topic for a resource that doesn't exist any more. Existing
+        """Returns the plans without those that would mark a topic for a resource that doesn't exist any more. Existing
         resources are added to the record of Topics that Kubernetes has had.
 
         A mark says that the resource existed together with this Cluster, and by its mark a topic is deleted later. The
-        watch may be late, and still tell of Topics that went with an earlier Cluster. So the resources are listed. If
-        Kubernetes refuses to write the record, marks are written all the same; once the resource is gone, such a topic
-        waits for a person.
+        watch may be late, and still report Topics that were deleted with an earlier Cluster. So the resources are
+        listed. If Kubernetes refuses to write the record, marks are written all the same; once the resource is gone,
+        such a topic waits for a person.
         """
         new = {resource.uid for resource in mine if not remembered.has(resource.uid)}
         if not new and not any(map(marks, plans.values())):
@@ -363,7 +367,8 @@ class TopicReconciler:
             raise KafkaError(error.code, f"the brokers refuse the throttle: {said(error)}") from error
 
     def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
-        """Notes a resource's outcome. There is none yet if its topic was changed: the next sweep notes it."""
+        """Notes a resource's outcome. If its topic was changed, there is no outcome yet, and the next sweep notes
+        it."""
         error = sweep.failed.get(resource.topic)
         if plan.refusal is not None:
             outcome = Outcome(False, plan.refusal.reason, plan.refusal.message, topic)
@@ -411,7 +416,10 @@ class TopicReconciler:
         elif orphan.policy is DeletionPolicy.DELETE:
             told = ("TopicDeleted", f"topic '{topic}' was deleted: {whose}")
         else:
-            told = ("TopicReleased", f"topic '{topic}' stays and follows nobody: {whose}, and its policy is Retain")
+            told = (
+                "TopicReleased",
+                f"topic '{topic}' stays and follows no Topic any more: {whose}, and its policy is Retain",
+            )
         logger.info("%s: %s", sweep.rules.cluster, told[1])
         await self._kube.event(dict(sweep.rules.about), *told, sweep.now, warning=error is not None)
 

@@ -48,7 +48,7 @@ class TopicMemory:
         if before.is_somebody_elses:
             name = names.remembered_topics(before.cluster.name)
             raise NameTaken(
-                f"the ConfigMap {name} is there already and isn't this Cluster's: rename it, or delete it; "
+                f"the ConfigMap {name} exists already and doesn't belong to this Cluster: rename it, or delete it; "
                 "until then Kubernetes remembers no Topics, and a topic is kept when its Topic is deleted"
             )
         wanted = record(before.cluster, before.cluster_uid, kept | added)

@@ -104,7 +104,7 @@ def news_of(resource: TopicResource, step: Step, plan: TopicPlan) -> News:
     if isinstance(step, Create):
         return News(resource, "TopicCreated", f"topic '{topic}' was created")
     if isinstance(step, Configure):
-        names = ", ".join([*step.given, *(f"{name} (taken back)" for name in step.reset)])
+        names = ", ".join([*step.given, *(f"{name} (reset)" for name in step.reset)])
         reason = "TopicAdopted" if plan.adopted else "SettingsChanged"
         return News(resource, reason, f"topic '{topic}': {names}")
     if isinstance(step, Grow):

@@ -30,7 +30,7 @@ class Lister(Protocol):
 
 
 class TopicResources:
-    """All Topic resources of the namespaces that the operator watches (`namespaces` None: of all)."""
+    """All Topic resources of the watched `namespaces`. If `namespaces` is None, the operator watches all namespaces."""
 
     def __init__(
         self,

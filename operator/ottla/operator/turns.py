@@ -30,7 +30,7 @@ from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
 from ottla.operator.visit import Visit
 
 ListClusters = Callable[[], Awaitable[list[Object]]]
-"""All Clusters that this operator looks after, as Kubernetes has them now. Raises KubeError."""
+"""Lists all Clusters that this operator reconciles, as Kubernetes has them now. Raises KubeError."""
 _WINDOW = "the next maintenance window"
 
 
@@ -122,18 +122,18 @@ class Upgrades:
         elif how is Standing.PARTLY:
             visit.findings.operator = Release(noted.of_pods)
         elif how is Standing.UNKNOWN:
-            visit.hold = "Kubernetes to take note of the change"
+            visit.hold = "Kubernetes to observe the change of a StatefulSet"
         elif how is Standing.TURN:
             closed = "" if visit.window_open else "its maintenance window is closed"
             self._turns.waits(key, f"it waits for {first_away}" if first_away else closed)
             if not await self._hold_for_the_other(visit) and closed:
-                visit.hold = _WINDOW  # for resizes, too, which wait for no window if the spec asks for them
+                visit.hold = _WINDOW  # resizes wait, too: they are for the release, not the spec
         elif not visit.window_open:
             visit.hold = _WINDOW
         else:
             visit.hold = first_away
             if not first_away and not await self._hold_for_the_other(visit):
-                visit.hold = "its turn to be noted"
+                visit.hold = "its turn to be written into its status"
                 visit.findings.operator = Release(noted.of_pods, turn=True)
                 visit.busy = True
 
@@ -147,7 +147,7 @@ class Upgrades:
     async def _hold_for_the_other(self, visit: Visit) -> bool:
         """Takes the turn if no other Cluster has it. Otherwise has this Cluster's restarts wait (`visit.hold`), and
         returns True."""
-        visit.hold = "its turn to be known"
+        visit.hold = "the list of Clusters, to know whose turn it is"
         other = await self._turns.take(visit.cluster.ref)
         visit.hold, visit.patient = "", other is not None
         if other is not None:

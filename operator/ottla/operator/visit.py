@@ -42,7 +42,7 @@ class Visit:
     restarted: str = ""  # the pod that this reconcile has restarted
     members: list[Member] | None = None  # etcd's list of members; None where no majority answers
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
-    own_settings: Mapping[int, Mapping[str, str]] | None = None  # each ready broker's, before changes; None: not known
+    own_settings: Mapping[int, Mapping[str, str]] | None = None  # broker → its dynamic settings before changes
     admin: KafkaAdmin | None = None  # the client of the brokers, once one of them has answered
 
     @property
@@ -90,7 +90,7 @@ class Visit:
 
 
 def leaving(cluster: Cluster, found: Found) -> frozenset[int]:
-    """The ids of brokers that exist and aren't wanted."""
+    """The ids of brokers that exist and that the spec doesn't want."""
     present = existing(found.all("StatefulSet", BROKER), found.all("Pod", BROKER))
     return frozenset(broker for broker, _ in present) - cluster.broker_ids
 

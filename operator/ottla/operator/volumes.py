@@ -38,7 +38,7 @@ async def begin_anew(
     successor = await kube.get("Pod", namespace, name)
     if successor is not None and successor["spec"].get("nodeName"):
         return
-    await visit.tell("LostVolumeReplaced", f"{name} begins anew: its volume's node is gone")
+    await visit.tell("LostVolumeReplaced", f"{name} starts on a new volume: its old volume's node is gone")
     for claim_name in claims_of(again):
         if (claim := visit.found.get("PersistentVolumeClaim", claim_name)) is not None:
             await kube.delete("PersistentVolumeClaim", namespace, claim_name, uid=claim["metadata"]["uid"])

@@ -174,7 +174,8 @@ class World:
         return uid in (None, meta["uid"]) and version in (None, meta["resourceVersion"])
 
     def _deleted(self, key: tuple[str, str, str], propagation: str) -> None:
-        """Deletes an object. By `propagation`, its pods are deleted, too, or lose their owner."""
+        """Deletes an object. If it is a StatefulSet, its pods lose their owner with the `propagation` Orphan, and are
+        deleted otherwise."""
         kind, namespace, name = key
         if propagation == "Foreground":
             self.foreground.append(name)

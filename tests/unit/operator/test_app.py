@@ -16,7 +16,7 @@ KEY = Ref("shop", "main")
 
 
 class Waits:
-    """A reconciler that asks for another visit in a minute."""
+    """A reconciler that asks to be called again in a minute."""
 
     def __init__(self) -> None:
         self.seen: list[Ref] = []

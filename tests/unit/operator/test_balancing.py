@@ -82,7 +82,7 @@ def test_a_suggestion_says_what_would_be_moved_and_moves_nothing() -> None:
     assert scene.balance["bytesToCopy"] % GIB == 0
     assert scene.spread() == [12, 12, 0]
     (told,) = [message for reason, message in scene.world.events if reason == "OutOfBalance"]
-    assert told.endswith("spec.balance.mode: Run makes them")
+    assert told.endswith("to have them made, set spec.balance.mode to Run")
     scene.world.writes.clear()
     scene.later(3)
     assert scene.world.writes == [], "the same suggestion is made once"
@@ -123,7 +123,7 @@ def test_a_roll_is_waited_for_and_the_plan_made_anew() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"num.partitions": 6}))
     scene.now += timedelta(seconds=120)
     scene.reconcile()
-    assert scene.balance == {"summary": "waits until brokers neither come, go nor restart"}
+    assert scene.balance == {"summary": "waits until no broker is added, removed or restarted"}
     assert scene.moving() == 0
     scene.rounds(14)
     scene.later(3)
@@ -137,7 +137,7 @@ def test_another_process_of_the_operator_goes_on() -> None:
     assert under_way
     scene.restart()
     scene.later(2)
-    assert scene.balance == {"summary": "waits for replicas that are moved for something else"}
+    assert scene.balance == {"summary": "waits until other moves of replicas are complete"}
     scene.kafka.cluster = _done(scene.kafka.cluster)
     scene.later(3)
     assert scene.balance["summary"] == "in balance"

@@ -40,7 +40,7 @@ OUTSIDE = [
 ]
 DEFAULTS = Defaults("ottla:1", "etcd:1")
 NODE = {"type": "ExternalIP", "address": "192.0.2.1"}
-EVENT_LOOP = asyncio.Runner()  # of all reconciles: a new event loop for each takes a sixth of the time
+EVENT_LOOP = asyncio.Runner()  # shared by all reconciles: new event loops would take a sixth of the tests' time
 atexit.register(EVENT_LOOP.close)
 
 
@@ -50,9 +50,9 @@ class Pages:
     def __init__(self) -> None:
         self.said: dict[int, Report] = {}
         self.together_unsafe: set[int] = set()  # brokers of which no two may be away at once
-        # (brokers, the brokers beside which they would be away) of each question
+        # for each question of the operator: the asked brokers, and the brokers that are away already
         self.asked: list[tuple[list[int], list[int]]] = []
-        self.decides = 0  # the number of the active controller, among controllers with pods of their own
+        self.decides = 0  # the ordinal of the active controller's pod, if controllers have pods of their own
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         return {broker: self.said.get(broker, Report()) for broker in addresses}
@@ -163,7 +163,7 @@ class Scene:
             }
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
-        self.woken: list[Ref] = []  # Clusters that the reconciler wants to be visited
+        self.woken: list[Ref] = []  # Clusters that the reconciler wants to reconcile again soon
         self.topics_held: Condition | None = None  # the condition that the reconciler of Topics reports
         self.restart()
 
@@ -298,7 +298,7 @@ def test_who_leads_is_not_known_while_the_metadata_store_answers_no_broker() -> 
 def test_a_setting_that_is_dynamic_restarts_nobody() -> None:
     scene = running()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(config={"log.retention.ms": 1000}))
-    scene.kafka.dynamic["log.segment.bytes"] = "1048576"  # a setting of another person
+    scene.kafka.dynamic["log.segment.bytes"] = "1048576"  # a setting from another client
     scene.kafka.dynamic["ottla.brokers.drained"] = "7"
     scene.rounds(3)
     assert scene.kafka.dynamic == {"log.retention.ms": "1000", "ottla.brokers.drained": "7"}
@@ -1136,9 +1136,9 @@ def test_what_another_cluster_of_that_name_followed_is_not_followed() -> None:
 def test_a_name_that_somebody_else_has_is_told() -> None:
     scene = Scene()
     scene.world.create({"kind": "Service", "metadata": {"namespace": "shop", "name": "k-brokers"}, "spec": {}})
-    assert "isn't this Cluster's" in scene.reconcile().failure
+    assert "doesn't belong to this Cluster" in scene.reconcile().failure
     assert scene.condition("Ready") == ("False", "NotApplied")
-    assert "the Service k-brokers is there already" in scene.status["message"]
+    assert "the Service k-brokers exists already" in scene.status["message"]
 
 
 def test_a_cluster_that_goes_is_forgotten_at_once() -> None:
@@ -1369,7 +1369,7 @@ def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
     scene.rounds(10)
     renewed = [message for reason, message in scene.world.events if reason == "AuthorityRenewed"]
     assert renewed == [
-        "a new authority for etcd's certificates is trusted, and signs once everybody trusts it",
+        "a new authority for etcd's certificates is trusted, and signs once all pods trust it",
         "a new authority for etcd's certificates signs",
     ]
     restarted = [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
@@ -1454,7 +1454,7 @@ def test_secrets_of_another_etcd_are_looked_into_and_their_renewal_is_a_roll() -
         assert scene.reconcile().failure == scene.status["message"]
         return str(scene.status["message"])
 
-    assert refused() == "metadata.external.tlsSecret: the Secret etcd-client isn't there: make it"
+    assert refused() == "metadata.external.tlsSecret: the Secret etcd-client doesn't exist: create it"
     put("etcd-client", tls_crt=b"c", ca_crt=b"a")
     assert refused().endswith("the Secret etcd-client has only one of tls.crt and tls.key: add the other one")
     put("etcd-client", tls_crt=b"c", tls_key=b"k", ca_crt=b"a")
@@ -1527,7 +1527,7 @@ def test_every_action_is_an_event_and_what_is_wrong_a_warning() -> None:
         ("ObjectsMade", "Service k-bootstrap"),
         ("SettingsChanged", "all brokers: log.retention.ms=1000"),
         ("InvalidSpec", scene.world.events[2][1].partition(" is ")[0]),
-        ("SettingsChanged", "all brokers: log.retention.ms (taken back)"),
+        ("SettingsChanged", "all brokers: log.retention.ms (reset)"),
     ]
     assert "log.retention.ms" in scene.world.events[2][1]
 
@@ -1590,7 +1590,10 @@ def test_a_broker_whose_volume_is_lost_begins_anew_if_others_have_all_of_it() ->
 
     assert "no node takes it" in lost("2026-05-01T11:55:00Z")
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2), (2,)]})
-    assert lost("2026-05-01T11:00:00Z") == "the volume of k-broker-2 is lost, and partition orders-1 is nowhere else"
+    assert (
+        lost("2026-05-01T11:00:00Z")
+        == "the volume of k-broker-2 is lost, and no other broker has an in-sync replica of partition orders-1"
+    )
     assert ("PersistentVolumeClaim", "shop", "data-0-k-broker-2") in scene.world.objects
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2), (1, 2)]})
     lost("2026-05-01T11:00:00Z")
@@ -1626,7 +1629,10 @@ def test_a_member_whose_volume_is_lost_begins_anew_while_the_others_have_a_major
     scene.reconcile()
     scene.world.settle()
     assert uid() != before
-    assert ("LostVolumeReplaced", "k-etcd-2 begins anew: its volume's node is gone") in scene.world.events
+    assert (
+        "LostVolumeReplaced",
+        "k-etcd-2 starts on a new volume: its old volume's node is gone",
+    ) in scene.world.events
 
 
 def test_a_volume_whose_file_system_grows_at_a_start_gets_one() -> None:

@@ -134,8 +134,8 @@ def test_a_cluster_that_is_made_again_waits_for_what_kubernetes_takes_away() -> 
     scene.restart()
     scene.reconcile()
     assert scene.status["message"] == (
-        "the ConfigMap k-followed is still there from the Cluster of this name that was deleted: "
-        "Kubernetes takes it away, and then it is made again"
+        "the ConfigMap k-followed of a deleted Cluster of this name still exists: "
+        "it is made again once Kubernetes has deleted it"
     )
     assert scene.condition("Ready") == ("False", "MetadataNotReady")
     assert scene.condition("FollowedSpecReconciled") == ("False", "Waiting")

@@ -210,7 +210,10 @@ def test_one_volume_becomes_two_and_pods_get_the_second_one_by_one(storage: Any)
         scene.world.settle()
     assert away == 1
     assert restarted(scene) == ["k-broker-0", "k-broker-1", "k-broker-2"]
-    assert ("StatefulSetMadeAnew", "k-broker is made anew around its pods, for other volumes") in scene.world.events
+    assert (
+        "StatefulSetMadeAnew",
+        "k-broker is deleted without its pods and made again, because its volumes change",
+    ) in scene.world.events
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log", "/data/1/log")}
     assert claims(scene)["data-1-k-broker-2"]["spec"]["storageClassName"] == "fast"
     assert said(scene) == ("True", "AsWanted", "")
@@ -258,7 +261,11 @@ def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None
     disks.moves_end = False
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     scene.rounds(6)
-    assert said(scene) == ("False", "Emptying", "volume data-0-k-broker-0 goes: 2 replicas are still on it")
+    assert said(scene) == (
+        "False",
+        "Emptying",
+        "volume data-0-k-broker-0 is emptied to be removed: 2 replicas are still on it",
+    )
     assert scene.status["message"] == said(scene)[2]
     assert (restarted(scene), disks.lost()) == ([], [])
     assert set(disks.cordoned.values()) == {"/data/0/log"}
@@ -369,7 +376,7 @@ def test_a_volume_that_was_never_made_stays_away_when_the_statefulset_is_made_an
 
 
 def test_a_volume_that_was_never_made_stays_away_while_the_pod_that_waited_for_it_is_restarted(storage: Any) -> None:
-    """A StatefulSet creates the next pod only some visits after the old pod is gone."""
+    """A StatefulSet creates the next pod only some reconciles after the old pod is gone."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.missing_classes = {"fsat"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
@@ -410,7 +417,7 @@ def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as
     assert ("StatefulSet", "shop", "k-broker") not in scene.world.objects
     claim["spec"]["volumeName"], claim["status"] = "pv-1", {"phase": "Bound"}
     disks.lies["k-broker-0", "/data/1/log"] = {("late", 0): GIB}
-    del scene.world.objects["Pod", "shop", "k-broker-0"]  # the pod is evicted before the next visit
+    del scene.world.objects["Pod", "shop", "k-broker-0"]  # the pod is evicted before the next reconcile
     for _ in range(30):
         scene.rounds(1)
         assert disks.lost() == []
@@ -505,7 +512,9 @@ def test_a_replica_that_fits_nowhere_keeps_its_volume_and_is_named(storage: Any)
     disks.room["/data/1/log"] = GIB // 2
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     scene.rounds(6)
-    assert said(scene)[2].startswith("volume data-0-k-broker-0 goes: no other volume has room for partition orders-")
+    assert said(scene)[2].startswith(
+        "volume data-0-k-broker-0 is emptied to be removed: no other volume has room for partition orders-"
+    )
     assert restarted(scene) == []
 
 
@@ -580,7 +589,7 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
             scene.rounds(1)
             assert disks.lost() == []
     scene.rounds(1)
-    assert said(scene)[2] == "volume data-0-k-broker-0 goes: 1 replicas are still on it"
+    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replicas are still on it"
 
 
 def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
@@ -591,7 +600,7 @@ def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
     scene.rounds(20)
     assert disks.paths("k-broker-1") == ["/data/0/log", "/data/1/log"]
-    assert "goes: the broker can't open partition orders-7, which may lie there" in said(scene)[2]
+    assert "removed: the broker can't open the log of partition orders-7, which may be on this volume" in said(scene)[2]
     scene.pages.said = {}
     scene.rounds(20)
     assert disks.paths("k-broker-1") == ["/data/1/log"]
@@ -876,5 +885,8 @@ def test_a_directory_that_has_failed_is_never_taken_for_an_empty_one(storage: An
     with patch.object(Disks.Admin, "log_directories", failing):
         store(scene, volumes=[{"id": 1, "size": "1Gi"}])
         scene.rounds(8)
-    assert said(scene)[2] == ("volume data-0-k-broker-0 goes: /data/0/log has failed, and nobody knows what lies there")
+    assert said(scene)[2] == (
+        "volume data-0-k-broker-0 is emptied to be removed: "
+        "the log directory /data/0/log has failed, so it isn't known which replicas it has"
+    )
     assert restarted(scene) == []

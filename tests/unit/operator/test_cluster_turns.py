@@ -452,7 +452,8 @@ def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) 
 
 
 def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_soon_as_it_is_free() -> None:
-    """Before the fix, each waiting Cluster was visited every three seconds until its turn or window came."""
+    """Before the fix, each waiting Cluster was reconciled every three seconds until it got the turn or its window
+    opened."""
     first, second = _two()
     first.rounds(3)
     second.rounds(2)
@@ -473,7 +474,7 @@ def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_s
 
 
 def _about_to_restart(change: Callable[[Object], None], **spec: object) -> Scene:
-    """A Cluster whose next visit restarts a pod for this change of its spec."""
+    """A Cluster whose next reconcile restarts a pod for this change of its spec."""
     scene = running(**spec)
     scene.world.edit("Cluster", "k", change)
     scene.reconcile()

@@ -129,7 +129,7 @@ def test_what_the_chart_renders_has_all_that_it_needs(golden: str) -> None:
     findings = looked(Kubernetes(golden))
     assert [finding for finding in findings if finding.broken] == []
     assert len(findings) == (4 if golden == "no-cluster-role" else 0), "each names what won't work"
-    assert all("that is only for: " in finding.message for finding in findings)
+    assert all("the only purpose of this right: " in finding.message for finding in findings)
 
 
 def test_a_cluster_that_is_fine_is_no_finding() -> None:
@@ -170,9 +170,9 @@ BROKEN: list[tuple[Callable[[Kubernetes], object], bool, str]] = [
     (lambda kube: kube.definition.update(status={}), True, "Kubernetes doesn't serve it"),
     (lambda kube: kube.objects.pop(("Deployment", "data", "flights-ottla-operator")), True, "none is installed"),
     (lambda kube: kube.deployment.update(status={}), True, "no pod of it is ready"),
-    (lambda kube: kube.lease.update(spec={}), True, "nobody holds its Lease"),
+    (lambda kube: kube.lease.update(spec={}), True, "no process has its Lease"),
     (lambda kube: kube.lease["spec"].update(renewTime="2026-05-01T11:00:00Z"), True, "renewed last 3600 s ago, by pod"),
-    (second_operator, True, "it looks after the same Clusters as data/another"),
+    (second_operator, True, "it reconciles the same Clusters as data/another"),
     (lambda kube: kube.cluster("shop", observedGeneration=1), True, "the operator hasn't looked at its newest spec"),
     (lambda kube: kube.cluster("shop", version="0.0.9"), False, "its brokers run 0.0.9, and its operator brings 0.1.0"),
     (lambda kube: setattr(kube, "git_version", "v1.29.4-gke.1"), True, "needs 1.30 or newer"),

@@ -1,4 +1,4 @@
-"""Of several operators only one acts: the Lease changes hands when it is given back or not renewed, and never
+"""Only one of several operators acts: another operator gets the Lease when it is released or not renewed, and never
 before."""
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_who_may_not_read_the_lease_says_so(caplog: pytest.LogCaptureFixture) ->
         leases.away = True
         waiting = asyncio.ensure_future(lease.acquire())
         await asyncio.sleep(0.2)
-        assert lease.trouble == "the lease system/ottla can't be had: reading: Kubernetes can't be reached"
+        assert lease.trouble == "the lease system/ottla can't be read or taken: reading: Kubernetes can't be reached"
         assert [record.getMessage() for record in caplog.records] == [lease.trouble], "it is logged once"
         leases.away = False
         await asyncio.wait_for(waiting, 5)
@@ -146,7 +146,7 @@ def test_who_finds_another_holder_stops_at_once() -> None:
         leases.item["spec"]["holderIdentity"] = "b"
         leases.version += 1
         leases.item["metadata"]["resourceVersion"] = str(leases.version)
-        with pytest.raises(LeaseLost, match="another one holds"):
+        with pytest.raises(LeaseLost, match="another process has the lease"):
             await lease.keep()
 
     asyncio.run(run())

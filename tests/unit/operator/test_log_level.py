@@ -52,7 +52,7 @@ def test_what_is_no_level_is_told_once_and_changes_nothing(tmp_path: Path, caplo
         followed.look()
     assert now() == "info"
     (record,) = caplog.records
-    assert "says 'chatty', and it is one of debug, info, warning, error" in record.getMessage()
+    assert "says 'chatty', which isn't one of debug, info, warning, error" in record.getMessage()
 
 
 def test_it_is_looked_at_again_and_again(tmp_path: Path) -> None:

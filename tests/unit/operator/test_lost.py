@@ -1,4 +1,5 @@
-"""A volume counts as lost by the scheduler's message, in the wording of every release, and after some time."""
+"""A volume counts as lost if the scheduler's message has said for some time that no node can use the volume. Releases
+of Kubernetes differ in the message's wording."""
 
 from datetime import UTC, datetime
 

@@ -85,7 +85,7 @@ def restarted(scene: Scene) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([override(1, num_partitions=3)], "broker 1: brokers can't differ in num.partitions; say it in config"),
+        ([override(1, num_partitions=3)], "broker 1: brokers can't differ in num.partitions; set it in config"),
         ([override(1, min_insync_replicas=1)], "brokers can't differ in min.insync.replicas"),
         ([override(1, node_id=4)], "broker 1: the operator sets node.id itself"),
         ([override(1, log_retention_mss=4)], "there is no setting log.retention.mss, maybe log.retention.ms is meant"),
@@ -158,7 +158,7 @@ def test_what_somebody_else_gave_to_a_broker_is_taken_back() -> None:
     scene.rounds(1)
     assert scene.kafka.own[0] == {DYNAMIC: "5"}
     assert scene.kafka.own[2] == kept
-    assert ("SettingsChanged", "broker 2: log.roll.ms (taken back)") in scene.world.events
+    assert ("SettingsChanged", "broker 2: log.roll.ms (reset)") in scene.world.events
 
 
 def test_what_is_to_change() -> None:

@@ -79,7 +79,7 @@ def test_a_watch_is_dead_when_what_was_read_is_not_told() -> None:
 
 
 def test_ready_means_that_it_can_do_its_work() -> None:
-    troubles = ["the lease system/ottla can't be had: forbidden"]
+    troubles = ["the lease system/ottla can't be read or taken: forbidden"]
 
     async def asked(page: Page) -> tuple[int, str]:
         answer = await page._readyz(Request("GET", "/readyz"))
@@ -87,7 +87,7 @@ def test_ready_means_that_it_can_do_its_work() -> None:
         return answer.status, answer.body.decode()
 
     page = Page({}, Watched(), lambda: 0, troubles=lambda: troubles)
-    assert asyncio.run(asked(page)) == (503, "the lease system/ottla can't be had: forbidden\n")
+    assert asyncio.run(asked(page)) == (503, "the lease system/ottla can't be read or taken: forbidden\n")
     assert "\nottla_operator_impeded 1\n" in page.text()
     troubles.clear()
     assert asyncio.run(asked(page)) == (200, "it stands by\n")

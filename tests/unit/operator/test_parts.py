@@ -1,4 +1,4 @@
-"""The table of a reconcile's parts: which parts are carried out, which aren't, and the reports of both."""
+"""The table of a reconcile's parts: which parts are carried out and which aren't, and what is reported about each."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_pause_between_the_two_looks_holds_back_who_would_go_beside_others() -
         await look_again(found)
 
     with patch.object(Found, "look_again", and_a_pause), pytest.raises(KubeError, match="it has changed"):
-        scene.reconcile()  # the status isn't written, because the Cluster has changed: the next visit sees the pause
+        scene.reconcile()  # the Cluster has changed, so no status is written: the next reconcile sees the pause
     assert looks == 1
     assert "k-a-2" in scene.pods()
 

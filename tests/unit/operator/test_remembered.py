@@ -97,7 +97,7 @@ def test_somebody_elses_config_map_is_not_taken_over_for_the_record(metadata: Ob
     kube = KubeStandIn()
     kube.put("ConfigMap", "main-topics", data={"topics.txt": "orders"}, metadata=metadata)
     before = kube.backup()
-    with pytest.raises(NameTaken, match="the ConfigMap main-topics is there already and isn't this Cluster's"):
+    with pytest.raises(NameTaken, match="the ConfigMap main-topics exists already and doesn't belong to this Cluster"):
         remember(kube, [A], [A])
     assert kube.writes == []
     assert kube.objects == before

@@ -1,4 +1,4 @@
-"""The progress of a resize, by the node's status of the pod: a table."""
+"""A table of a pod's statuses, as its node writes them, and of the progress of the resize that follows from each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SET: Object = {
     "status": {"updateRevision": "k-2"},
 }
 DONE, WAITS, REFUSED, ASK = "done", "waits", "refused", "to be asked for"
-NEVER = -1  # Kubernetes hasn't taken the request yet
+NEVER = -1  # Kubernetes hasn't accepted the request yet
 
 
 def _told(kind: str, reason: str = "", about: int | None = 7) -> Object:

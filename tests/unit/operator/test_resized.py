@@ -135,7 +135,7 @@ def test_an_api_server_that_does_not_offer_it_has_everybody_restarted() -> None:
 
 
 def guaranteed(scene: Scene) -> None:
-    """Asks for another QoS class."""
+    """Changes resources so that the pods would get another QoS class."""
     change(scene, {"requests": {"cpu": "1", "memory": "1024Mi"}, "limits": {"cpu": "1", "memory": "1024Mi"}})
 
 

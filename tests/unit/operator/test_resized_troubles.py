@@ -46,7 +46,7 @@ def open_window(scene: Scene) -> None:
 
 
 def test_a_resize_that_a_webhook_changes_is_asked_for_once_and_then_a_restart() -> None:
-    """Before the fix, the resize was asked for at every visit, without end."""
+    """Before the fix, the resize was requested at every reconcile, without end."""
     scene = before()
     uids = births(scene)
     scene.world.webhook = capped
@@ -56,8 +56,8 @@ def test_a_resize_that_a_webhook_changes_is_asked_for_once_and_then_a_restart() 
     assert not set(births(scene)) & set(uids)
     told = [message for reason, message in scene.world.events if reason == "RollingRestart"]
     assert told == [
-        f"k-broker-{broker} is restarted: its resources change, and not in place: Kubernetes took the request, and "
-        "something on its way, such as an admission webhook, changed it: limit of memory of broker was to be 2048Mi, "
+        f"k-broker-{broker} is restarted: its resources change, and not in place: Kubernetes accepted the request, but "
+        "an admission webhook or another program changed it on its way: limit of memory of broker was to be 2048Mi, "
         "and is 1024Mi"
         for broker in range(3)
     ]
@@ -74,7 +74,7 @@ def test_what_was_changed_on_its_way_is_told_while_the_restart_waits_for_a_windo
     assert len(asked(scene)) == 3
     assert scene.condition_message("Rolling") == (
         "Rolling 0/3: waiting for the next maintenance window; k-broker-0: its resources change, and not in place: "
-        "Kubernetes took the request, and something on its way, such as an admission webhook, changed it: limit of "
+        "Kubernetes accepted the request, but an admission webhook or another program changed it on its way: limit of "
         "memory of broker was to be 2048Mi, and is 1024Mi"
     )
     open_window(scene)
@@ -95,7 +95,7 @@ def test_what_somebody_takes_back_before_it_is_done_is_not_asked_for_again() -> 
     assert births(scene)[0] != uids[0]
     assert births(scene)[1:] == uids[1:]
     (told,) = [message for reason, message in scene.world.events if reason == "RollingRestart"]
-    assert "somebody else gave the pod other resources: limit of memory of broker was to be 2048Mi" in told
+    assert "another program gave the pod other resources: limit of memory of broker was to be 2048Mi" in told
 
 
 def test_five_minutes_begin_when_kubernetes_takes_the_request() -> None:
@@ -118,7 +118,7 @@ def test_five_minutes_begin_when_kubernetes_takes_the_request() -> None:
 
 
 def test_five_minutes_begin_though_the_answer_was_lost() -> None:
-    """The operator died between the request and its note that Kubernetes had taken it."""
+    """The operator died after the request, before it noted on the pod that Kubernetes had accepted the request."""
     scene = before()
     uids = births(scene)
     scene.world.node_says["k-broker-0"] = "Deferred"
@@ -136,8 +136,8 @@ def test_five_minutes_begin_though_the_answer_was_lost() -> None:
 
 
 def test_a_status_that_tells_of_a_late_one_does_not_count_the_seconds() -> None:
-    """If the status counted the seconds, each visit would change it: each change would be a write, and each write would
-    cause another visit.
+    """If the status counted the seconds, each reconcile would change and write the status, and each write would cause
+    another reconcile.
     """
     scene = before(maintenanceWindows=WINDOW)
     scene.world.node_says["k-broker-0"] = "Deferred"
@@ -175,7 +175,7 @@ def test_another_releases_resources_wait_when_the_window_closes_in_the_middle(mo
     assert (births(scene), given(scene)) == (uids, [MORE, MORE, MORE])
 
 
-# ---- the next visit
+# ---- the next reconcile
 
 
 def test_a_node_that_takes_its_time_is_not_asked_after_by_the_clock() -> None:

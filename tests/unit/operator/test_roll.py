@@ -82,7 +82,7 @@ def _risk(kind: str, *names: str) -> Report:
         ),
         pytest.param(
             _three({**OLD, "report": replace(FINE, metadata_connected=False)}), None,
-            "Rolling 2/3: waiting for k-0, which doesn't reach the metadata: nobody could be elected in its place",
+            "Rolling 2/3: waiting for k-0, which doesn't reach the metadata store: no new leaders could be elected",
             False, id="no metadata",
         ),
         pytest.param(
@@ -301,8 +301,8 @@ def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
 
 
 def test_who_lacks_a_volume_goes_one_at_a_time_though_one_behind_it_is_missing() -> None:
-    """Before the fix, each visit restarted the next pod while the one before was starting, until the StatefulSet had no
-    pod left."""
+    """Before the fix, each reconcile restarted the next pod while the pod before it was starting, until the StatefulSet
+    had no pod left."""
     missing = {**GONE, "not_ready_s": 100.0}
     assert _restarted(_three(LACKS, LACKS, missing)) == "k-0"
     assert _restarted(_three(GONE, LACKS, missing)) is None

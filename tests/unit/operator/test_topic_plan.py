@@ -1,4 +1,4 @@
-"""The operator's steps for a Topic resource and its existing topic, as tables; and the steps come to an end."""
+"""Tables of the operator's steps for a Topic resource and its existing topic. Repeated plans come to an end."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def rendered_files(helm: Callable[..., str]) -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write every file below the current directory."""
+    """Writes all generated files below the current directory."""
     parser = argparse.ArgumentParser(prog="python -m ottla.operator.manifests", description=__doc__)
     parser.add_argument("--helm", default=os.environ.get("HELM"), help="the program helm, version 3 or 4")
     helm = parser.parse_args().helm

@@ -1,10 +1,10 @@
 """The CEL rules of the CRDs about settings, generated from the brokers' own tables of settings. Pure.
 
 The rules refuse at `kubectl apply` the names of unknown settings and of settings that only the operator may give. They
-refuse values of a wrong type, values out of bounds, words that a setting doesn't take, and notations that nobody means
-(blanks around a value, `0.5f`, `NaN`). CEL can't suggest the name that was meant; the operator's own refusal does,
-when a definition that is older than the operator has let a wrong name pass. The operator also checks what these rules
-don't: patterns, longer lists, and settings that contradict each other.
+refuse values of a wrong type, values out of bounds, words that a setting doesn't take, and notations that are most
+likely mistakes (blanks around a value, `0.5f`, `NaN`). CEL can't suggest the right name for a wrong one. The operator
+can: it refuses wrong names, too, which it sees if the CRD is older than the operator. The operator also checks what
+these rules don't: patterns, longer lists, and settings that contradict each other.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _of_single_brokers() -> list[str]:
 
 
 def _of_topics() -> list[str]:
-    # Kafka's internal settings can't be set by a Topic, nor can the operator's mark of the owner.
+    # A Topic can set neither Kafka's internal settings nor the setting in which the operator keeps the topic's owner.
     settings = {name: setting for name, setting in TOPIC.items() if not setting.internal and name not in OWNERSHIP}
     return [
         *_refused(f"!({_one_of(settings)})", "topics have no setting ", _SEE),
@@ -110,12 +110,13 @@ def _of_values(settings: Iterable[Setting]) -> list[str]:
             f"!{these_names}.exists(name, {wrong})",
             f'"config: " + {these_names}.filter(name, {wrong})[0] + " must be {must_be}"',
         )
-        lines.append(f'    message: "config: what must be {must_be}, isn\'t"')  # if CEL can't convert the value
+        lines.append(f'    message: "config: a value has to be {must_be}"')  # if CEL can't convert the value
     return lines
 
 
 def _judged(setting: Setting) -> tuple[str, str] | None:
-    """The condition of a setting's value in CEL, and in words; None where only the operator checks it."""
+    """The condition that a setting's value has to meet, as a CEL expression and in words; None where only the operator
+    checks the value."""
     bounds = setting.bounds
     if setting.kind is Kind.BOOLEAN:
         return f"{_VALUE} in {_list(_TRUTHS)}", "true or false"
@@ -147,7 +148,8 @@ def _number(type_name: str, least: float, most: float, also: float | None) -> st
 
 
 def _refused(names: str, before: str, after: str) -> list[str]:
-    """A rule that refuses each setting whose name makes the CEL expression `names` true; its message says the first."""
+    """A rule that refuses each setting whose name makes the CEL expression `names` true. The rule's message names the
+    first of these settings."""
     return _rule(f"!self.exists(name, {names})", f'"config: {before}" + self.filter(name, {names})[0] + "{after}"')
 
 

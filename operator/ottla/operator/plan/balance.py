@@ -48,7 +48,7 @@ Plan = Mapping[PartitionName, Planned]
 
 def not_answered(wanted: Collection[int], cluster: KafkaCluster, told: Iterable[Collection[int]]) -> tuple[int, ...]:
     """The wanted brokers that aren't registered, or were silent in one of the measurements (`told`: the brokers that
-    answered in each). An incomplete measurement would take them for idle or gone."""
+    answered in each). A plan from an incomplete measurement would treat these brokers as idle or removed."""
     silent = set(wanted) - set(cluster.racks)
     for brokers in told:
         silent |= set(wanted) - set(brokers)

@@ -24,7 +24,8 @@ def server_properties(cluster: Cluster) -> str:
     opened = [f"{REPLICATION}://:{REPLICATION_PORT}"]
     opened += [f"{listener.kafka_name}://:{listener.port}" for listener in cluster.listeners]
     protocols = [f"{REPLICATION}:PLAINTEXT"] + [f"{listener.kafka_name}:PLAINTEXT" for listener in cluster.listeners]
-    # Brokers that are to go still count: their removal may be refused or taken back, and must not restart the others.
+    # Brokers that are to be removed still count. Their removal may be refused or taken back, and then the file must not
+    # change again, because the other brokers would be restarted for it.
     factor = str(min(FACTOR_MAX, len(cluster.broker_ids) + cluster.leaving))
     settings = {
         "process.roles": "broker" if cluster.controllers.replicas else "broker,controller",

@@ -22,15 +22,15 @@ OF_ALL = "server.properties"
 _RACK_KNOWN = (
     f'until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; export {RACK_VARIABLE}="$(cat {RACK_FOLDER}/rack)"; '
 )
-# All pods of a pool have one template. So that settings of one broker restart no other broker, they don't stand in the
-# template: the pod reads its own file, if there is one.
+# All pods of a pool have one template, which has no settings of single brokers: a change of them would restart the
+# other brokers, too. Instead, each pod reads a file of its own, if there is one.
 _START = (
     f'own={CONFIG_FOLDER}/broker-$OTTLA_NODE_ID.properties; [ -e "$own" ] || own=; '
     f"cat {CONFIG_FOLDER}/{OF_ALL} $own > /tmp/{OF_ALL} && exec ottla broker --config /tmp/{OF_ALL}"
 )
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-FIRST_S, REGISTERED_S = 4, 6  # how long a start without recovery takes until the process answers, and until it serves
-START_S_MAX = 600  # until the process answers at all; it answers while it recovers its logs
+FIRST_S, REGISTERED_S = 4, 6  # seconds until the process answers, and until it serves, after a start without recovery
+START_S_MAX = 600  # seconds until the process answers at all; it also answers while it recovers its logs
 
 
 def config_map(cluster: Cluster) -> Object:
@@ -136,7 +136,8 @@ def _process(
         volumeMounts=mounts,
         resources=resources or DEFAULT_RESOURCES,
         startupProbe=http_probe("/healthz", "http", 3, START_S_MAX // 3, first_s=FIRST_S),
-        # The event loop's heartbeat and nothing else: a restart doesn't help a broker without etcd, or out of sync.
+        # This probe checks only the event loop's heartbeat. A restart doesn't help a broker that can't reach etcd or
+        # isn't in sync.
         livenessProbe=http_probe("/healthz", "http", 10, 6),
         readinessProbe=http_probe("/readyz", "http", 3, 2, first_s=REGISTERED_S),
     )
@@ -158,7 +159,8 @@ def _environment(cluster: Cluster, template: Template) -> list[Object]:
 
 
 def _advertised(cluster: Cluster) -> str:
-    """The advertised addresses of the listeners inside Kubernetes; the others' come from `external.py`, at run time."""
+    """The advertised addresses of the listeners inside Kubernetes. Brokers get those of external listeners while they
+    run (`external.py`)."""
     host = names.pod_host(cluster, "$(POD_NAME)", names.broker_service(cluster))
     told = [f"{REPLICATION}://{host}:{REPLICATION_PORT}"]
     told += [f"{each.kafka_name}://{host}:{each.port}" for each in cluster.listeners if not each.external]

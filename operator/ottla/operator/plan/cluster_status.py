@@ -28,7 +28,7 @@ from ottla.operator.status import Condition, Trouble, conditions
 from ottla.wording import first_named
 
 MESSAGE_MAX = 1024
-UNANSWERED_S_MAX = 20.0  # for so long, a Cluster that was Ready stays Ready though no broker answers
+UNANSWERED_S_MAX = 20.0  # a Cluster that was Ready stays Ready for so long while no broker answers
 PASSING = (
     "Paused",
     "TopicsHeld",
@@ -44,37 +44,37 @@ _RECONCILED = "Reconciled"
 class Findings:
     """What a reconcile has learnt. A reconcile may end early, so each field has a value for "not known"."""
 
-    pods: list[Pod] | None = None  # None: the pods weren't looked at
+    pods: list[Pod] | None = None  # None if the pods weren't read
     version: str = ""
     cluster_id: str = ""
     decision: Decision | None = None
-    metadata_waits_for: str | None = None  # None: etcd wasn't looked at; empty: all members answer
+    metadata_waits_for: str | None = None  # None if etcd wasn't asked; empty if all members answer
     metadata_serves: bool = True  # a majority of etcd's members answers
     etcd_roll: Decision | None = None
     controller_roll: Decision | None = None
     operator: Release = field(default_factory=Release)  # the operator's release that made the pods
     metadata_full: str = ""  # etcd takes no writes until a person has done what this sentence says
     last_snapshot: str = ""
-    snapshots_wait_for: str | None = None  # None: the spec asks for no snapshots; empty: they are taken in time
-    config_waits_for: str | None = None  # None: no broker was asked; empty: the dynamic settings are applied
-    overrides_wait_for: Mapping[int, str] | None = None  # by broker: the same of a broker's own dynamic settings
-    balancing: Balancing | None = None  # None: the spec doesn't ask for balance, or it wasn't looked at
+    snapshots_wait_for: str | None = None  # None if the spec asks for no snapshots; empty if none is overdue
+    config_waits_for: str | None = None  # None if no broker was asked; empty if the settings are applied
+    overrides_wait_for: Mapping[int, str] | None = None  # broker → why its own settings aren't in force
+    balancing: Balancing | None = None  # None if the spec asks for no balance, or loads weren't asked for
     scaling: Scaling = field(default_factory=Scaling)
     held_back: HeldBack = field(default_factory=HeldBack)
     bootstrap: dict[str, str] = field(default_factory=dict)
     node_ports: NodePorts = field(default_factory=dict)
-    listeners_wait_for: str | None = None  # None: no broker was told its addresses; empty: all were
-    storage: Storage | None = None  # None: the volumes weren't looked at
+    listeners_wait_for: str | None = None  # None if no broker was told its addresses; empty if all were
+    storage: Storage | None = None  # None if the claims weren't read
     racks_wait_for: str = ""
     strays: tuple[str, ...] = ()  # pods with the labels of the Cluster's own pods, which something else made
     brokers_wait_for: str = ""  # why a request to the brokers got no answer
-    answers: bool | None = None  # whether a broker answered by Kafka's protocol; None: not known
+    answers: bool | None = None  # whether a broker answered by Kafka's protocol; None if none was asked
     refusal: str = ""  # why the spec can't be followed, so that an earlier one is
     troubles: list[Trouble] = field(default_factory=list)  # the parts of the reconcile that weren't done
     topics_held: Condition | None = None
 
     def storage_is(self, storage: Storage) -> None:
-        """Notes the state of volumes; of several notes the worst one counts."""
+        """Notes the state of volumes. If a worse state was noted before, that state stays."""
         if self.storage is None or REASONS.index(storage.reason) < REASONS.index(self.storage.reason):
             self.storage = storage
 
@@ -207,8 +207,8 @@ def _listeners(bootstrap: Mapping[str, str]) -> list[Object]:
 
 
 def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> str:
-    """The most important thing to say, in one line. A trouble is added to the progress of a roll, and doesn't hide
-    it."""
+    """The status's message: the most important fact, in one line. If there is a trouble during a roll, the line has the
+    progress of the roll and the trouble."""
     if cluster.paused:
         return "paused: nothing is changed"
     trouble = findings.refusal or findings.failure or findings.awaited
@@ -240,7 +240,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
     if findings.topics_held is not None:
         serve += "; topics without their Topics are kept: see the condition TopicsHeld"
     if findings.strays:
-        serve += "; somebody else's pods have the labels of its own: see the condition PodsOwned"
+        serve += "; pods of another owner have the labels of the Cluster's pods: see the condition PodsOwned"
     return serve
 
 
@@ -277,7 +277,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     if cluster.overrides:
         found.append(_overrides(cluster, findings))
     if any(listener.external for listener in cluster.listeners):
-        # Addresses don't affect Ready: clients inside are served, and addresses outside depend on other systems.
+        # External addresses don't affect Ready: clients inside Kubernetes are served without them, and other systems,
+        # such as load balancers, provide them.
         found.append(_waits("ListenersReady", cluster, findings.listeners_wait_for, "Advertised", "NoAddress"))
     if cluster.paused:
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
@@ -294,7 +295,7 @@ def _strays(pods: tuple[str, ...]) -> str:
     who, them = ("pods", "them") if len(pods) > 1 else ("pod", "it")
     return (
         f"{who} {first_named(pods, 3)}: labelled as the Cluster's own pods, but somebody else made {them}, and "
-        f"Services lead there, too. Take the labels away, or delete {them}"
+        f"Services send clients there, too. Take the labels away, or delete {them}"
     )
 
 
@@ -329,7 +330,7 @@ def _led(findings: Findings) -> Condition:
     unled = _without_leader(findings)
     if unled is None:
         if any(pod.report for pod in findings.pods or ()):
-            away = "the metadata store answers no broker: which partitions have a leader by now isn't known"
+            away = "no broker reaches the metadata store, so it isn't known which partitions have a leader now"
             return Condition("PartitionsLed", None, "MetadataAway", away)
         return Condition("PartitionsLed", None, "NotAsked", "no broker says which partitions have a leader")
     message = f"{named(unled)} without a leader" if unled else ""
@@ -362,8 +363,8 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
     if cluster.paused:
         pods = findings.pods or ()
         outdated, resizes = sum(bool(pod.outdated) for pod in pods), sum(pod.resize is not None for pod in pods)
-        others = "others, too, if a change asks for it"
-        later = [f"{outdated} pods are outdated, and are restarted after the pause: {others}"] if outdated else []
+        others = "changes of the spec may make more pods outdated"
+        later = [f"{outdated} pods are outdated, and are restarted after the pause; {others}"] if outdated else []
         later += [f"{resizes} pods get other resources after the pause"] if resizes else []
         return Condition("Rolling", False, "SpecPaused", "; ".join(later))
     if rolls := _rolls(findings):
@@ -390,12 +391,14 @@ def _rolls(findings: Findings) -> list[str]:
 
 
 def _not_in_place(findings: Findings) -> list[str]:
-    """The first pod that can get other resources only by a restart, and why: its restart may be a long time away."""
+    """A line about the first pod that can get other resources only by a restart, with the reason. The status has it
+    because the restart may be a long time away."""
     return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 
 def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refused: str) -> Condition:
-    """A condition that depends on the brokers' answers. `waits_for` None: no broker was asked; empty: it is True."""
+    """A condition that depends on the brokers' answers. If `waits_for` is None, no broker was asked, and the condition
+    is Unknown; if `waits_for` is empty, the condition is True."""
     if waits_for is None:
         why = "nothing is asked of brokers while spec.paused is true" if cluster.paused else "no broker was asked"
         return Condition(kind, None, "NotAsked", why)
@@ -403,8 +406,8 @@ def _waits(kind: str, cluster: Cluster, waits_for: str | None, done: str, refuse
 
 
 def _may_be_a_moment(before: Mapping[str, Any], now: datetime) -> bool:
-    """Whether the brokers' silence may last for a moment only, as when the broker that was asked stops, and another one
-    has to be asked."""
+    """Whether the brokers' silence may last for a moment only. For example, the broker that was asked may have stopped,
+    so that another one has to be asked."""
     if not holds(before, "Ready"):
         return False
     answered = condition(before, "KafkaAnswers")

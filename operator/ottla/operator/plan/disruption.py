@@ -6,7 +6,8 @@ the budget's selector finds. A foreign pod with the brokers' labels would allow 
 only pods that a StatefulSet has numbered. A pod that isn't ready may always be evicted: it serves no clients, and the
 drain of its node must not wait for it.
 
-With one broker, and for topics with one replica, an eviction is allowed: otherwise their nodes could never be drained.
+With one broker, and for topics with one replica, an eviction is allowed: otherwise the brokers' nodes could never be
+drained.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def brokers(cluster: Cluster, *, evictable: bool) -> Object:
 
 
 def etcd(cluster: Cluster) -> Object:
-    """etcd's budget: one member at a time may be away, as brokers serve on while a single member is."""
+    """etcd's budget: one member at a time may be away, because brokers keep serving while a single member is away."""
     return _budget(cluster, names.etcd_set(cluster), ETCD, 1)
 
 

@@ -35,7 +35,7 @@ def endpoint_slices(cluster: Cluster, pods: Mapping[int, Object]) -> list[Object
         serving = [_endpoint(pod, is_ready(pod)) for _, pod in brokers if address(pod)]
         made += _by_family(cluster, listener, BOOTSTRAP_PORT, serving)
         for broker, pod in brokers:
-            # Ready in any case: a client that was sent to this broker can only wait for it.
+            # The endpoint counts as ready even if the pod isn't: a client that needs this broker can't use another one.
             own = [_endpoint(pod, True)] if address(pod) else []
             made += _by_family(cluster, listener, broker_port(broker), own)
     return made

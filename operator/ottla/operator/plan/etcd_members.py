@@ -94,7 +94,7 @@ def _survives(members: list[Member], leaving: Member, ready: set[str]) -> bool:
 
 def start_rules(cluster: Cluster, etcd: Etcd, members: list[Member] | None, *, formed: bool) -> dict[str, str]:
     """The data of the ConfigMap that members read at their start: the state, the list, and which members may join.
-    `members` None: no member answers; `formed`: whether the cluster was ever formed."""
+    `members` is None if no member answers; `formed`: whether the cluster was ever formed."""
     wanted = member_names(cluster, etcd)
     if not formed or members is None:
         everybody = _list((name, peer_url(cluster, name)) for name in wanted)
@@ -110,7 +110,7 @@ def start_rules(cluster: Cluster, etcd: Etcd, members: list[Member] | None, *, f
 
 def replicas(cluster: Cluster, etcd: Etcd, members: list[Member] | None, present: int) -> int:
     """How many pods the StatefulSet has to have: a member keeps its pod until it was removed from the list. `present`:
-    how many pods there are; `members` None: no member answers."""
+    how many pods there are; `members` is None if no member answers."""
     if members is None:
         return max(etcd.members, present)
     listed = {member.peer_url for member in members}

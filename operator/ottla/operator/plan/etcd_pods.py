@@ -3,8 +3,8 @@
 A member that has data starts on it by itself; etcd then ignores the flags about its initial cluster. A member without
 data forms a new cluster only while the cluster has never been formed. Afterwards it waits until the operator has added
 it as a new member, because a member that comes back without its votes could lose entries that a majority has committed.
-It says that it has no data by its termination message. What a member may do stands in a ConfigMap, which follows from
-the list of members alone (`etcd_members.py`).
+Its termination message says that it has no data. What a member may do at its start is written in a ConfigMap, whose
+data follow from the list of members alone (`etcd_members.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CONFIG_FOLDER = "/etc/etcd"
 DATA_FOLDER = "/data"
 TLS_FOLDER = "/etc/etcd-tls"
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
-FIRST_S, TOGETHER_S = 3, 6  # how long a start takes until a member answers, and until new members have a leader
+FIRST_S, TOGETHER_S = 3, 6  # seconds until a started member answers, and until new members have a leader
 NOT_FULL = "exclude=NOSPACE"
-QUOTA_SHARE = 0.4  # of the volume: a defragmentation writes the database a second time
+QUOTA_SHARE = 0.4  # of the volume's size, because a defragmentation writes the database a second time
 QUOTA_BYTES_MAX = 8 * 2**30
 
 _START = f"""\
@@ -121,7 +121,8 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
             *([{"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True}] if etcd.tls else []),
         ],
         resources=etcd.resources or DEFAULT_RESOURCES,
-        # A database that reached its quota is served on, and mended by the operator (etcd_upkeep.py), not by a restart.
+        # These probes pass while a database has reached its quota: a restart doesn't help, and the operator frees space
+        # (etcd_upkeep.py).
         startupProbe=http_probe(f"/health?serializable=true&{NOT_FULL}", "metrics", 3, 100, first_s=FIRST_S),
         livenessProbe=http_probe(f"/health?serializable=true&{NOT_FULL}", "metrics", 10, 6),
         # Only a member that reaches a majority answers this probe.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 WASTED_BYTES_MIN = 64 * 2**20
 WASTED_SHARE_MIN = 0.5
-FULL_SHARE = 0.9  # of the quota: above it, retries of the refused writes would fill the database again at once
+FULL_SHARE = 0.9  # of the quota; if more is used, retries of refused writes would soon fill the database again
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePort
             first = listener.first_node_port
             node_port = first + broker if first is not None else known.get((listener.name, broker))
             each = _service(cluster, listener, name, {names.POD_NAME: pod}, node_port)
-            each["spec"]["publishNotReadyAddresses"] = True  # a client that was sent there can only wait
+            each["spec"]["publishNotReadyAddresses"] = True  # clients that need this broker can't use another one
             made.append(each)
     return made
 
@@ -56,7 +56,8 @@ def external_services(cluster: Cluster, pods: Mapping[int, str], known: NodePort
 def node_ports(
     cluster: Cluster, pods: Mapping[int, str], services: Mapping[str, Object], noted: NodePorts
 ) -> NodePorts:
-    """The brokers' node ports: as their `services` (name → object) have them, else as the status `noted` them."""
+    """The brokers' node ports. They are those of the `services` (name → object) or, for a broker without a Service,
+    those that the Cluster's status `noted`."""
     ports = {}
     for listener in cluster.listeners:
         if listener.type != "NodePort":

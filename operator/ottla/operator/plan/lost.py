@@ -14,7 +14,7 @@ from ottla.operator.plan.topic import KafkaCluster
 
 # The scheduler's messages; releases of Kubernetes differ in them.
 _ELSEWHERE = ("volume node affinity conflict", "didn't match PersistentVolume's node affinity")
-_THERE = ("were unschedulable", "Insufficient ")  # a cordoned or full node may be the volume's: then it isn't lost
+_THERE = ("were unschedulable", "Insufficient ")  # if the volume's node is cordoned or full, the volume isn't lost
 
 
 def waits_for_its_volume(pod: Object, seconds_min: float, now: datetime) -> bool:

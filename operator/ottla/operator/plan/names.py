@@ -18,8 +18,8 @@ COMPONENT = "app.kubernetes.io/component"
 POOL = "ottla.dev/pool"
 CERTIFICATES_CHECKSUM = "ottla.dev/certificates-checksum"
 CONFIG_CHECKSUM = "ottla.dev/config-checksum"
-RESTARTED_FOR = "ottla.dev/restarted-for"  # on a pod: the Cluster's annotation `ottla.dev/restart` when it was made
-RESIZE = "ottla.dev/resize"  # on a pod: which resources it is given in place, and the progress of that
+RESTARTED_FOR = "ottla.dev/restarted-for"  # on a pod: the Cluster's `ottla.dev/restart` when the pod was made
+RESIZE = "ottla.dev/resize"  # on a pod: the state of its resize in place
 VOLUME = "data-"  # followed by the volume's id: the name of a broker's volume in its pod
 DATA = "/data"  # followed by "/" and the volume's id: its mount path
 POD_INDEX = "apps.kubernetes.io/pod-index"
@@ -65,82 +65,82 @@ def config_map(cluster: Cluster, name: str, component: str, data: dict[str, str]
 
 
 def broker_set(cluster: Cluster, pool: Pool) -> str:
-    """The StatefulSet of a pool."""
+    """The name of a pool's StatefulSet."""
     return f"{cluster.name}-{pool.name}"
 
 
 def broker_service(cluster: Cluster) -> str:
-    """The headless Service that gives each broker its name in DNS."""
+    """The name of the headless Service that gives each broker its name in DNS."""
     return f"{cluster.name}-brokers"
 
 
 def bootstrap_service(cluster: Cluster, listener: Listener | None = None) -> str:
-    """The Service by which clients bootstrap; each external listener has a Service of its own for that."""
+    """The name of the Service by which clients bootstrap. Each external listener has such a Service of its own."""
     return f"{cluster.name}-bootstrap" + (f"-{listener.name}" if listener is not None and listener.external else "")
 
 
 def external_service(cluster: Cluster, pod: str, listener: Listener) -> str:
-    """The Service of one broker for clients outside."""
+    """The name of the Service of one broker for clients outside."""
     return f"{pod}-{listener.name}"
 
 
 def broker_config(cluster: Cluster) -> str:
-    """The ConfigMap with the brokers' file."""
+    """The name of the ConfigMap with the brokers' file of settings."""
     return f"{cluster.name}-config"
 
 
 def followed(name: str) -> str:
-    """The ConfigMap with the spec that the Cluster of that name followed last."""
+    """The name of the ConfigMap with the spec that the Cluster of that name followed last."""
     return f"{name}-followed"
 
 
 def remembered_topics(name: str) -> str:
-    """The ConfigMap with the Topics that the Cluster of that name has had."""
+    """The name of the ConfigMap with the Topics that the Cluster of that name has had."""
     return f"{name}-topics"
 
 
 def client_config(cluster: Cluster) -> str:
-    """The ConfigMap with the settings that a client needs to connect."""
+    """The name of the ConfigMap with the settings that a client needs to connect."""
     return f"{cluster.name}-client"
 
 
 def etcd_set(cluster: Cluster) -> str:
-    """etcd's StatefulSet, headless Service, ConfigMap and PodDisruptionBudget."""
+    """The name that etcd's StatefulSet, headless Service, ConfigMap and PodDisruptionBudget have."""
     return f"{cluster.name}-etcd"
 
 
 def etcd_authority(cluster: Cluster) -> str:
-    """The Secret with the key of the certificate authority; no pod mounts it."""
+    """The name of the Secret with the key of the certificate authority; no pod mounts this Secret."""
     return f"{cluster.name}-etcd-authority"
 
 
 def etcd_certificates(cluster: Cluster) -> str:
-    """The Secret with the certificates and keys of members and clients."""
+    """The name of the Secret with the certificates and keys of etcd's members and clients."""
     return f"{cluster.name}-etcd-tls"
 
 
 def volume(number: int) -> str:
-    """A broker's volume in its pod; its claim is `<volume>-<pod>`."""
+    """The name of a broker's volume in its pod; the claim's name is `<volume>-<pod>`."""
     return f"{VOLUME}{number}"
 
 
 def log_directory(number: int) -> str:
-    """The log directory on a broker's volume."""
+    """The path of the log directory on a broker's volume."""
     return f"{DATA}/{number}/log"
 
 
 def snapshots(cluster: Cluster) -> str:
-    """The CronJob that takes snapshots of etcd, and the claim of its volume."""
+    """The name of the CronJob that takes snapshots of etcd, and of the claim of its volume."""
     return f"{cluster.name}-etcd-snapshots"
 
 
 def controller_set(cluster: Cluster) -> str:
-    """The StatefulSet of the controllers, where they have pods of their own."""
+    """The name of the StatefulSet of controllers that have pods of their own."""
     return f"{cluster.name}-controller"
 
 
 def sets(cluster: Cluster) -> list[str]:
-    """All StatefulSets that a cluster may have."""
+    """The names of all StatefulSets that a cluster may have."""
     return [*(broker_set(cluster, pool) for pool in cluster.pools), etcd_set(cluster), controller_set(cluster)]
 
 

@@ -76,7 +76,7 @@ def _policy(cluster: Cluster, name: str, component: str, ingress: list[Object]) 
 
 
 def _rule(peers: Sequence[Object], ports: list[int]) -> Object:
-    """A rule that lets `peers` connect to `ports`; without peers it lets everybody connect."""
+    """A rule that lets `peers` connect to `ports`; without peers every address may connect."""
     rule: Object = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     if peers:
         rule["from"] = list(peers)

@@ -39,9 +39,9 @@ def broker_pod(
 ) -> Pod:
     """The facts about a broker's pod that `roll.py` needs.
 
-    `claims`: by name; `files`: the present files of settings, by their names in the ConfigMap (None: not known);
-    `absent_since`: since when pods are missing, by name; `resize`: the state of the pod's resize, if the pod and its
-    StatefulSet's template differ in nothing but resources.
+    `claims`: by name; `files`: the present files of settings, by their names in the ConfigMap (None if they aren't
+    known); `absent_since`: since when pods are missing, by name; `resize`: the state of the pod's resize, if the pod
+    and its StatefulSet's template differ in nothing but resources.
     """
     if pod is None:
         rack = _rack(stateful_set["spec"]["template"]) if stateful_set is not None else ""
@@ -97,7 +97,7 @@ def _file(broker: int, files: Mapping[str, str] | None) -> str:
 
 
 def _file_is_current(report: Report | None, file: str) -> bool | None:
-    """Whether the broker was started with the settings that it would be started with now; None: not known."""
+    """Whether the broker was started with the settings that it would be started with now; None if that isn't known."""
     if report is None or not report.file_checksum or not file:
         return None
     return report.file_checksum == file
@@ -119,7 +119,7 @@ def broker_sets(sets: Iterable[Object]) -> dict[str, range]:
 
 
 def existing(sets: Iterable[Object], pods: Iterable[Object]) -> list[tuple[int, str]]:
-    """The brokers that exist or are about to: their ids, and the names of their StatefulSets.
+    """The ids of the brokers that exist or that StatefulSets will create, each with the name of its StatefulSet.
 
     First come the brokers that have pods, then those that the StatefulSets want, so most brokers are listed twice.
     """

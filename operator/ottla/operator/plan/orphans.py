@@ -14,8 +14,8 @@ by a mistake of a tool that applies all resources. Therefore:
 4. If this Kubernetes doesn't remember a topic's resource (`remembered.py`), the topic waits, however few such topics
    there are: Kubernetes was restored to a state from before the resource was made, and nobody deleted the resource.
 5. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
-   these topics wait. They go on waiting whatever happens afterwards, because each topic says so itself (`HELD` in place
-   of its policy).
+   these topics wait. They go on waiting whatever happens afterwards, because each topic's settings say so (`HELD` in
+   place of the deletion policy).
 
 A waiting topic is deleted once a person confirms the deletion by a token that is valid for exactly these topics. If a
 resource claims the topic's name again, the topic isn't an orphan any more.
@@ -24,13 +24,14 @@ A resource that was deleted and made again under its own name claims its predece
 of a name at a time, so the predecessor isn't there any more, and its topic is deleted by the same rules as if no
 resource claimed it: the new resource gets a topic of its own afterwards. The new resource takes the topic over where
 
-- a rule makes the topic wait, because then nobody meant the deletion;
+- a rule makes the topic wait, because then probably no person wanted the deletion;
 - the new resource's policy is Retain: its author wants the records kept, whatever the earlier policy was;
-- an earlier operator has given the new resource another answer than to wait (`answered`): releases without this rule
-  let a resource have the topic of its name, and where its spec couldn't be followed the topic kept the earlier mark.
+- an earlier release of the operator has written a status of the new resource that doesn't let it wait (`answered`):
+  such releases gave the topic to any resource of its name. If the spec of that resource couldn't be followed, the topic
+  kept the earlier mark.
 
-A resource of another name takes the topic over in any case: it may have been made so that the topic has an owner when
-the first one goes.
+A resource of another name takes the topic over in any case: it may have been made so that the topic still has an owner
+after its first resource is deleted.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ TOPICS_NOT_REMEMBERED = "TopicsNotRemembered"
 
 
 class Orphan(NamedTuple):
-    """A topic whose owner is gone."""
+    """A topic whose owner, a Topic resource, is gone."""
 
     topic: KafkaTopic
     owner: Owner
     policy: DeletionPolicy
-    held: bool = False  # the topic says that it waits for a person
+    held: bool = False  # the topic's settings say that it waits for a person
     remade: bool = False  # its owner was made again under its name, and claims the topic
 
 
@@ -105,7 +106,7 @@ def orphans(
     `vanished`: the policies that vanished resources had when they were last seen, by uid; they may be newer than the
     policies in the topics' settings. `answered`: the uids of resources to which an earlier operator has given another
     answer than to wait for the deletion of their predecessor's topic. `watched`: the namespaces that the operator
-    watches (None: all); it knows nothing of owners in other namespaces.
+    watches, or None if it watches all; it knows no owners in other namespaces.
     """
     uids: set[str] = set()
     claimants: dict[str, list[TopicResource]] = {}
@@ -154,9 +155,9 @@ class Disappearances:
         remembered: Remembered,
         confirmed: str,
     ) -> Verdict:
-        """Decides about all orphans of the cluster. `now`: seconds of any steady clock.
+        """Decides about all orphans of the cluster. `now`: seconds of any monotonic clock.
 
-        `owned`: how many topics have an owner, including orphans; `definition` None: the Topic kind isn't defined;
+        `owned`: how many topics have an owner, including orphans; `definition` is None if the Topic kind isn't defined;
         `remembered`: the record of the Topics that Kubernetes has had for this Cluster; `confirmed`: the token that a
         person has given.
         """
@@ -178,11 +179,11 @@ class Disappearances:
         foreign = {orphan.topic.id for orphan in orphans if orphan.owner.cluster_uid != remembered.cluster_uid}
         self._held |= foreign
         if foreign and not why:
-            reason, why = CLUSTER_MADE_ANEW, "this Cluster was made anew, and has never had the Topics of these"
+            reason, why = CLUSTER_MADE_ANEW, "the Topic resources of these topics belonged to an earlier Cluster"
         forgotten = {orphan.topic.id for orphan in orphans if not remembered.has(orphan.owner.uid)} - foreign
         self._held |= forgotten
         if forgotten and not why:
-            reason, why = TOPICS_NOT_REMEMBERED, "Kubernetes doesn't remember that it ever had the Topics of these"
+            reason, why = TOPICS_NOT_REMEMBERED, "Kubernetes has no record of these topics' Topic resources"
         self._held -= self._confirmed
         kept = [orphan for orphan in orphans if orphan.topic.id in self._held]
         taken_over = tuple(orphan for orphan in kept if orphan.remade)
@@ -202,7 +203,7 @@ class Disappearances:
             held,
             taken_over,
             settling,
-            (why or "more had vanished at once than are deleted unasked") if held else "",
+            (why or "too many topics lost their resources at once") if held else "",
             reason if held else "",
             confirmation(held) if held else "",
             min(pauses, default=None),

@@ -27,7 +27,7 @@ class Change(NamedTuple):
     reset: Sequence[str]
 
     def __str__(self) -> str:
-        taken_back = [f"{name} (taken back)" for name in self.reset]
+        taken_back = [f"{name} (reset)" for name in self.reset]
         return ", ".join([*(f"{name}={value}" for name, value in self.given.items()), *taken_back])
 
 

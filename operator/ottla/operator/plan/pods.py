@@ -11,7 +11,7 @@ from ottla.operator.spec.cluster import Cluster, Template, Volume
 
 USER = 10001
 
-# Pod Security `restricted` requires these fields, except for the read-only root file system, which is the operator's.
+# Pod Security `restricted` requires these fields, except for the read-only root file system, which the operator adds.
 CONTAINER_SECURITY: Object = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},

@@ -19,14 +19,15 @@ from ottla.operator.spec.cluster import Cluster
 
 
 class HeldBack(NamedTuple):
-    """How many brokers of each pool wait because brokers of other pools still have their ids; and which these are."""
+    """The brokers that wait because brokers of other pools still have their ids. `brokers`: a pool's name → how many of
+    its brokers wait; `waits_for`: a sentence that names the brokers that have the ids, or empty."""
 
     brokers: Mapping[str, int] = MappingProxyType({})
     waits_for: str = ""
 
 
 def within_free_ids(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object]) -> tuple[Cluster, HeldBack]:
-    """The Cluster without the brokers that have to wait for their ids, and how many brokers wait for which others.
+    """The Cluster without the brokers that have to wait for their ids, and a description of that wait.
 
     `sets` and `pods` are the StatefulSets and pods of brokers. A pool's ids have no gaps. So if one of the ids is taken
     by another pool's broker, the pool's brokers with higher ids wait, too.

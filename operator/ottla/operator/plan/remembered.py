@@ -2,9 +2,8 @@
 
 A topic's mark (`topic_owner.py`) says that its Topic existed, but the mark is outside of Kubernetes. When Kubernetes is
 restored from a backup that is older than the Topic, the mark is still there, although nobody has deleted the Topic. So
-there is a second record, inside of Kubernetes, which is restored together with the Topics. If Kubernetes has a Topic in
-this record, it has had the Topic, and lacks it only because somebody has deleted it. Only then does a Topic that isn't
-there count as deleted.
+there is a second record, inside of Kubernetes, which is restored together with the Topics. If a Topic is in this record
+but not in Kubernetes, somebody has deleted it. A missing Topic that isn't in this record doesn't count as deleted.
 
 Only uids of Topics that a list has just shown are added to the record, and only if the record is still the same as
 before that list. So an operator that ran throughout the restore never adds a Topic that it merely has in memory.

@@ -1,15 +1,16 @@
-"""Which brokers' pods get other resources in place, without a restart, and how that progresses. Pure: times come in.
+"""Which brokers' pods get other resources in place, without a restart, and how far each resize is. Pure: times are
+inputs.
 
 Kubernetes 1.33 and newer can change the CPU and memory of a running container (KEP-1287): the operator patches the
-subresource `resize` of the pod, and the node does the rest. A resized pod still has the label of the
+subresource `resize` of the pod, and then the kubelet changes the containers. A resized pod still has the label of the
 StatefulSet's revision by which it was made. So before the operator asks for new resources, it notes on the pod itself
 the revision whose resources these are (`Note`).
 
 1. If two revisions of a StatefulSet's template differ in nothing but their containers' resources, pods are resized.
-2. A change that the API server would refuse, or that would restart the container, calls for a restart by the rules of
-   `roll.py`: of a resource that is neither CPU nor memory, the removal of a resource, or of a container whose
-   `resizePolicy` is to restart. A pod that isn't ready is restarted, too, because its successor may become ready on
-   another node.
+2. Some changes need a restart by the rules of `roll.py`, because the API server would refuse a resize, or the resize
+   would restart the container: a change of a resource other than CPU and memory, the removal of a resource, and a
+   change in a container whose `resizePolicy` is RestartContainer. A pod that isn't ready is restarted, too, because its
+   successor may become ready on another node.
 3. A resize that the API server refuses, that the node can't ever carry out (`Infeasible`), or that isn't done after
    `LATE_S`, calls for a restart, too. So does a resize that Kubernetes accepted but the pod's spec lacks: an admission
    webhook has changed it, or another program sets the pod's resources, and the operator would ask again for ever.
@@ -29,7 +30,7 @@ from ottla.operator.plan import names
 from ottla.operator.spec.quantity import amount
 
 LATE_S = 300.0
-STALE_S = 10.0  # for so long, a condition without an observed generation may be about the one before
+STALE_S = 10.0  # for so long, a condition without an observed generation may be about an earlier resize
 RESIZABLE = frozenset({"cpu", "memory"})
 _KINDS = ("requests", "limits")
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
@@ -43,7 +44,7 @@ class Note:
 
     pod: str  # the pod's uid: a copy of the annotation on another pod doesn't count
     revision: str  # the revision of the StatefulSet's template whose resources the pod is given
-    since: str = ""  # when Kubernetes accepted the request; empty: as far as is known it hasn't yet
+    since: str = ""  # when Kubernetes accepted the request; empty if that isn't known
     done: bool = False
     refused: str = ""  # why the API server refused the request, or how it was changed on its way
 
@@ -73,9 +74,9 @@ class Resize:
     begun: bool = False  # the resize is noted on the pod
     asked: bool = False  # the pod's spec has the new resources
     done: bool = False  # the pod's containers have the new resources, too
-    waits_for: str = ""  # what the node says meanwhile
+    waits_for: str = ""  # the node's message about the resize
     refused: str = ""  # why the pod needs a restart instead
-    unknown: bool = False  # the revisions couldn't be read that say whether a resize is enough
+    unknown: bool = False  # revisions couldn't be read, so a restart may be needed
 
 
 def revision_of(pod: Object) -> str:
@@ -154,7 +155,7 @@ def containers_resized(stateful_set: Object, pod: Object) -> list[Object]:
 def _under_way(pod: Object, stateful_set: Object, note: Note, now: datetime) -> Resize:
     wanted = _resources(stateful_set["spec"]["template"])
     if lacks := lacking(stateful_set, pod):
-        refused = f"somebody else gave the pod other resources: {lacks}" if note.since else ""
+        refused = f"another program gave the pod other resources: {lacks}" if note.since else ""
         return Resize(note.revision, begun=True, waits_for="to be asked for", refused=refused)
     pending, working = (_current(pod, kind, note, now) for kind in ("PodResizePending", "PodResizeInProgress"))
     if not pending and not working and _carried_out(pod, wanted):
@@ -268,7 +269,8 @@ def _changes(before: Resources, after: Resources) -> str:
 
 
 def _not_in_place(pod: Object, before: Resources, after: Resources) -> str:
-    """Why a resize would be refused by the API server, or would restart a container; empty where neither is so."""
+    """Why the API server would refuse a resize, or why the resize would restart a container; empty if neither would
+    happen."""
     policies = {
         (container["name"], policy["resourceName"]): policy["restartPolicy"]
         for container in pod["spec"]["containers"]
@@ -277,9 +279,9 @@ def _not_in_place(pod: Object, before: Resources, after: Resources) -> str:
     for container, changed in _differing(before, after).items():
         for kind, name in sorted(changed):
             if name not in RESIZABLE:
-                return f"only CPU and memory can be, and not {name}"
+                return f"only CPU and memory can change in place, not {name}"
             if (kind, name) not in after[container]:
-                return f"a {kind.removesuffix('s')} of {name} can't be taken away"
+                return f"a {kind.removesuffix('s')} of {name} can't be removed in place"
             if policies.get((container, name)) == "RestartContainer":
                 return f"the resizePolicy of its container for {name} is RestartContainer"
     return ""

@@ -43,7 +43,7 @@ from ottla.wording import first_named
 
 UNAVOIDABLE = frozenset({"only_copy", "too_few_replicas"})
 SILENT_S_MAX = 300.0  # a pod that isn't ready for so long, and whose broker doesn't answer, counts as stuck
-ABSENT_S_MAX = 10.0  # Kubernetes makes a missing pod within seconds, unless something keeps it from that
+ABSENT_S_MAX = 10.0  # Kubernetes makes a missing pod within seconds, unless something prevents it
 NAMES_SHOWN = 1
 
 _WHAT = {
@@ -65,13 +65,13 @@ class Report:
     not_ready_because: str = ""
     under_replicated: int = 0  # how many of the partitions that it leads are under-replicated
     revision: int = 0  # the revision of the metadata that the report is by
-    without_leader: tuple[str, ...] = ()  # of all partitions of the cluster
-    file_checksum: str = ""  # of the settings that the broker was started with; empty where it doesn't say
-    brokers: frozenset[int] = frozenset()  # the risks are of these stopping together; empty: of the broker alone
+    without_leader: tuple[str, ...] = ()  # partitions of the whole cluster
+    file_checksum: str = ""  # of the settings at the broker's start; empty if the broker doesn't report it
+    brokers: frozenset[int] = frozenset()  # the risks are those of a stop of all of these; empty: of this broker
 
     @property
     def blocking(self) -> dict[str, tuple[str, ...]]:
-        """The risks that waiting can take away."""
+        """The risks that may disappear if the restart waits."""
         return {kind: names for kind, names in self.risks.items() if names and kind not in UNAVOIDABLE}
 
 
@@ -82,17 +82,17 @@ class Pod:
     id: int
     name: str
     uid: str = ""
-    outdated: str = ""  # why it has to be restarted
-    resize: Resize | None = None  # it has to get other resources, without a restart
+    outdated: str = ""  # why the pod has to be restarted
+    resize: Resize | None = None  # the pod has to get other resources, without a restart
     not_in_place: bool = False  # it is outdated because it can't get other resources without a restart
     ready: bool = False
     leaving: bool = False  # it is being deleted already
     stuck: str = ""  # why it can't become ready by itself
     not_ready_s: float = 0.0  # for how long it hasn't been ready, or has been missing
-    lacks_volume: bool = False  # its StatefulSet would give its successor a volume that it doesn't have
+    lacks_volume: bool = False  # its StatefulSet would give a new pod a volume that this pod doesn't have
     rack: str = ""  # empty where it has none, or none is known
-    file: str = ""  # the checksum of the settings that it would be started with now; empty: not known
-    file_is_current: bool | None = None  # whether its broker was started with these settings; None: it doesn't say
+    file: str = ""  # the checksum of the settings that a broker started now would get; empty if not known
+    file_is_current: bool | None = None  # whether its broker was started with these settings; None if not known
     report: Report | None = None
 
     @property
@@ -117,7 +117,8 @@ class Restart:
 
 @dataclass(frozen=True)
 class Decision:
-    """The next step, or what it waits for; the progress of the roll; and whether one pod may be evicted."""
+    """The next step of a roll, or what this step waits for; the progress of the roll; and whether one pod may be
+    evicted."""
 
     restart: Restart | None = None
     resize: Pod | None = None  # this pod may get its new resources now
@@ -206,7 +207,7 @@ def decide(
         first = _first_lacking(pod, staying)
         if not pod.uid and pod.not_ready_s > ABSENT_S_MAX and first is not None and not _absent(first):
             if any(_away(each) and _first_lacking(each, staying) is None for each in staying):
-                break  # another pod is away already, and comes back without this restart
+                break  # another pod is away already, and becomes ready without this restart
             if others:
                 return decision(None, others)
             if first.report is None or not first.report.metadata_connected:
@@ -245,7 +246,8 @@ def decide(
 
 
 def _asked_for_next(resizes: Sequence[Pod]) -> Pod | None:
-    """The pod to resize next: first a pod with a note whose request Kubernetes hasn't accepted yet, if there is one."""
+    """Chooses the pod to resize next. A pod comes first if a resize is noted on it and Kubernetes hasn't accepted the
+    request yet."""
     known = [pod for pod in resizes if pod.resize is not None and not pod.resize.unknown]
     return min(known, key=lambda pod: pod.resize is None or not pod.resize.begun, default=None)
 
@@ -313,7 +315,7 @@ def _blocked(pod: Pod, report: Report | None) -> str:
     if report is None:
         return f"{pod.name} to answer"
     if not report.metadata_connected:
-        return f"{pod.name}, which doesn't reach the metadata: nobody could be elected in its place"
+        return f"{pod.name}, which doesn't reach the metadata store: no new leaders could be elected"
     for kind, partitions in report.blocking.items():
         what = _WHAT.get(kind, kind)
         return f"{pod.name}: {named(partitions)} {what}"

@@ -37,9 +37,9 @@ class Scaling:
     draining: frozenset[int] = frozenset()  # brokers that are being drained
     settled: frozenset[int] = frozenset()  # brokers that have their share of replicas
     drained: bool = True
-    reason: str = ""  # why replicas are moved, or why the brokers are asked again; empty where neither is so
+    reason: str = ""  # why replicas are moved, or why the next reconcile asks the brokers again; else empty
     remaining: int = 0  # partitions that have still to be moved; 0: no replica moves
-    waits_for: str = ""  # something that will happen by itself
+    waits_for: str = ""  # something that needs no action of a person
     needs_person: str = ""  # what waits for a person, and what the person has to do
     new: bool = False  # no reconcile of this Cluster has read from the brokers yet which of them are drained
 
@@ -65,9 +65,9 @@ class ScalePlan:
 
 
 def absent(cluster: KafkaCluster, wanted: Collection[int]) -> frozenset[int]:
-    """Brokers that have replicas, aren't registered and aren't wanted: nothing brings them back.
+    """Brokers that have replicas, aren't registered and aren't wanted, so that the operator creates no pods for them.
 
-    Empty while a wanted broker isn't registered, because that one may have the same partitions.
+    Empty while a wanted broker isn't registered, because that broker may have replicas of the same partitions.
     """
     if not cluster.racks.keys() >= set(wanted):
         return frozenset()
@@ -247,7 +247,7 @@ def moves_at_once(cluster: KafkaCluster, targets: Mapping[PartitionName, Replica
     """As many of the moves as may be under way at the same time, and all moves of partitions that are moving already.
 
     A move of a partition that is moving already only changes its target, or cancels its move. If such a move had to
-    wait, a move to a dead broker, which never completes, would keep out the move that replaces it.
+    wait, a move to a dead broker, which never completes, would block the move that replaces it.
     """
     moving = {name for name, partition in _partitions(cluster) if partition.moving}
     more = PARTITIONS_AT_ONCE - len(moving)

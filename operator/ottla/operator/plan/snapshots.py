@@ -1,7 +1,7 @@
 """Snapshots on a volume, by a CronJob: of the cluster's metadata, and of the whole etcd. Pure.
 
-The former is for a restore (`ottla metadata restore`); the latter has whatever else is in that etcd. A file gets its
-name only when it is complete.
+A snapshot of the metadata is for a restore (`ottla metadata restore`); a snapshot of etcd also has all other keys. The
+file of a snapshot gets its final name only when it is complete.
 
 The size of a snapshot is known before it is taken. If the volume has too little room, the oldest snapshots are deleted
 until the next one fits; the newest of each kind is never deleted. If etcd doesn't answer, no snapshot is deleted.
@@ -22,9 +22,10 @@ from ottla.operator.spec.windows import parse_window
 SNAPSHOTS = "snapshots"
 FOLDER = "/snapshots"
 JOB_S_MAX = 600
-LATE_S = 3 * JOB_S_MAX  # as long as a Job's three attempts may take
+LATE_S = 3 * JOB_S_MAX  # the longest time that a Job's three attempts may take
 
-# Shell functions of both containers. Snapshots are named by their dates, so `ls` lists those of a kind oldest first.
+# Shell functions of both containers. Snapshots are named by their dates, so `ls` lists the snapshots of one kind with
+# the oldest first.
 _FUNCTIONS = """\
 set -eu
 cd "$FOLDER"

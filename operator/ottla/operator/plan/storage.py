@@ -16,9 +16,9 @@ from ottla.operator.plan import names
 from ottla.operator.spec.quantity import amount
 
 GROWS_S_MAX = 300.0
-PENDING_S_MAX = 60.0  # some volumes are made only when their pod has a node
+PENDING_S_MAX = 60.0  # not shorter, because some volumes are made only when their pod has a node
 NEVER_MADE = "ottla.dev/never-made"  # an annotation of a claim that was given up without a volume
-_FILLED_BY_OTHERS = ("dataSource", "dataSourceRef", "selector")  # fields that the operator's own claims don't have
+_FILLED_BY_OTHERS = ("dataSource", "dataSourceRef", "selector")  # fields of claims, which the operator doesn't set
 _REFUSED = frozenset({"ControllerResizeInfeasible", "NodeResizeInfeasible"})
 
 
@@ -101,7 +101,8 @@ def never_made(claim: Object, pod: Object, now: datetime) -> bool:
 
 
 def lacks_a_volume(claim: Object, now: datetime) -> bool:
-    """Whether a claim has been without a volume for so long (`PENDING_S_MAX`) that none is being made for it."""
+    """Whether a claim has been without a volume for so long (`PENDING_S_MAX`) that probably no volume is being made for
+    it."""
     return _never_bound(claim) and seconds_since(claim["metadata"]["creationTimestamp"], now) > PENDING_S_MAX
 
 
@@ -115,7 +116,7 @@ def is_given_up(claim: Object) -> bool:
 
 
 def _never_bound(claim: Object) -> bool:
-    """Whether a claim has never had a volume, and could only get an empty one."""
+    """Whether a claim has never had a volume, and could only get an empty volume."""
     spec = claim["spec"]
     return _is_pending(claim) and not spec.get("volumeName") and not any(map(spec.get, _FILLED_BY_OTHERS))
 

@@ -22,7 +22,7 @@ from ottla.operator.spec.topic import TopicResource
 POLICY = "ottla.owner.deletion.policy"
 THROTTLED_LEADERS = "leader.replication.throttled.replicas"
 THROTTLED_FOLLOWERS = "follower.replication.throttled.replicas"
-THROTTLE_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")  # of all brokers
+THROTTLE_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")  # settings of brokers
 DRAINED = "ottla.brokers.drained"
 NOT_ENOUGH_BROKERS = "NotEnoughBrokers"
 DEFAULT = -1  # as a number of partitions, or a replication factor: the cluster's default
@@ -177,7 +177,7 @@ def plan_topic(
     throttled: bool = True,
     by_hand: bool = False,
 ) -> TopicPlan:
-    """The plan for a resource that wins its topic's name (`winners`); `topic` None: there is no topic of that name.
+    """The plan for a resource that wins its topic's name (`winners`). `topic` is None if no topic has that name.
 
     `cluster_uid`: the Cluster's uid, for the owner's mark; `throttled`: whether the Cluster says how fast replicas may
     be copied; `by_hand`: whether an administrator throttles replicas, too.
@@ -253,7 +253,8 @@ def warning(topic: KafkaTopic, default: int) -> str:
 
 
 def winners(resources: Iterable[TopicResource]) -> dict[str, TopicResource]:
-    """By topic: the oldest resource that claims its name; of two equally old ones, the one that is ready already."""
+    """A topic's name → the resource that the topic follows: the oldest one that claims the name. Of equally old
+    resources, a ready one comes first."""
     found: dict[str, TopicResource] = {}
     for resource in resources:
         other = found.get(resource.topic)
@@ -332,7 +333,7 @@ def _targets(resource: TopicResource, topic: KafkaTopic, cluster: KafkaCluster) 
 def _throttle(
     topic: KafkaTopic, targets: Mapping[int, Replicas | None], throttled: bool, by_hand: bool
 ) -> dict[str, str]:
-    """The settings that name the replicas that are copied, and those that they are copied from; empty without copies.
+    """The settings that name the replicas to copy and the replicas that they are copied from; empty if none is copied.
 
     Present values are kept while they cover these replicas, because otherwise each completed partition would change
     them. They are kept, too, if the Cluster has no throttle, because the administrator who moves the replicas may have

@@ -23,7 +23,7 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a reconcile of one Topic. `ready` None: the condition Ready stays as it was."""
+    """The outcome of a reconcile of one Topic. If `ready` is None, the condition Ready stays as it was."""
 
     ready: bool | None
     reason: str

@@ -8,7 +8,7 @@ it has neither become ready nor disappeared for a long time. So it doesn't keep 
 being applied.
 
 Another release of the operator may make other pods by the same specs, in every Cluster that it manages. So a Cluster
-first takes its turn, which stands in its status and which only one Cluster has at a time. A Cluster takes the turn only
+first takes its turn, which its status records and which only one Cluster has at a time. A Cluster takes the turn only
 while all its pods serve, and keeps it until all its new pods serve, however long that takes. So if the new pods don't
 come up, the other Clusters still run the old ones; and a Cluster that was broken before holds up no other Cluster. A
 change of pods in a Cluster's spec needs no turn, because it was meant for that Cluster.
@@ -28,11 +28,12 @@ from ottla.operator.plan.observed import broker_sets, crashed, is_ready, not_rea
 from ottla.operator.plan.roll import SILENT_S_MAX
 from ottla.operator.spec.cluster import Cluster, Etcd
 
-RELEASE_MAX = 1024  # characters, as the resource's definition says
+RELEASE_MAX = 1024  # in characters, as in the CRD
 
 
 def not_serving(sets: Iterable[Object], pods: Iterable[Object]) -> dict[str, str]:
-    """The pods that don't serve, with what each waits for. Pods that these StatefulSets lack are among them."""
+    """The pods that don't serve: the pod's name → what the pod waits for. Missing pods that one of these StatefulSets
+    should have are included."""
     there = {pod["metadata"]["name"]: pod for pod in pods}
     wanted = [f"{name}-{number}" for name, ids in broker_sets(sets).items() for number in ids]
     found = {}
@@ -52,7 +53,7 @@ def on_its_way(
 ) -> str:
     """The first pod that other components have to wait for, with what is missing until it serves; else empty.
 
-    They wait for a pod of these StatefulSets that should serve soon, or that can't because of its image or settings.
+    Other components wait for a pod that should serve soon, or that can't serve because of its image or settings.
     `absent_since`: since when wanted pods are missing, by name; a missing pod that it lacks has just disappeared."""
     there = {pod["metadata"]["name"]: pod for pod in pods}
     for name, waits_for in not_serving(sets, there.values()).items():
@@ -66,7 +67,7 @@ def _given_up(pod: Object | None, absent_since: datetime, now: datetime) -> bool
     for too long. A pod that crashes is waited for until it is deleted."""
     if pod is None:
         return (now - absent_since).total_seconds() >= SILENT_S_MAX
-    if going(pod):  # a pod on a lost node goes only with the node
+    if going(pod):  # a pod on a lost node stays as long as the node's object
         return seconds_since(pod["metadata"]["deletionTimestamp"], now) >= SILENT_S_MAX
     return not crashed(pod) and (bool(stuck(pod)) or not_ready_s(pod, now) >= SILENT_S_MAX)
 

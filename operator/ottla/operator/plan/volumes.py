@@ -45,7 +45,7 @@ from ottla.placement import PartitionName
 
 EMPTIED_FOR = "ottla.dev/emptied-for"  # on a claim: the uid of the pod without replicas on it; empty: being emptied
 DRAINED = "drained"  # in place of the uid: the claim's broker was drained, and is removed
-MOVES_AT_ONCE = 4  # of one broker's replicas: each move is a copy from disk to disk
+MOVES_AT_ONCE = 4  # for each broker; not more, because each move is a copy from disk to disk
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def leaving(
 
 
 def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
-    """Whether replicas may be on the volume of a claim. `pod`: the pod that the claim is for; None: it is missing."""
+    """Whether replicas may be on the volume of a claim. `pod` is the pod that the claim is for, or None if that pod is
+    missing."""
     emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
         return not emptied_for and not is_given_up(claim)
@@ -150,7 +151,8 @@ def given_up_without_pods(
 
 
 def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> list[Object]:
-    """The claims of drained brokers (by their pods' names), if no annotation says yet that no replica is on them."""
+    """The claims of drained brokers (given by their pods' names) whose annotations don't say yet that no replica is on
+    the claim."""
     every = (claim for pod in sorted(names_of_pods) for claim in claims_by_volume(pod, claims).values())
     return [claim for claim in every if not annotation(claim, EMPTIED_FOR)]
 
@@ -158,11 +160,10 @@ def left_behind(names_of_pods: Iterable[str], claims: Mapping[str, Object]) -> l
 def come_back(
     pool: Pool, sets: Iterable[Object], claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[Object]:
-    """The claims of drained brokers that are wanted again, if replicas may soon be on these claims.
+    """The claims whose annotation says that their broker was drained, although replicas may soon be on them again.
 
-    The brokers' pods mount the claims, or one of `sets` (the pool's present StatefulSet and the wanted one) makes pods
-    that mount them.
-    `claims` and `pods` by name.
+    These are claims of brokers of the pool for which one of `sets` (the pool's present StatefulSet and the wanted one)
+    makes pods. The broker's pod mounts the claim, or a new pod would. `claims` and `pods` by name.
     """
     found: dict[str, Object] = {}
     for stateful_set in sets:
@@ -212,7 +213,7 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
     }
     left = sum(len(source.sizes) + len(source.arriving) for source in sources)
     if failed := next((source.path for source in sources if source.failed), ""):
-        return EmptyPlan({}, left, f"{failed} has failed, and nobody knows what lies there")
+        return EmptyPlan({}, left, f"the log directory {failed} has failed, so it isn't known which replicas it has")
     if any(not source.cordoned for source in sources):
         return EmptyPlan({}, left, "the broker still places new replicas on it")
     under_way = {name for directory in known.values() for name in directory.arriving if directory.path in targets}

@@ -48,8 +48,8 @@ def is_reserved(name: str) -> bool:
 
 
 def is_of_the_cluster(name: str) -> bool:
-    """Whether all brokers must have the same value of a setting: any broker may get the request that creates a
-    topic by it, or the controller, which may be in any process, decides by it."""
+    """Whether all brokers must have the same value of a setting. Either any broker may get the request to create a
+    topic, and uses the setting for it, or the controller, which may be in any broker's process, uses the setting."""
     return name in _OF_THE_CLUSTER or name.startswith(_OF_THE_CLUSTER_PREFIXES)
 
 
@@ -71,7 +71,7 @@ def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Sett
         settings = _parted(each.get("config") or {}, where)
         for name in sorted({*settings.static, *settings.dynamic}):
             if is_of_the_cluster(name):
-                raise SpecError(f"{where}: brokers can't differ in {name}; say it in config, for all of them")
+                raise SpecError(f"{where}: brokers can't differ in {name}; set it in config, for all of them")
         static, dynamic = {**of_all.static, **settings.static}, {**of_all.dynamic, **settings.dynamic}
         _check(Settings(static, dynamic), where)
         overrides[broker] = settings

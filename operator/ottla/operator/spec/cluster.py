@@ -25,7 +25,7 @@ CLIENT_PORT = 9092
 PORT_MAX = 65535
 DEFAULT_POOL = "broker"
 GRACE_S = 120
-RESTART = "ottla.dev/restart"  # an annotation by a person: on a pod, or on the Cluster for all brokers and controllers
+RESTART = "ottla.dev/restart"  # on a pod: asks to restart it; on a Cluster: all brokers and controllers
 
 
 class Defaults(NamedTuple):
@@ -33,7 +33,7 @@ class Defaults(NamedTuple):
 
     image: str
     etcd_image: str
-    version: str = ""  # of the operator
+    version: str = ""  # the operator's version
 
     @property
     def release(self) -> str:
@@ -48,7 +48,7 @@ class Volume:
 
     size: str
     class_name: str | None = None
-    id: int = 0  # of a broker's volume: part of the names of its claim and its log directory
+    id: int = 0  # only of a broker's volume: a part of the names of its claim and log directory
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class ExternalEtcd:
     tls: bool = False
     tls_secret: str | None = None
     credentials_secret: str | None = None
-    client_certificate: bool = False  # whether the Secret `tls_secret` has one
+    client_certificate: bool = False  # whether `tls_secret` has a client's certificate
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Listener:
     source_ranges: tuple[str, ...] = ()
     bootstrap_node_port: int | None = None
     first_node_port: int | None = None
-    first_broker_port: int | None = None  # of the load balancer that all brokers share; None: each has its own
+    first_broker_port: int | None = None  # of a shared load balancer; None: each broker has its own
     peers: tuple[Object, ...] = ()  # the peers that NetworkPolicies let in; empty: the same as at all listeners
 
     @property

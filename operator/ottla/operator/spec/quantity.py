@@ -18,11 +18,11 @@ _UNITS: dict[str, int | Decimal] = {
 def amount(quantity: str) -> float:
     """A quantity of Kubernetes' as a number: of bytes, or of processors. Raises ValueError.
 
-    Two ways to write a quantity give the same number: 700m and 0.7 would not if their units were floats.
+    The units are decimals, so that equal quantities give equal numbers: with floats, 700m and 0.7 would differ.
     """
     match = re.fullmatch(r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)([a-zA-Z]*)", quantity.strip())
     if match is None or match[2] not in _UNITS:
-        raise ValueError(f"{quantity!r} is no quantity")
+        raise ValueError(f"{quantity!r} is no quantity, such as 500m or 1Gi")
     return float(Decimal(match[1]) * _UNITS[match[2]])
 
 

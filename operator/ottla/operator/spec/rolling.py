@@ -14,7 +14,7 @@ from ottla.operator.spec.spec_error import SpecError
 
 @dataclass(frozen=True)
 class Rolling:
-    """`spec.rolling`: `max_unavailable` is a number, or a text as "25%"."""
+    """`spec.rolling`: `max_unavailable` is a number, or a text such as "25%"."""
 
     max_unavailable: int | str = 1
 
@@ -31,7 +31,7 @@ def parse_rolling(spec: Mapping[str, Any], *, racks: bool) -> Rolling:
     given = spec.get("maxUnavailable", 1)
     if given != 1 and not racks:
         raise SpecError(
-            "rolling.maxUnavailable: only brokers of one rack are restarted at once; say rackKey or rack in brokers"
+            "rolling.maxUnavailable: only brokers of one rack are restarted at once; set rackKey or rack in brokers"
         )
     text = str(given)
     digits = text.removesuffix("%") if isinstance(given, str) else text

@@ -18,7 +18,7 @@ from ottla.settings.catalogue import TOPIC, nearest_name
 from ottla.settings.own import TOPIC_SETTINGS
 from ottla.settings.setting import InvalidSetting
 
-PARTITIONS_MAX = 10_000  # the most that one request may create
+PARTITIONS_MAX = 10_000  # the most partitions that one request may create
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 OWNERSHIP = frozenset(setting.name for setting in TOPIC_SETTINGS)
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -33,12 +33,12 @@ class DeletionPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicResource:
-    """A Topic resource. `partitions` and `replication_factor` None: the topic is created with the cluster's defaults,
-    and keeps the numbers that it has."""
+    """A Topic resource. If `partitions` or `replication_factor` is None, the topic is created with the cluster's
+    default, and keeps the number that it has."""
 
     ref: Ref
     uid: str
-    created: str  # RFC 3339 in UTC, whole seconds: sorts as text
+    created: str  # RFC 3339 in UTC with whole seconds, so texts sort by time
     generation: int
     cluster: Ref
     topic: str
@@ -114,7 +114,7 @@ def _numbers_refusal(partitions: object, factor: object) -> str:
 def _config_refusal(config: Mapping[str, str], factor: object) -> str:
     for name, text in config.items():
         if name in OWNERSHIP:
-            return f"config holds {name}, which is the operator's own: take it out"
+            return f"config has {name}, which only the operator may set: take it out"
         setting = TOPIC.get(name)
         if setting is None:
             nearest = nearest_name(name, TOPIC)

@@ -18,16 +18,17 @@ MIN_INSYNC = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """A Cluster's rules for its Topics. `namespace_labels` None: the Cluster selects no namespaces by their labels."""
+    """A Cluster's rules for its Topics. `namespace_labels` is None if the Cluster doesn't select namespaces by
+    labels."""
 
     cluster: Ref
-    uid: str  # of the Cluster
+    uid: str  # the Cluster's uid
     paused: bool = False
     bootstrap: str = ""
     everywhere: bool = False
     namespace_labels: Mapping[str, str] | None = None
     throttle_bytes_per_second: int | None = None
-    min_insync_replicas: int = 1  # of topics that don't set it themselves
+    min_insync_replicas: int = 1  # for topics without a value of their own
     confirmed: str = ""  # the token of the deletion that a person has confirmed
     about: Mapping[str, Any] = field(default_factory=dict)  # the Cluster resource itself, for Events
 

@@ -72,7 +72,7 @@ def _field(text: str, name: str, least: int, most: int) -> frozenset[int]:
         except ValueError:
             raise ValueError(f"{text!r} is no {name}") from None
         if not least <= begin <= end <= most or stride < 1:
-            raise ValueError(f"{text!r} is no {name}: it lies between {least} and {most}")
+            raise ValueError(f"{text!r} is no {name}: it has to be between {least} and {most}")
         found.update(range(begin, end + 1, stride))
     return frozenset(found)
 
