@@ -145,6 +145,11 @@ def test_accepted(spec: dict[str, Any]) -> None:
             "Duplicate value",
         ),
         (
+            {"brokers": {**BROKERS, "template": {"env": [{"name": "OTTLA_MIN_INSYNC_REPLICAS", "value": "9"}]}}},
+            "give settings in spec.config",
+        ),
+        ({"brokers": {**BROKERS, "template": {"env": [{"name": "HOME", "value": "/"}]}}}, "the operator gives POD_NAME"),
+        (
             {"config": {"min.insync.replicas": 3, "default.replication.factor": "2"}},
             "min.insync.replicas is greater than default.replication.factor",
         ),
