@@ -107,7 +107,10 @@ def broker(
     if context.invoked_subcommand is not None:
         if config is not None or settings or etcd is not None:
             name = context.invoked_subcommand
-            raise UsageError("these options belong after the command", f"Write: ottla broker {name} --config FILE.")
+            raise UsageError(
+                "the options of `ottla broker` have no effect before another command",
+                f"Write: ottla broker {name} --config FILE.",
+            )
         return
     if etcd is not None:
         settings = [*(settings or []), f"ottla.metadata.store=etcd:{etcd}"]

@@ -75,7 +75,8 @@ def check_any_runs(assignments: Sequence[Sequence[int]], running: Mapping[int, b
 
 
 def check_replicas(replicas: Sequence[int], brokers: Collection[int]) -> None:
-    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT for replicas that no partition can have."""
+    """Raises KafkaError INVALID_REPLICA_ASSIGNMENT if `replicas` is empty, names a broker twice, or names a broker that
+    isn't in `brokers`."""
     if not replicas:
         raise _bad_assignment("The manual partition assignment includes an empty replica list.")
     seen: set[int] = set()

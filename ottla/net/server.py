@@ -79,7 +79,8 @@ async def open_socket(host: str, port: int, limits: Limits) -> socket.socket:
 
 
 class Server:
-    """All listeners of a process. `pipelined` are the API keys whose requests may start behind one another."""
+    """All listeners of a process. A request whose API key is in `pipelined` may start before earlier requests of its
+    connection are answered."""
 
     def __init__(
         self,
@@ -238,8 +239,8 @@ class Listener:
             server.connections_refused += 1
             if server.connections_refused & (server.connections_refused - 1) == 0:
                 logger.warning(
-                    "connection from %s to listener %s refused: %d of that address, %d of the listener, %d in all "
-                    "(%d refused so far)",
+                    "refused a connection from %s to listener %s: too many connections (open: %d from this address, "
+                    "%d on this listener, %d in all; refused so far: %d)",
                     host, self.name, from_host, len(self.connections), server.connection_count,
                     server.connections_refused,
                 )  # fmt: skip

@@ -32,7 +32,8 @@ class TimestampOffset(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction: its producer, its first and last offset, and the log's last stable offset at its end."""
+    """An aborted transaction: its producer, its first and last offset, and the log's last stable offset when the
+    transaction ended."""
 
     producer_id: int
     first_offset: int

@@ -75,7 +75,7 @@ MISTAKES = [
     (["broker", "frobnicate"], USAGE, "No such command"),
     (["broker", "nowhere/server.properties"], NOT_FOUND, "there is no nowhere/server.properties"),
     (["broker", "-c", "one.properties", "two.properties"], USAGE, "No such command"),
-    (["broker", "server.properties", "stop"], USAGE, "these options belong after the command"),
+    (["broker", "server.properties", "stop"], USAGE, "give the options after the name of the command"),
     (["topics", "list", "--frob"], USAGE, "No such option"),
 ]
 

@@ -148,7 +148,10 @@ def test_accepted(spec: dict[str, Any]) -> None:
             {"brokers": {**BROKERS, "template": {"env": [{"name": "OTTLA_MIN_INSYNC_REPLICAS", "value": "9"}]}}},
             "give settings in spec.config",
         ),
-        ({"brokers": {**BROKERS, "template": {"env": [{"name": "HOME", "value": "/"}]}}}, "the operator gives POD_NAME"),
+        (
+            {"brokers": {**BROKERS, "template": {"env": [{"name": "HOME", "value": "/"}]}}},
+            "the operator gives POD_NAME",
+        ),
         (
             {"config": {"min.insync.replicas": 3, "default.replication.factor": "2"}},
             "min.insync.replicas is greater than default.replication.factor",

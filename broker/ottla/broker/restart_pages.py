@@ -88,8 +88,9 @@ class RestartPages:
         )
 
     def _is_broken(self, held: Held, stopping: Set[int]) -> bool:
-        """Whether this broker is the only stopping broker with a replica, and that replica is offline anyway. This
-        broker doesn't know which replicas of other brokers are offline."""
+        """Whether a stop makes nothing worse for the partition: of the stopping brokers, only this one has a replica of
+        the partition, and this replica is offline already. If another stopping broker has a replica, the result is
+        False, because this broker doesn't know whether that replica is offline."""
         return stopping & set(held.state.replicas) == {self._broker.id} and self._is_offline(held)
 
     def _is_offline(self, held: Held) -> bool:

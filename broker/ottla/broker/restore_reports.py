@@ -105,7 +105,8 @@ class RestoreReports:
         return waits_for_reports(state) and self._broker_id in contenders(state)
 
     def _stopped_cleanly(self, state: Partition) -> bool:
-        """Whether the first registration of this process proves, by its clean stop, that the log is complete."""
+        """Whether the log is known to be complete: the first registration of this process says that the process before
+        it stopped cleanly."""
         eligible = dict(zip(state.elr, state.elr_epochs, strict=True))
         admitted = eligible.get(self._broker_id, state.epoch_in_isr(self._broker_id))
         # A clean stop of a later registration proves nothing about an unclean stop before it.

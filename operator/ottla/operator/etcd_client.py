@@ -58,7 +58,7 @@ class EtcdClient:
         await self._ask(endpoints, "/v3/cluster/member/remove", {"ID": member.id})
 
     async def status(self, endpoint: str) -> MemberStatus:
-        """The status of one member, as it says itself."""
+        """The status of one member, as the member itself reports it."""
         answer = await self._ask([endpoint], "/v3/maintenance/status", {})
         return MemberStatus(
             leads=answer.get("leader") == answer["header"]["member_id"],

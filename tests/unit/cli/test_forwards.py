@@ -46,7 +46,8 @@ def test_complaints_are_sentences(said: str, sentence: str) -> None:
 
 
 def test_only_a_listener_inside_kubernetes_is_forwarded_to() -> None:
-    """To clients of an outside listener brokers advertise addresses that the command's machine may not reach."""
+    """On a listener for clients outside of Kubernetes, brokers advertise external addresses, and the machine that runs
+    the command may be unable to reach them."""
     assert bootstrap_inside(cluster("flights", "flights-bootstrap.demo.svc:9092")) == "flights-bootstrap.demo.svc:9092"
     with pytest.raises(CommandError, match="no address for clients yet: waiting for etcd"):
         bootstrap_inside(cluster("flights", None, "waiting for etcd"))

@@ -94,8 +94,9 @@ _version_of = itemgetter(0)
 
 
 def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
-    """The entry, set back by the truncations in `cuts` that came after its version: a new entry if they drop some of
-    its batches; None if they drop all, and its producer had written nothing before these batches."""
+    """The producer's entry as of the truncations in `cuts` that came after the entry's version. Returns `entry` itself
+    if no truncation drops a batch of the entry, else a new entry with the batches that are left. Returns None if no
+    batch is left, and the producer had written nothing before the entry's batches."""
     at = bisect_right(cuts, entry.version, key=_version_of)
     if at == len(cuts):
         return entry
