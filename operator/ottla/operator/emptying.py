@@ -7,6 +7,7 @@ is written only after two reconciles saw no replica: a replica that was placed j
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from ottla.net.admin import BROKER as BROKER_RESOURCE
@@ -23,6 +24,8 @@ from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Pool
 from ottla.operator.visit import Visit, ordinal
 from ottla.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
 
 CORDONED = "cordoned.log.dirs"
 CLAIM = "PersistentVolumeClaim"
@@ -75,15 +78,32 @@ class Emptying:
     async def empty(self, visit: Visit) -> None:
         """Takes the next step for each broker. Raises Retry with the first refusal."""
         refusals = Refusals()
+        for number, pod in visit.broker_pods().items():
+            if number in visit.leaving and is_ready(pod) and (visit.own_settings or {}).get(number, {}).get(CORDONED):
+                with refusals.gathered():
+                    await self._lift_cordon(pod)
         for pool in visit.cluster.pools:
             for broker in _brokers(visit, pool):
-                if broker.leaves:
+                if broker.leaves or ordinal(broker.pod) in visit.leaving:
                     continue
                 with refusals.gathered():
                     told = await self._empty_volumes_of(visit, broker)
                     if told and not pool.keep_volumes:
                         await self._delete_emptied(visit, broker)
         refusals.told()
+
+    async def _lift_cordon(self, pod: Object) -> None:
+        """Tells a broker that is drained to be removed to cordon nothing. It gets no new replicas anyway, but the
+        setting belongs to its id, and the next broker of that id would begin with the cordon."""
+        admin = admin_of(address(pod))
+        try:
+            await self._cordon(admin, ordinal(pod), "")
+        except Unreachable:
+            logger.debug("%s doesn't answer: its cordon stays for now", pod["metadata"]["name"])
+        except KafkaError as error:
+            raise Retry(f"{pod['metadata']['name']} doesn't lift its cordon: {said(error)}") from error
+        finally:
+            admin.close()
 
     async def _empty_volumes_of(self, visit: Visit, broker: _Broker) -> bool:
         """Takes the next step for one broker. Returns whether the broker cordons the right directories.

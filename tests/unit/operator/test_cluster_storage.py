@@ -638,6 +638,24 @@ def test_a_new_broker_does_not_inherit_the_cordon_of_an_earlier_one_of_its_id(st
     assert disks.cordoned["k-broker-1"] == ""
 
 
+def test_a_broker_that_is_drained_lifts_its_cordon_before_it_goes(storage: Any) -> None:
+    """Otherwise the next broker of its id begins with the cordon, and the first replicas that it gets all lie on its
+    other volumes. Before the fix the cordon was lifted only after the new broker was there."""
+    scene, disks = storage({"volumes": TWO})
+    disks.moves_end = False
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(3)
+    assert disks.cordoned["k-broker-2"] == "/data/0/log"
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(1)
+    assert "k-broker-2" in scene.pods()
+    assert {pod: cordon for pod, cordon in disks.cordoned.items() if cordon} == {
+        "k-broker-0": "/data/0/log",
+        "k-broker-1": "/data/0/log",
+    }
+
+
 def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:
     """The setting is the operator's own: docs/decisions.md says so. Before the fix, the operator remembered that the
     broker cordons nothing, and left the cordon in place.

@@ -141,6 +141,14 @@ def test_a_broker_that_is_drained_is_not_evicted_with_what_only_it_has() -> None
     assert decide(_three({"ready": False, "report": None}), held={0}).evictable
 
 
+def test_an_image_with_which_a_removed_broker_is_stuck_costs_no_other_broker() -> None:
+    """Before the fix, once the pool of the broker was removed from the spec, the roll went on with the same image."""
+    pods = _three({"ready": False, "stuck": "its image can't be pulled", "report": None}, OLD)
+    decision = decide(pods, held={0})
+    assert decision.restart is None
+    assert decision.waits_for == "k-0, which is stuck: its image can't be pulled"
+
+
 def test_brokers_that_go_for_good_are_not_waited_for() -> None:
     pods = _three({"ready": False, "report": None}, OLD)
     restart = decide(pods, held={0}).restart

@@ -181,7 +181,8 @@ def decide(
     """Decides which pod is restarted or resized next, if any.
 
     `held`: the ids of brokers that are removed for good. Their pods are neither restarted nor waited for. Exception:
-    the first rule holds for them, because a broker that is stuck can't be drained of the partitions that it alone has.
+    the first two rules hold for them. A broker that is stuck can't be drained of the partitions that it alone has; and
+    the image that it can't start with would cost other brokers, too.
     Their reports count for evictions: they may have records that no other broker has yet. `hold`: a condition that has
     to come true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be
     back before any broker's pod is restarted. `limit`: how many pods may be away at the same time. `together`: reports
@@ -200,7 +201,7 @@ def decide(
         if pod.outdated and pod.uid and not pod.leaving and not pod.ready and (why := _stuck(pod)):
             reason = f"{pod.name} is stuck ({why}) and outdated ({pod.outdated})"
             return decision(Restart(pod, "ReplacedStuckPod", reason), "")
-    for pod in staying:
+    for pod in pods:
         if not pod.ready and pod.stuck and not pod.outdated:
             return decision(None, f"{pod.name}, which is stuck: {pod.stuck}")
     for pod in staying:
