@@ -108,7 +108,7 @@ def broker(
         if config is not None or settings or etcd is not None:
             name = context.invoked_subcommand
             raise UsageError(
-                "the options of `ottla broker` have no effect before another command",
+                "give the options after the name of the command",
                 f"Write: ottla broker {name} --config FILE.",
             )
         return

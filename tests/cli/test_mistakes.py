@@ -38,7 +38,7 @@ MISTAKES = [
     (["configs", "alter", "topic", HERE, "-s", "retention.mss=1"], NOT_FOUND, "Did you mean 'retention.ms'?"),
     (["configs", "alter", "topic", HERE, "-s", "retention.ms=soon"], FAILED, "soon"),
     (["configs", "alter", "topic", HERE], USAGE, "nothing to change"),
-    (["produce", "nope"], NOT_FOUND, "`ottla topics create nope` makes it"),
+    (["produce", "nope"], NOT_FOUND, "`ottla topics create nope` creates this one"),
     (["produce", HERE, "--acks", "2"], USAGE, "Say one of: all"),
     (["produce", HERE, "--codec", "gzipp"], USAGE, "Did you mean 'gzip'?"),
     (["produce", HERE, "-p", "7"], NOT_FOUND, "has no partition 7"),
