@@ -138,7 +138,7 @@ class Dispatcher:
             if request.api_key in self._changing:
                 await self._broker.applied_revisions.everywhere()
             answer = write_response(request.api_key, request.api_version, response)
-        except Exception:  # a bug, too
+        except Exception:  # also a bug: without an answer, the connection is closed
             self._cut_off(request)
             return
         self._send(request, began, response, answer)
@@ -147,7 +147,7 @@ class Dispatcher:
         try:
             response = answer.result()
             body = write_response(request.api_key, request.api_version, response)
-        except (Exception, asyncio.CancelledError):  # a bug, too; no other code reports a cancelled future
+        except (Exception, asyncio.CancelledError):  # also a bug; no other code reports a cancelled future
             self._cut_off(request)
             return
         self._send(request, began, response, body)

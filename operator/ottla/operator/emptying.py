@@ -79,12 +79,12 @@ class Emptying:
         """Takes the next step for each broker. Raises Retry with the first refusal."""
         refusals = Refusals()
         for number, pod in visit.broker_pods().items():
-            if number in visit.leaving and is_ready(pod) and (visit.own_settings or {}).get(number, {}).get(CORDONED):
+            if number in visit.draining and is_ready(pod) and _present_cordon(visit, number):
                 with refusals.gathered():
                     await self._lift_cordon(pod)
         for pool in visit.cluster.pools:
             for broker in _brokers(visit, pool):
-                if broker.leaves or ordinal(broker.pod) in visit.leaving:
+                if broker.leaves or ordinal(broker.pod) in visit.draining:
                     continue
                 with refusals.gathered():
                     told = await self._empty_volumes_of(visit, broker)
@@ -112,8 +112,7 @@ class Emptying:
         that id was removed while a volume of that broker was being emptied. The setting of such a broker is reset, too.
         """
         wanted = _cordon_of(broker)
-        own = (visit.own_settings or {}).get(ordinal(broker.pod))  # None: not known
-        present = None if own is None else own.get(CORDONED, "")
+        present = _present_cordon(visit, ordinal(broker.pod))
         if not broker.going and not broker.stays and (present == wanted or (present is None and not broker.noted)):
             return True
         visit.busy = True
@@ -200,6 +199,12 @@ class Emptying:
                 meta = claim["metadata"]
                 await self._kube.delete(CLAIM, visit.cluster.namespace, meta["name"], uid=meta["uid"])
                 await visit.tell("VolumeDeleted", f"volume {meta['name']} isn't wanted any more, and was emptied")
+
+
+def _present_cordon(visit: Visit, broker: int) -> str | None:
+    """The value of `cordoned.log.dirs` that a broker has; None where it isn't known."""
+    own = (visit.own_settings or {}).get(broker)
+    return None if own is None else own.get(CORDONED, "")
 
 
 def _cordon_of(broker: _Broker) -> str:

@@ -268,7 +268,7 @@ def _is_made_by(pod: Object, sets: Mapping[str, Object], cluster: Cluster) -> bo
     let_go = not pod["metadata"].get("ownerReferences") and labels.get(names.POD_NAME) == name
     # The pool may have been removed from the spec before its StatefulSet was made again.
     ours = of in {*sets, *names.sets(cluster)} or names.is_set_of(cluster, of, labels)
-    return let_go and ours and name.removeprefix(f"{of}-").isdecimal()
+    return let_go and ours and name.rpartition("-")[2].isdecimal()
 
 
 def _is_stray(pod: Object, cluster: Cluster) -> bool:

@@ -68,7 +68,7 @@ class Rolling:
     async def _decide(self, visit: Visit) -> Decision:
         findings = visit.findings
         assert findings.pods is not None
-        held = visit.leaving & findings.scaling.draining  # a broker that can't be drained yet is rolled like any other
+        held = visit.draining
         hold, others = visit.waits_for_others(ETCD, CONTROLLER), visit.waits_for_pods(ETCD, CONTROLLER)
         limit = visit.cluster.rolling.limit(len(visit.cluster.broker_ids))
         together = await self._together(visit, findings.pods, limit, held) if visit.window_open and not hold else NOBODY

@@ -46,6 +46,12 @@ class Visit:
     admin: KafkaAdmin | None = None  # the client of the brokers, once one of them has answered
 
     @property
+    def draining(self) -> frozenset[int]:
+        """The ids of brokers that are being drained to be removed. A broker that the spec doesn't want, but that can't
+        be drained yet, isn't among them: it works, is rolled and gets new replicas like any other."""
+        return self.leaving & self.findings.scaling.draining
+
+    @property
     def window_open(self) -> bool:
         """Whether a maintenance window is open, or the spec has none: pods may be restarted for changes."""
         return not self.cluster.windows or any(window.open_at(self.now) for window in self.cluster.windows)

@@ -656,6 +656,19 @@ def test_a_broker_that_is_drained_lifts_its_cordon_before_it_goes(storage: Any) 
     }
 
 
+def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> None:
+    """It may get new replicas. So its volume goes on being emptied, as if the broker were to stay."""
+    scene, disks = storage({"volumes": TWO})
+    disks.moves_end = False
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.rounds(3)
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2)]})  # two brokers are too few for three replicas
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(3)
+    assert "k-broker-2" in scene.pods()
+    assert disks.cordoned["k-broker-2"] == "/data/0/log"
+
+
 def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:
     """The setting is the operator's own: docs/decisions.md says so. Before the fix, the operator remembered that the
     broker cordons nothing, and left the cordon in place.
