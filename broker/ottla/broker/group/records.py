@@ -16,7 +16,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.protocol.errors import ProtocolError
-from ottla.protocol.varints import read_unsigned_varint, write_unsigned_varint
+from ottla.protocol.stored_fields import FieldReader
+from ottla.protocol.varints import write_unsigned_varint
+
+from .partitioning import OFFSETS_TOPIC
 
 _short = struct.Struct(">h")
 _int = struct.Struct(">i")
@@ -149,7 +152,7 @@ def _string(value: str | None) -> bytes:
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | None:
     """Decodes a record's key; None for kinds that are skipped. Raises ProtocolError at malformed bytes."""
-    reader = _Reader(data)
+    reader = FieldReader(data, OFFSETS_TOPIC)
     kind = reader.int16()
     if kind in (0, OFFSET_KEY):
         return OffsetKey(reader.text(), reader.text(), reader.int32())
@@ -160,8 +163,8 @@ def read_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 def read_offset_value(data: bytes) -> Committed:
     """Decodes a committed offset. Raises ProtocolError at malformed bytes, or at a version other than 0 to 4."""
-    reader = _Reader(data)
-    version = reader.version()
+    reader = FieldReader(data, OFFSETS_TOPIC)
+    version = _version(reader)
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else -1
     metadata = reader.text()
@@ -173,8 +176,8 @@ def read_offset_value(data: bytes) -> Committed:
 
 def read_group_value(data: bytes) -> GroupMetadata:
     """Decodes a group's metadata. Raises ProtocolError at malformed bytes, or at a version other than 0 to 4."""
-    reader = _Reader(data)
-    version = reader.version()
+    reader = FieldReader(data, OFFSETS_TOPIC)
+    version = _version(reader)
     protocol_type, generation = reader.text(), reader.int32()
     protocol, leader = reader.nullable_text(), reader.nullable_text()
     state_timestamp_ms = reader.int64() if version >= 2 else -1
@@ -203,75 +206,9 @@ def read_group_value(data: bytes) -> GroupMetadata:
     return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp_ms, tuple(members))
 
 
-class _Reader:
-    """Reads values of Kafka's primitive types from `data`, one after the other. After a flexible version, it reads
-    compact types."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self._flexible = False
-
-    def version(self) -> int:
-        version = self.int16()
-        if not 0 <= version <= _FLEXIBLE:
-            raise ProtocolError(f"unknown version {version} of a value in __consumer_offsets")
-        self._flexible = version >= _FLEXIBLE
-        return version
-
-    def int16(self) -> int:
-        return self._fixed(_short)
-
-    def int32(self) -> int:
-        return self._fixed(_int)
-
-    def int64(self) -> int:
-        return self._fixed(_long)
-
-    def count(self) -> int:
-        return max(self._length(_int), 0)
-
-    def text(self) -> str:
-        text = self.nullable_text()
-        if text is None:
-            raise ProtocolError("a null string in __consumer_offsets")
-        return text
-
-    def nullable_text(self) -> str | None:
-        length = self._length(_short)
-        try:
-            return None if length < 0 else self._take(length).decode()
-        except UnicodeDecodeError as error:
-            raise ProtocolError(f"not UTF-8 in __consumer_offsets: {error}") from error
-
-    def blob(self) -> bytes:
-        return self._take(max(self._length(_int), 0))
-
-    def tags(self) -> dict[int, bytes]:
-        if not self._flexible:
-            return {}
-        found = {}
-        for _ in range(self._varint()):
-            tag = self._varint()
-            found[tag] = self._take(self._varint())
-        return found
-
-    def _length(self, plain: struct.Struct) -> int:
-        return self._varint() - 1 if self._flexible else self._fixed(plain)
-
-    def _fixed(self, form: struct.Struct) -> int:
-        value: int
-        (value,) = form.unpack(self._take(form.size))
-        return value
-
-    def _varint(self) -> int:
-        value, self._position = read_unsigned_varint(self._data, self._position)
-        return value
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if end > len(self._data):
-            raise ProtocolError("a record of __consumer_offsets ends too early")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
+def _version(reader: FieldReader) -> int:
+    version = reader.int16()
+    if not 0 <= version <= _FLEXIBLE:
+        raise ProtocolError(f"unknown version {version} of a value in {OFFSETS_TOPIC}")
+    reader.flexible = version >= _FLEXIBLE
+    return version

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.effects import Limits, Now
 from ottla.broker.group.offsets import Offsets
-from ottla.broker.group.partitioning import java_hash, partition_for
+from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupMetadata, MemberMetadata, OffsetKey
 from ottla.broker.group.shard import GroupShard, OffsetToCommit
 from ottla.broker.group.states import State
@@ -300,22 +300,10 @@ def test_a_replay_ends_where_the_appends_did(steps: list[tuple[str, str, int, in
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
-    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("é", 233), ("😀", 1772899)],
-)
-def test_javas_string_hash(text: str, code: int) -> None:
-    assert java_hash(text) == code
-
-
-@pytest.mark.parametrize(
     ("group", "partition"), [("readers", 28), ("statics", 37), ("simple", 26), ("ret", 1), ("", 0)]
 )
 def test_groups_live_where_kafka_puts_them(group: str, partition: int) -> None:
     assert partition_for(group, 50) == partition
-
-
-def test_the_smallest_int_has_no_absolute_value() -> None:
-    assert partition_for("polygenelubricants", 50) == 0
 
 
 @pytest.mark.parametrize(
