@@ -40,6 +40,7 @@ MUST_BE_PURE = (
     "ottla.wording",
     "ottla.uuids",
     "ottla.broker.group.",
+    "ottla.broker.transaction.",
     "ottla.broker.replica.",
     "ottla.broker.fetch_sessions",
     "ottla.broker.restart_risk",

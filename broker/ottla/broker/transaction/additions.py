@@ -1,0 +1,61 @@
+"""The rules of AddPartitionsToTxn and AddOffsetsToTxn: a transaction writes to further partitions. Pure.
+
+The partitions are written to `__transaction_state` before the producer writes to them, so that the coordinator will
+find all of them when it ends the transaction. The leader of a partition asks by the same request whether the partition
+belongs to the transaction (`verified`), before it lets the producer's first batch in (KIP-890).
+
+Source: Kafka's TransactionCoordinator.handleAddPartitionsToTransaction, handleVerifyPartitionsInTransaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from ottla.protocol.errors import ErrorCode
+
+from .decision import Answer, Decision, refused
+from .initialization import Producer
+from .metadata import TopicPartition, Transaction
+from .states import State
+
+
+def add(
+    known: Transaction | None,
+    under_way: bool,
+    producer: Producer,
+    partitions: Set[TopicPartition],
+    client_version: int,
+    now_ms: int,
+) -> Decision:
+    """Decides whether the transaction of `producer` writes to `partitions` from now on. `client_version` is V2 if the
+    request says that the client speaks that protocol, else V1."""
+    if under_way or (known is not None and known.prepared):
+        # Before the producer id and the epoch are looked at: the client may have been told its next ones already.
+        return refused(ErrorCode.concurrent_transactions)
+    if known is None or known.producer_id != producer.id:
+        return refused(ErrorCode.invalid_producer_id_mapping)
+    if known.epoch != producer.epoch:
+        return refused(ErrorCode.producer_fenced)
+    if known.state is State.ONGOING and partitions <= known.partitions:
+        return Decision(Answer())
+    return Decision(Answer(), known.with_partitions(partitions, client_version, now_ms))
+
+
+def verified(
+    known: Transaction | None, producer: Producer, partitions: Set[TopicPartition]
+) -> Mapping[TopicPartition, ErrorCode]:
+    """For each partition: NONE if it belongs to the transaction of `producer`, else the error. A change that isn't
+    committed yet doesn't count, because the partition's leader checks the batch once more when it appends it."""
+    error = ErrorCode.none
+    if known is None or known.producer_id != producer.id:
+        error = ErrorCode.invalid_producer_id_mapping
+    elif known.epoch != producer.epoch:
+        error = ErrorCode.producer_fenced
+    elif known.prepared:
+        error = ErrorCode.concurrent_transactions
+    if known is None or error is not ErrorCode.none:
+        return dict.fromkeys(partitions, error)
+    return {
+        partition: ErrorCode.none if partition in known.partitions else ErrorCode.transaction_abortable
+        for partition in partitions
+    }

@@ -1,0 +1,177 @@
+"""What a coordinator knows of one transactional id, and the ways in which this changes. Pure.
+
+Each change makes another `Transaction`, which becomes one record of `__transaction_state`. The methods here don't ask
+whether a request may make the change; the rules in `initialization`, `additions` and `ending` do.
+
+Source: Kafka's TransactionMetadata and TxnTransitMetadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .states import PREPARED, State
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+NO_TIME = -1
+EPOCH_MAX = 32_767  # of an int16; only coordinators use it, so that any producer's epoch can be raised once more
+LAST_EPOCH_OF_PRODUCERS = EPOCH_MAX - 1
+NEVER_TIMED_OUT_MS = 2**31 - 1  # the time-out of a transaction that another system commits (KIP-939)
+V1, V2 = 0, 2  # the protocols of clients, as records state them
+
+
+class TopicPartition(NamedTuple):
+    """A partition that a transaction writes to."""
+
+    topic: str
+    partition: int
+
+
+Partitions = frozenset[TopicPartition]
+NO_PARTITIONS: Partitions = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One transactional id: its producer id and epoch, and its present or latest transaction. Times are in ms since
+    1970, NO_TIME where there is none.
+
+    `previous_producer_id` is the producer id before the last change, and equal to `producer_id` in most cases.
+    `next_producer_id` is the id that replaces `producer_id` as soon as the transaction has ended, because no epochs are
+    left. `client_version` is the protocol (V1 or V2) of the client that added a partition or ended the transaction.
+    `last_epoch` is the epoch with which the producer may repeat its InitProducerId; no record has it, so it is NO_EPOCH
+    after a load.
+    """
+
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: State
+    partitions: Partitions
+    last_update_ms: int
+    start_ms: int = NO_TIME
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: int = V1
+    last_epoch: int = NO_EPOCH
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the transaction is decided, and not all markers are known to be written."""
+        return self.state in PREPARED
+
+    @property
+    def commits(self) -> bool:
+        """Whether the transaction was decided to be committed."""
+        return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+
+    @property
+    def epochs_used_up(self) -> bool:
+        """Whether the next epoch would be one that no producer may have."""
+        return self.epoch >= LAST_EPOCH_OF_PRODUCERS
+
+    def overdue(self, now_ms: int) -> bool:
+        """Whether the transaction is open for longer than its time-out."""
+        return (
+            self.state is State.ONGOING
+            and self.timeout_ms != NEVER_TIMED_OUT_MS
+            and self.start_ms + self.timeout_ms < now_ms
+        )
+
+    # --- InitProducerId ---
+
+    def initialized(self, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
+        """The producer begins anew in `epoch`, with the same producer id."""
+        return replace(
+            self,
+            epoch=epoch,
+            last_epoch=last_epoch,
+            timeout_ms=timeout_ms,
+            state=State.EMPTY,
+            partitions=NO_PARTITIONS,
+            last_update_ms=now_ms,
+            start_ms=NO_TIME,
+            previous_producer_id=self.producer_id,
+        )
+
+    def initialized_again(self, timeout_ms: int, now_ms: int) -> Transaction:
+        """The same once more, for a producer that didn't get the answer: it can repeat its request again."""
+        begun = self.initialized(self.epoch, self.last_epoch, timeout_ms, now_ms)
+        return replace(begun, previous_producer_id=self.previous_producer_id)
+
+    def rotated(self, producer_id: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
+        """The producer begins anew with another producer id, in epoch 0."""
+        begun = self.initialized(0, last_epoch, timeout_ms, now_ms)
+        return replace(begun, producer_id=producer_id)
+
+    # --- a transaction ---
+
+    def with_partitions(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
+        """The transaction writes to `partitions`, too. The first ones begin the transaction."""
+        return replace(
+            self,
+            state=State.ONGOING,
+            partitions=self.partitions.union(partitions),
+            last_update_ms=now_ms,
+            start_ms=self.start_ms if self.state is State.ONGOING else now_ms,
+            client_version=client_version,
+            previous_producer_id=self.producer_id,
+        )
+
+    def ended_v1(self, commit: bool, now_ms: int) -> Transaction:
+        """A client of V1 ends the transaction; the epoch stays."""
+        return self._ended(commit, self.epoch, self.last_epoch, V1, now_ms)
+
+    def ended_v2(self, commit: bool, now_ms: int, next_producer_id: int = NO_PRODUCER_ID) -> Transaction:
+        """The transaction ends by V2: the epoch is raised, in the record already. If the epochs are used up,
+        `next_producer_id` was never used before."""
+        ended = self._ended(commit, min(self.epoch + 1, EPOCH_MAX), self.epoch, V2, now_ms)
+        start_ms = self.start_ms if self.state is State.ONGOING else now_ms  # an abort without any partition
+        return replace(ended, next_producer_id=next_producer_id, start_ms=start_ms)
+
+    def fenced_v1(self, now_ms: int) -> Transaction:
+        """The coordinator itself aborts the transaction, and fences the producer: the epoch is raised, and no request
+        of the producer is a repeat."""
+        return self._ended(False, min(self.epoch + 1, EPOCH_MAX), NO_EPOCH, V1, now_ms)
+
+    def completed(self, now_ms: int) -> Transaction:
+        """All markers are written."""
+        other_id = self.client_version >= V2 and self.next_producer_id != NO_PRODUCER_ID
+        return replace(
+            self,
+            producer_id=self.next_producer_id if other_id else self.producer_id,
+            epoch=0 if other_id else self.epoch,
+            state=State.COMPLETE_COMMIT if self.commits else State.COMPLETE_ABORT,
+            partitions=NO_PARTITIONS,
+            last_update_ms=now_ms,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+
+    def _ended(self, commit: bool, epoch: int, last_epoch: int, client_version: int, now_ms: int) -> Transaction:
+        return replace(
+            self,
+            epoch=epoch,
+            last_epoch=last_epoch,
+            state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
+            last_update_ms=now_ms,
+            client_version=client_version,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+
+
+def created(producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+    """A transactional id that is seen for the first time, with a producer id that was never used before."""
+    return Transaction(
+        producer_id,
+        0,
+        timeout_ms,
+        State.EMPTY,
+        NO_PARTITIONS,
+        now_ms,
+        previous_producer_id=producer_id,
+    )

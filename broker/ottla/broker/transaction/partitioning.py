@@ -1,0 +1,13 @@
+"""The internal topic of transactions, and the partition of it that has the state of a transactional id. Pure."""
+
+from __future__ import annotations
+
+from ottla.protocol.java_hash import partition_of
+
+TRANSACTIONS_TOPIC = "__transaction_state"
+
+
+def partition_for(transactional_id: str, partition_count: int) -> int:
+    """The partition whose leader coordinates the transactions of `transactional_id`. The topic's partition count never
+    changes, because every id would then belong to another partition."""
+    return partition_of(transactional_id, partition_count)
