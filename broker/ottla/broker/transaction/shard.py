@@ -1,0 +1,271 @@
+"""The transactional ids of one partition of `__transaction_state`. Pure.
+
+A method for a request returns a `Plan`: the change to append as one record, and the answer, which is given when the
+record is committed. The state of an id moves at that moment and not before (`committed`), so all readers see committed
+state only. Three rules follow for the time between a decision and its commit:
+
+1. An id has one change under way at most. Meanwhile, its other requests are answered CONCURRENT_TRANSACTIONS, and
+   clients repeat them.
+2. If the append fails for certain, nothing has changed (`append_failed`). If the append was done, but isn't committed
+   in time, its outcome is unknown: the change stays under way until it is committed, or until this broker stops leading
+   the partition. No client is told that it has failed.
+3. What isn't in the records (changes under way, the markers that are missing) is dropped with the shard. A load makes
+   the rest of it anew: a decided transaction has all its markers missing.
+
+Source: Kafka's TransactionStateManager, TransactionCoordinator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import islice
+from typing import NamedTuple
+
+from ottla.protocol.errors import ErrorCode
+
+from . import additions
+from .decision import Answer, Decision, Limits, Moment, Wanted
+from .ending import Ending, aborted_by_coordinator, end
+from .initialization import Init, Producer, initialize, refusal
+from .markers import Markers
+from .metadata import TopicPartition, Transaction
+from .records import id_key, read_key, read_value, value, value_version
+from .states import AT_REST, PREDECESSORS, State
+
+
+class Change(NamedTuple):
+    """A change of one id, which becomes a record. `after` is None if the id expires."""
+
+    transactional_id: str
+    after: Transaction | None
+
+
+class Plan(NamedTuple):
+    """A change to append, and the answer that is given when the change is committed. Without a change, the answer is
+    given at once."""
+
+    answer: Answer
+    change: Change | None = None
+
+
+def encode(change: Change, feature_level: int) -> tuple[bytes, bytes | None]:
+    """A record's key and value, at a level of the feature `transaction.version`."""
+    after = change.after
+    return id_key(change.transactional_id), None if after is None else value(after, value_version(feature_level))
+
+
+class TransactionShard:
+    """Transactional ids with their committed state, by id in `transactions`, and the `markers` of those that are
+    decided."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.markers: dict[str, Markers] = {}
+        self._limits = limits
+        self._under_way: dict[str, Change] = {}
+        self._appended: deque[tuple[int, Change]] = deque()
+        self._open: dict[str, Transaction] = {}  # the Ongoing ones, for the sweep of time-outs
+        self._begun: dict[str, Markers] = {}
+
+    # --- requests ---
+
+    def init_producer_id(
+        self, transactional_id: str, init: Init, moment: Moment, unused_producer_id: int | None = None
+    ) -> Plan | Wanted:
+        """An InitProducerId. `unused_producer_id` is a producer id that was never used; if the decision needs one and
+        there is none, the result is `Wanted`."""
+        error = refusal(transactional_id, init, self._limits)
+        if error is not ErrorCode.none:
+            return Plan(Answer(error))
+        decision = initialize(*self._state(transactional_id), init, moment, unused_producer_id)
+        return self._plan(transactional_id, decision)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Set[TopicPartition],
+        client_version: int,
+        moment: Moment,
+    ) -> Plan:
+        """An AddPartitionsToTxn or AddOffsetsToTxn, of a client that speaks protocol `client_version` (V1 or V2)."""
+        if not transactional_id:
+            return Plan(Answer(ErrorCode.invalid_request))
+        known, under_way = self._state(transactional_id)
+        decision = additions.add(known, under_way, producer, partitions, client_version, moment.now_ms)
+        return self._decided(transactional_id, decision)
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """An AddPartitionsToTxn that only asks: an error code for each partition."""
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.invalid_request)
+        return additions.verified(self.transactions.get(transactional_id), producer, partitions)
+
+    def end(
+        self, transactional_id: str, ending: Ending, moment: Moment, unused_producer_id: int | None = None
+    ) -> Plan | Wanted:
+        """An EndTxn; `unused_producer_id` as in `init_producer_id`."""
+        if not transactional_id:
+            return Plan(Answer(ErrorCode.invalid_request))
+        return self._plan(transactional_id, end(*self._state(transactional_id), ending, moment, unused_producer_id))
+
+    def described(self, transactional_id: str) -> Transaction | None:
+        """The committed state of an id; None if it doesn't exist, or is about to expire."""
+        change = self._under_way.get(transactional_id)
+        return None if change is not None and change.after is None else self.transactions.get(transactional_id)
+
+    def all_described(self) -> Iterator[tuple[str, Transaction]]:
+        """All ids that `described` finds. The shard may not change during the iteration."""
+        for transactional_id, transaction in self.transactions.items():
+            if self.described(transactional_id) is not None:
+                yield transactional_id, transaction
+
+    # --- time ---
+
+    def overdue(self, now_ms: int) -> list[str]:
+        """The ids whose transactions are open for longer than their time-outs, and have no change under way."""
+        return [
+            transactional_id
+            for transactional_id, transaction in self._open.items()
+            if transaction.overdue(now_ms) and transactional_id not in self._under_way
+        ]
+
+    def abort_overdue(
+        self, transactional_id: str, moment: Moment, unused_producer_id: int | None = None
+    ) -> Plan | Wanted | None:
+        """Aborts a transaction that is overdue; None if it isn't any more. `unused_producer_id` as in
+        `init_producer_id`."""
+        known, under_way = self._state(transactional_id)
+        if known is None or under_way or not known.overdue(moment.now_ms):
+            return None
+        aborted = aborted_by_coordinator(known, moment, unused_producer_id)
+        return aborted if isinstance(aborted, Wanted) else self._decided(transactional_id, Decision(Answer(), aborted))
+
+    def expire(self, now_ms: int, ids_max: int) -> list[Change]:
+        """The tombstones of ids that weren't used for the expiration time: at most `ids_max`. They are under way from
+        now on, so the next call finds other ids."""
+        oldest_ms = now_ms - self._limits.expiration_ms
+        expired = (
+            Change(transactional_id, None)
+            for transactional_id, transaction in self.transactions.items()
+            if transaction.last_update_ms <= oldest_ms
+            and transaction.state in AT_REST
+            and transactional_id not in self._under_way
+        )
+        changes = list(islice(expired, ids_max))
+        self._under_way.update((change.transactional_id, change) for change in changes)
+        return changes
+
+    # --- markers ---
+
+    def take_begun(self) -> list[Markers]:
+        """The markers of transactions whose decisions were committed since the last call, to be sent."""
+        begun, self._begun = self._begun, {}
+        return list(begun.values())
+
+    def is_current(self, markers: Markers) -> bool:
+        """Whether the transaction of these markers hasn't ended yet."""
+        return self.markers.get(markers.transactional_id) is markers
+
+    def complete(self, markers: Markers, moment: Moment) -> Plan | None:
+        """Ends a transaction that has all its markers; None if it has ended, has markers missing, or is being ended."""
+        transactional_id = markers.transactional_id
+        if not self.is_current(markers) or markers.missing or markers.stopped or transactional_id in self._under_way:
+            return None
+        completed = markers.transaction.completed(moment.now_ms)
+        return self._decided(transactional_id, Decision(Answer(), completed))
+
+    # --- changes of the state ---
+
+    def append_failed(self, changes: Sequence[Change]) -> None:
+        """The append of these changes has failed for certain: they aren't under way any more."""
+        for change in changes:
+            if self._under_way.get(change.transactional_id) is change:
+                del self._under_way[change.transactional_id]
+
+    def appended(self, changes: Sequence[Change], base_offset: int) -> None:
+        """Notes that `changes` were appended, one record each from `base_offset` on. They count when `committed` says
+        so."""
+        self._appended.extend(enumerate(changes, base_offset))
+
+    def committed(self, high_watermark: int, records_max: int | None = None) -> None:
+        """Applies the changes below `high_watermark`: all of them, or the `records_max` oldest."""
+        appended = self._appended
+        left = len(appended) if records_max is None else records_max
+        while left and appended and appended[0][0] < high_watermark:
+            self._apply(appended.popleft()[1])
+            left -= 1
+
+    @property
+    def first_unshown(self) -> int | None:
+        """The log offset of the oldest change that was appended and isn't applied; None if there is none."""
+        return self._appended[0][0] if self._appended else None
+
+    @property
+    def unshown(self) -> TransactionShard:
+        """The shard itself keeps the list of appended changes."""
+        return self
+
+    def replayed(
+        self, key: bytes, value: bytes | None, producer_id: int = -1, uncommitted_at: int | None = None
+    ) -> bool:
+        """Applies one record that was read back. Returns False if the record's kind or version is skipped.
+
+        `uncommitted_at` is the record's log offset if the record isn't below the high watermark, else None. Records of
+        this topic never belong to a transaction, so `producer_id` says nothing. Raises ProtocolError at malformed
+        bytes.
+        """
+        transactional_id = read_key(key)
+        if transactional_id is None:
+            return False
+        after = None if value is None else read_value(value)
+        if value is not None and after is None:
+            return False
+        change = Change(transactional_id, after)
+        if uncommitted_at is None:
+            self._apply(change)
+        else:
+            self._appended.append((uncommitted_at, change))
+        return True
+
+    def decided(self, producer_id: int, committed: bool) -> None:
+        """Skips a marker that was read back: no transaction writes to this topic."""
+
+    def _apply(self, change: Change) -> None:
+        transactional_id, after = change
+        if self._under_way.get(transactional_id) is change:
+            del self._under_way[transactional_id]
+        self._open.pop(transactional_id, None)
+        self.markers.pop(transactional_id, None)
+        self._begun.pop(transactional_id, None)
+        if after is None:
+            self.transactions.pop(transactional_id, None)
+            return
+        self.transactions[transactional_id] = after
+        if after.state is State.ONGOING:
+            self._open[transactional_id] = after
+        elif after.prepared:
+            markers = Markers(transactional_id, after)
+            self.markers[transactional_id] = self._begun[transactional_id] = markers
+
+    # --- decisions ---
+
+    def _state(self, transactional_id: str) -> tuple[Transaction | None, bool]:
+        """The id's committed state, and whether a change is under way."""
+        return self.transactions.get(transactional_id), transactional_id in self._under_way
+
+    def _plan(self, transactional_id: str, decision: Decision | Wanted) -> Plan | Wanted:
+        return decision if isinstance(decision, Wanted) else self._decided(transactional_id, decision)
+
+    def _decided(self, transactional_id: str, decision: Decision) -> Plan:
+        after = decision.after
+        if after is None:
+            return Plan(decision.answer)
+        before = self.transactions.get(transactional_id)
+        assert transactional_id not in self._under_way, f"two changes of {transactional_id} at a time"
+        assert before is None or before.state in PREDECESSORS[after.state], (before, after)
+        change = self._under_way[transactional_id] = Change(transactional_id, after)
+        return Plan(decision.answer, change)
