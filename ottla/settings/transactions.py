@@ -10,24 +10,24 @@ _TRANSACTIONS = "there are no transactions yet"
 SETTINGS = (
     Setting(
         "transaction.state.log.min.isr", Kind.INT, "2", Importance.HIGH,
-        "Replicas in sync that writes to the transaction log need.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Replicas in sync that writes to the transaction log need.", bounds=Range(1),
     ),
     Setting(
         "transaction.state.log.load.buffer.size", Kind.INT, "5242880", Importance.HIGH,
         "Bytes that are read at once when a transaction coordinator loads a partition.",
-        bounds=Range(1), instead=_TRANSACTIONS,
+        bounds=Range(1),
     ),
     Setting(
         "transaction.state.log.replication.factor", Kind.SHORT, "3", Importance.HIGH,
-        "Replicas of the transaction log.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Replicas of the transaction log.", bounds=Range(1),
     ),
     Setting(
         "transaction.state.log.num.partitions", Kind.INT, "50", Importance.HIGH,
-        "Partitions of the transaction log.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Partitions of the transaction log.", bounds=Range(1),
     ),
     Setting(
         "transaction.state.log.segment.bytes", Kind.INT, "104857600", Importance.HIGH,
-        "Segment size of the transaction log.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Segment size of the transaction log.", bounds=Range(1),
     ),
     Setting(
         "transaction.partition.verification.enable", Kind.BOOLEAN, "true", Importance.LOW,
@@ -36,23 +36,23 @@ SETTINGS = (
     ),
     Setting(
         "transactional.id.expiration.ms", Kind.INT, "604800000", Importance.HIGH,
-        "Time after which an idle transactional id is forgotten.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Time after which an idle transactional id is forgotten.", bounds=Range(1),
     ),
     Setting(
         "transaction.max.timeout.ms", Kind.INT, "900000", Importance.HIGH,
-        "Longest time-out a transaction may ask for.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Longest time-out a transaction may ask for.", bounds=Range(1),
     ),
     Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.INT, "10000", Importance.LOW,
-        "Time between two looks for transactions that took too long.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Time between two looks for transactions that took too long.", bounds=Range(1),
     ),
     Setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms", Kind.INT, "3600000", Importance.LOW,
-        "Time between two looks for expired transactional ids.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Time between two looks for expired transactional ids.", bounds=Range(1),
     ),
     Setting(
         "transaction.two.phase.commit.enable", Kind.BOOLEAN, "false", Importance.LOW,
-        "Allow transactions that another system commits.", instead=_TRANSACTIONS,
+        "Allow transactions that another system commits.",
     ),
     Setting(
         "add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, "100", Importance.HIGH,

@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
 from ottla.metadata.intents.facade import Intents
 from ottla.metadata.intents.topics import NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -76,5 +77,22 @@ def _offsets_topic(settings: BrokerConfig) -> NewTopic:
     )
 
 
-_RECIPES = {OFFSETS_TOPIC: _offsets_topic}
+def _transactions_topic(settings: BrokerConfig) -> NewTopic:
+    """A decision that is lost would tear a transaction, so an unclean election is never allowed."""
+    configs = {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": str(settings.get_int("transaction.state.log.min.isr")),
+        "segment.bytes": str(settings.get_int("transaction.state.log.segment.bytes")),
+        "unclean.leader.election.enable": "false",
+    }
+    return NewTopic(
+        TRANSACTIONS_TOPIC,
+        settings.get_int("transaction.state.log.num.partitions"),
+        settings.get_int("transaction.state.log.replication.factor"),
+        configs=configs,
+    )
+
+
+_RECIPES = {OFFSETS_TOPIC: _offsets_topic, TRANSACTIONS_TOPIC: _transactions_topic}
 """The function that describes each internal topic for its creation, by the topic's name."""

@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.internal_topics import InternalTopics
+from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
 from ottla.metadata.intents.topics import NewTopic
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
@@ -51,3 +52,23 @@ def test_one_attempt_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING"):
         asyncio.run(scene())
     assert caplog.text.count("1 of 3 brokers") == 1
+
+
+def test_the_topic_of_transactions_never_loses_a_decision() -> None:
+    async def scene() -> None:
+        intents: Any = RefusingIntents()
+        topics = InternalTopics(intents, BrokerConfig({"node.id": "1"}))
+        topics.want(TRANSACTIONS_TOPIC)
+        await asyncio.sleep(0)
+        (topic,) = intents.asked
+        assert (topic.name, topic.partition_count, topic.replication_factor) == ("__transaction_state", 50, 3)
+        assert topic.configs == {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": "2",
+            "segment.bytes": "104857600",
+            "unclean.leader.election.enable": "false",
+        }
+        await topics.stop()
+
+    asyncio.run(scene())

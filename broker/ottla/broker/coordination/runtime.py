@@ -40,6 +40,7 @@ BATCH_RECORDS_MAX = 1_000  # how many gathered changes are appended at most in o
 CONCURRENT_LOADS = 4
 LOAD_AGAIN_SECONDS = 1.0  # doubled after each further failure, up to LOAD_AGAIN_SECONDS_MAX
 LOAD_AGAIN_SECONDS_MAX = 60.0
+SETTLE_AGAIN_SECONDS = 0.1
 
 
 class Kind(Protocol[C]):
@@ -238,6 +239,20 @@ class Runtime(Generic[C]):
             raise KafkaError(ErrorCode.coordinator_not_available, "the records weren't replicated in time") from None
         except KafkaError as error:
             raise self._kind.for_clients(error) from error
+
+    async def settled(self, led: Led[C], offset: int) -> None:
+        """Waits until the record at `offset` is committed and visible, however long that takes. Raises KafkaError
+        NOT_COORDINATOR when this broker stops leading the partition: the record may be committed yet."""
+        while self.holds(led):
+            try:
+                await led.partition.committed(offset)
+                await led.view.shown()
+            except KafkaError:
+                await asyncio.sleep(SETTLE_AGAIN_SECONDS)  # the replica stopped leading for a moment, or for good
+            else:
+                if self.holds(led):
+                    return
+        raise KafkaError(ErrorCode.not_coordinator)
 
     async def shown(self, led: Led[C]) -> None:
         """Waits until all records that are committed now are visible. Raises KafkaError, with the error for clients."""

@@ -1,0 +1,329 @@
+"""Sends the markers of decided transactions to the leaders of their partitions, until none is missing.
+
+One WriteTxnMarkers request at a time is under way to each broker. It has the markers of all transactions that have come
+up since the last one, so a slow broker gets few large requests, and never a queue of requests. The partitions that this
+broker leads are written by itself.
+
+Why no partition is left without its marker:
+
+1. A partition is dropped only when its leader has confirmed the marker, or when the metadata lacks the partition.
+2. The metadata of this broker is no older than the transaction's partitions. A partition joins a transaction only if
+   the coordinator's metadata has it. A coordinator that takes over later has seen its own election, which the store
+   wrote after the partition was made, or else the former coordinator's record could not have been committed.
+3. Everything else is tried again: a partition without a leader, a leader that is down or refuses, a lost answer.
+
+The attempts end when the transaction has ended, or when this broker no longer coordinates it. The next coordinator
+sends all markers again. Source: Kafka's TransactionMarkerChannelManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
+
+from ottla.broker.transaction.markers import Markers, Verdict
+from ottla.broker.transaction.metadata import TopicPartition
+from ottla.metadata.image import Image
+from ottla.net.peer import Peer
+from ottla.net.streams import Connect
+from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.messages import read_response, write_request
+
+logger = logging.getLogger(__name__)
+
+WRITE_TXN_MARKERS, _VERSION = 27, 2
+ANSWERED_S = 30.0  # after which a request is given up; as Kafka's request.timeout.ms
+AGAIN_S_MIN = 0.05  # before a marker is tried again; doubled after each failure, up to AGAIN_S_MAX
+AGAIN_S_MAX = 2.0
+PARTITIONS_MAX = 10_000  # of one request
+IDLE_S = 60.0  # after which the connection to a broker is closed
+
+
+class Marker(NamedTuple):
+    """The marker that ends one transaction. `transaction_version` is the protocol, V1 or V2, by which the transaction
+    was ended. By V2, `producer_epoch` is the epoch after the transaction's own."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    transaction_version: int
+
+
+class MarkerLog(Protocol):
+    """The partitions that this broker leads."""
+
+    async def append_markers(
+        self, marker: Marker, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Appends `marker` to each partition, and waits until it is committed. Returns an error code for each one; it
+        raises nothing, and has a deadline of its own (REQUEST_TIMED_OUT)."""
+
+
+class Sending(Protocol):
+    """The markers of one decided transaction, as their coordinator follows them."""
+
+    @property
+    def markers(self) -> Markers:
+        """The markers, of which the missing ones are sent."""
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """The leader epoch of the partition of `__transaction_state`."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this broker still coordinates the transaction, and the transaction hasn't ended."""
+
+    def progressed(self) -> None:
+        """Called when fewer markers are missing than before."""
+
+
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+Work = dict[Sending, set[TopicPartition]]
+
+
+class MarkerSender:
+    """The markers under way from this broker. All methods run on the event loop. `spawn` runs a task until the broker
+    stops, `listener` is the name of the brokers' inter-broker listener."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        image: Callable[[], Image],
+        listener: str,
+        log: MarkerLog,
+        connect: Connect,
+        spawn: Spawn,
+    ) -> None:
+        self._id = broker_id
+        self._image = image
+        self._listener = listener
+        self._log = log
+        self._connect = connect
+        self._spawn = spawn
+        self._brokers: dict[int, _Broker] = {}
+
+    def send(self, sending: Sending) -> None:
+        """Begins to send all missing markers of one transaction."""
+        self._route(sending, sending.markers.missing, 0)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many markers wait for the requests that are under way to other brokers."""
+        return sum(len(partitions) for broker in self._brokers.values() for partitions in broker.work.values())
+
+    def _route(self, sending: Sending, partitions: Iterable[TopicPartition], failures: int) -> None:
+        """Hands each marker to the broker that leads the partition now. `failures` is how often this has failed in a
+        row."""
+        if not sending.is_wanted:
+            return
+        image = self._image()
+        by_leader: dict[int, list[TopicPartition]] = {}
+        gone = False
+        for partition in list(partitions):
+            leader = self._leader(image, partition)
+            if leader is None:
+                sending.markers.gone(partition)
+                gone = True
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        if gone or not sending.markers.missing:
+            sending.progressed()
+        for leader, led in by_leader.items():
+            if leader == self._id:
+                self._spawn(self._write_here(sending, led, failures))
+            elif leader < 0:
+                self._again(sending, led, failures)
+            else:
+                self._broker(leader).add(sending, led)
+
+    def _leader(self, image: Image, partition: TopicPartition) -> int | None:
+        """The id of the broker that leads a partition; negative if there is none at present, or if it isn't registered;
+        None if the metadata lacks the partition."""
+        topic = image.topics.get(partition.topic)
+        state = None if topic is None else topic.partitions.get(partition.partition)
+        if state is None:
+            return None
+        broker = image.brokers.get(state.leader)
+        return -1 if broker is None or self._listener not in broker.endpoints else state.leader
+
+    def _broker(self, broker_id: int) -> _Broker:
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            broker = self._brokers[broker_id] = _Broker(broker_id, self._dial, self._answered)
+            self._spawn(self._serve(broker))
+        return broker
+
+    async def _serve(self, broker: _Broker) -> None:
+        try:
+            await broker.run()
+        finally:  # there was no marker for this broker for a while
+            broker.close()
+            if self._brokers.get(broker.id) is broker:
+                del self._brokers[broker.id]
+
+    def _dial(self, broker_id: int) -> Peer:
+        registered = self._image().brokers.get(broker_id)
+        endpoint = None if registered is None else registered.endpoints.get(self._listener)
+        if endpoint is None:
+            raise OSError(f"broker {broker_id} has no listener {self._listener}")
+        return Peer(self._connect, endpoint.host, endpoint.port, f"broker-{self._id}-markers")
+
+    async def _write_here(self, sending: Sending, partitions: Sequence[TopicPartition], failures: int) -> None:
+        try:
+            errors = await self._log.append_markers(marker_of(sending), partitions)
+        except (OSError, KafkaError) as error:
+            logger.warning("markers of %s could not be written: %s", sending.markers.transactional_id, error)
+            errors = {}
+        self._answered(sending, {each: errors.get(each) for each in partitions}, failures)
+
+    def _answered(self, sending: Sending, errors: Mapping[TopicPartition, ErrorCode | None], failures: int) -> None:
+        """Takes a leader's answer for each partition; None where there was no answer."""
+        if not sending.is_wanted:
+            return
+        markers = sending.markers
+        again = []
+        for partition, error in errors.items():
+            verdict = Verdict.AGAIN if error is None else markers.answered(partition, error)
+            if verdict is Verdict.STOP:
+                logger.warning(
+                    "%s: the marker for %s-%d was refused with %s, so no further markers are sent",
+                    markers.transactional_id, *partition, error.name if error else "",
+                )  # fmt: skip
+                return
+            if verdict is Verdict.AGAIN:
+                again.append(partition)
+        if len(again) < len(errors):
+            sending.progressed()
+        if again:
+            self._again(sending, again, failures)
+
+    def _again(self, sending: Sending, partitions: Sequence[TopicPartition], failures: int) -> None:
+        pause_s = min(AGAIN_S_MIN * 2.0 ** min(failures, 16), AGAIN_S_MAX)
+        asyncio.get_running_loop().call_later(pause_s, self._route, sending, partitions, failures + 1)
+
+
+class _Broker:
+    """The markers for one other broker. Its task ends when there were none for a while."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        dial: Callable[[int], Peer],
+        answered: Callable[[Sending, Mapping[TopicPartition, ErrorCode | None], int], None],
+    ) -> None:
+        self.id = broker_id
+        self.work: Work = {}
+        self._dial = dial
+        self._answered = answered
+        self._peer: Peer | None = None
+        self._failures = 0  # of requests, in a row
+        self._added = asyncio.Event()
+
+    def add(self, sending: Sending, partitions: Iterable[TopicPartition]) -> None:
+        """The next request has these markers, too."""
+        self.work.setdefault(sending, set()).update(partitions)
+        self._added.set()
+
+    async def run(self) -> None:
+        """Sends requests until there was no work for `IDLE_S`."""
+        while await self._has_work():
+            batch = self._take()
+            if not batch:
+                continue
+            try:
+                errors = await self._ask(batch)
+            except (OSError, ProtocolError) as error:
+                self._failures += 1
+                logger.log(
+                    logging.WARNING if self._failures == 1 else logging.DEBUG,
+                    "broker %d didn't answer for the markers of %d transactions: %s", self.id, len(batch), error,
+                )  # fmt: skip
+                errors = {}
+            else:
+                self._failures = 0
+            for sending, partitions in batch.items():
+                told = errors.get(sending.markers.transaction.producer_id, {})
+                self._answered(sending, {each: told.get(each) for each in partitions}, self._failures)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._peer is not None:
+            self._peer.close()
+
+    async def _has_work(self) -> bool:
+        if not self.work:
+            self._added.clear()
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    await self._added.wait()
+            except TimeoutError:
+                return bool(self.work)
+        return True
+
+    def _take(self) -> Work:
+        """The work of the next request, without transactions that need no markers any more."""
+        batch: Work = {}
+        count = 0
+        for sending in list(self.work):
+            partitions = self.work[sending]
+            if count and count + len(partitions) > PARTITIONS_MAX:
+                break
+            del self.work[sending]
+            if sending.is_wanted:
+                batch[sending] = partitions
+                count += len(partitions)
+        return batch
+
+    async def _ask(self, batch: Work) -> Mapping[int, Mapping[TopicPartition, ErrorCode]]:
+        """The answers, by producer id. Raises OSError, ProtocolError."""
+        peer = self._peer
+        if peer is None or not peer.connected:
+            peer = self._peer = self._dial(self.id)
+        body = write_request(WRITE_TXN_MARKERS, _VERSION, request_of(batch))
+        answer = await peer.request(WRITE_TXN_MARKERS, _VERSION, body, ANSWERED_S)
+        told = read_response(WRITE_TXN_MARKERS, _VERSION, bytes(answer.frame[: answer.end]), answer.start)
+        return {
+            marker.producer_id: {
+                TopicPartition(topic.name, each.partition_index): each.error_code
+                for topic in marker.topics
+                for each in topic.partitions
+            }
+            for marker in told.markers
+        }
+
+
+def marker_of(sending: Sending) -> Marker:
+    """The marker that all partitions of a transaction get."""
+    transaction = sending.markers.transaction
+    return Marker(
+        transaction.producer_id,
+        transaction.epoch,
+        transaction.commits,
+        sending.coordinator_epoch,
+        transaction.client_version,
+    )
+
+
+def request_of(batch: Mapping[Sending, Iterable[TopicPartition]]) -> dict[str, Any]:
+    """A WriteTxnMarkers with the markers of several transactions."""
+    return {"markers": [_entry(marker_of(sending), partitions) for sending, partitions in batch.items()]}
+
+
+def _entry(marker: Marker, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
+    return {
+        "producer_id": marker.producer_id,
+        "producer_epoch": marker.producer_epoch,
+        "transaction_result": marker.commit,
+        "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": marker.transaction_version,
+        "topics": [
+            {"name": topic, "partition_indexes": [each.partition for each in group]}
+            for topic, group in groupby(sorted(partitions), attrgetter("topic"))
+        ],
+    }

@@ -1,0 +1,411 @@
+"""Coordinates the transactions of the ids whose partitions of `__transaction_state` this broker leads.
+
+This is the shell around the core `transaction.shard`, on the runtime that all coordinators share. It appends the core's
+changes, waits for their commits, gives the answers, has the markers sent, and looks for transactions that are overdue
+and for ids that expire. Rules:
+
+1. A change is followed by a task of its own, until it is committed or this broker stops leading the partition. What
+   follows from the change (its markers) doesn't depend on the client that asked for it.
+2. A client is answered within `ANSWER_S`. If its change isn't committed by then, the answer is
+   COORDINATOR_NOT_AVAILABLE, at which the client asks again; the change stays under way.
+3. A producer id that was never used is taken from the metadata store before the decision that needs it, and the
+   decision is made anew then, because the state may have changed meanwhile.
+
+Source: Kafka's TransactionCoordinator and TransactionStateManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ottla.broker.cold_reads import ColdReads
+from ottla.broker.coordination.led import Encoded, Led
+from ottla.broker.coordination.replay import Replay, ReplayPartition
+from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
+from ottla.broker.marker_sender import Sending
+from ottla.broker.transaction.decision import Answer, Limits, Moment, Wanted
+from ottla.broker.transaction.ending import Ending
+from ottla.broker.transaction.initialization import Init, Producer
+from ottla.broker.transaction.listing import Wish
+from ottla.broker.transaction.markers import Markers
+from ottla.broker.transaction.metadata import TopicPartition, Transaction
+from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC, partition_for
+from ottla.broker.transaction.shard import Change, Plan, TransactionShard, encode
+from ottla.broker.transaction.states import for_clients
+from ottla.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 10.0  # shorter than the time for which clients wait
+COMPLETE_AGAIN_S = 1.0
+BEGUN_PER_TURN = 100  # transactions whose markers begin to be sent in one turn of the event loop
+_NO_CODEC = 0
+
+Shard = Led[TransactionShard]
+Decide = Callable[[TransactionShard, Moment, int | None], Plan | Wanted | None]
+
+
+class Settings(Protocol):
+    """The broker's settings by name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+class ProducerIds(Protocol):
+    """The source of new producer ids."""
+
+    async def next(self) -> int:
+        """A producer id that was never handed out before. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+
+
+class MarkerSending(Protocol):
+    """The sender of markers."""
+
+    def send(self, sending: Sending) -> None:
+        """Begins to send all missing markers of one transaction."""
+
+
+@dataclass(slots=True)
+class TransactionCounters(RuntimeCounters):
+    """Plain counters, read by a scrape of the metrics."""
+
+    time_outs: int = 0
+    expirations: int = 0
+
+
+class TransactionService:
+    """The coordinator of transactions. All methods run on the event loop. The methods for requests raise KafkaError
+    with the answer's error code.
+
+    `partition_count` returns how many partitions `__transaction_state` has (or will have), `feature_level` the
+    finalised level of the feature `transaction.version`, `wall_ms` the time in ms since 1970.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        partition_count: Callable[[], int],
+        feature_level: Callable[[], int],
+        producer_ids: ProducerIds,
+        sender: MarkerSending,
+        wall_ms: Callable[[], int],
+        cold_reads: ColdReads,
+    ) -> None:
+        self.counters = TransactionCounters()
+        self._partition_count = partition_count
+        self._feature_level = feature_level
+        self._producer_ids = producer_ids
+        self._sender = sender
+        self._wall_ms = wall_ms
+        self._limits = Limits(
+            timeout_ms_max=settings["transaction.max.timeout.ms"],
+            expiration_ms=settings["transactional.id.expiration.ms"],
+            two_phase_commit=settings["transaction.two.phase.commit.enable"],
+        )
+        self._sweep_s = settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
+        self._expiry_s = settings["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000
+        self._unanswered: dict[Shard, set[asyncio.Future[None]]] = {}
+        self._runtime: Runtime[TransactionShard] = Runtime(
+            TRANSACTIONS_TOPIC,
+            self,
+            RuntimeLimits(ANSWER_S, settings["transaction.state.log.load.buffer.size"], _NO_CODEC),
+            self.counters,
+            wall_ms,
+            cold_reads,
+        )
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Accepts requests from now on, and looks for overdue transactions and expired ids."""
+        self._runtime.start()
+        self._runtime.spawn(self._every(self._sweep_s, self.sweep))
+        self._runtime.spawn(self._every(self._expiry_s, self.expire))
+
+    async def stop(self) -> None:
+        """Resigns from every shard; requests that wait are answered NOT_COORDINATOR."""
+        await self._runtime.stop()
+
+    def became_leader(self, partition: ReplayPartition) -> None:
+        """Begins to load `partition` of `__transaction_state`, which this broker leads in its `leader_epoch`."""
+        self._runtime.became_leader(partition)
+
+    def lost_leadership(self, index: int) -> None:
+        """Resigns from partition `index`, which this broker no longer leads."""
+        self._runtime.resigned(index)
+
+    def topics_deleted(self, topics: Iterable[str]) -> None:
+        """Changes nothing: the sender of markers drops partitions that the metadata lacks."""
+
+    # --- requests ---
+
+    async def init_producer_id(self, transactional_id: str, init: Init) -> Answer:
+        """An InitProducerId with a transactional id."""
+        return await self._answer(
+            transactional_id,
+            lambda shard, moment, unused: shard.init_producer_id(transactional_id, init, moment, unused),
+        )
+
+    async def add_partitions(
+        self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], client_version: int
+    ) -> ErrorCode:
+        """An AddPartitionsToTxn, of a client that speaks protocol `client_version` (V1 or V2)."""
+        answer = await self._answer(
+            transactional_id,
+            lambda shard, moment, _: shard.add_partitions(
+                transactional_id, producer, partitions, client_version, moment
+            ),
+        )
+        return answer.error
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """An AddPartitionsToTxn that only asks: an error code for each partition."""
+        return self._led(transactional_id).core.verify(transactional_id, producer, partitions)
+
+    async def end(self, transactional_id: str, ending: Ending) -> Answer:
+        """An EndTxn. The answer is given when the decision is committed, before the markers are written."""
+        return await self._answer(
+            transactional_id, lambda shard, moment, unused: shard.end(transactional_id, ending, moment, unused)
+        )
+
+    def described(self, transactional_id: str) -> Transaction:
+        """The committed state of an id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.invalid_request)
+        found = self._led(transactional_id).core.described(transactional_id)
+        if found is None:
+            raise KafkaError(ErrorCode.transactional_id_not_found)
+        return found
+
+    def listed(self, wish: Wish) -> list[tuple[str, Transaction]]:
+        """All ids of this broker that `wish` admits. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
+        now_ms = self._wall_ms()
+        return [
+            (transactional_id, transaction)
+            for led in self._runtime.all_serving()
+            for transactional_id, transaction in led.core.all_described()
+            if wish.admits(transactional_id, transaction, now_ms)
+        ]
+
+    def partition_states(self) -> dict[str, int]:
+        """How many partitions of `__transaction_state` that this broker leads are loading, active, and failed."""
+        return self._runtime.states()
+
+    # --- time ---
+
+    async def sweep(self) -> None:
+        """Aborts the transactions that are open for longer than their time-outs."""
+        for led in list(self._runtime.partitions.values()):
+            for transactional_id in [] if led.loading else led.core.overdue(self._wall_ms()):
+                with self._runtime.surviving(f"the time-out of {transactional_id}"):
+                    await self._abort_overdue(led, transactional_id)
+
+    async def _abort_overdue(self, led: Shard, transactional_id: str) -> None:
+        try:
+            plan = await self._decide(
+                lambda: led,
+                lambda shard, moment, unused: shard.abort_overdue(transactional_id, moment, unused),
+            )
+            if plan is not None and plan.change is not None:
+                self._write(led, [plan.change])
+                self.counters.time_outs += 1
+                logger.info("%s: the transaction took longer than its time-out, and is aborted", transactional_id)
+        except KafkaError as error:
+            logger.warning("%s: its overdue transaction could not be aborted yet: %s", transactional_id, error)
+
+    async def expire(self) -> None:
+        """Appends tombstones for ids that weren't used for the expiration time."""
+        for led in list(self._runtime.partitions.values()):
+            while not led.loading and self._runtime.holds(led):
+                changes = led.core.expire(self._wall_ms(), BATCH_RECORDS_MAX)
+                if not changes:
+                    break
+                try:
+                    self._write(led, changes)
+                except KafkaError as error:
+                    logger.warning("tombstones of transactional ids could not be written: %s", error)
+                    break
+                self.counters.expirations += len(changes)
+                await asyncio.sleep(0)
+
+    async def _every(self, seconds: float, work: Callable[[], Any]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            with self._runtime.surviving("time-outs"):
+                await work()
+
+    # --- calls of the runtime ---
+
+    def empty(self) -> TransactionShard:
+        """A core without transactional ids."""
+        return TransactionShard(self._limits)
+
+    async def loaded(self, led: Shard, replay: Replay) -> None:
+        """Sends the markers of all decided transactions again, in this coordinator's epoch."""
+        begun = led.core.take_begun()
+        logger.info(
+            "%s-%d: loaded %d transactional ids, of which %d have markers missing",
+            TRANSACTIONS_TOPIC, led.partition.index, len(led.core.transactions), len(begun),
+        )  # fmt: skip
+        for start in range(0, len(begun), BEGUN_PER_TURN):
+            self._send(led, begun[start : start + BEGUN_PER_TURN])
+            await asyncio.sleep(0)
+
+    def resigned(self, led: Shard) -> None:
+        """Answers NOT_COORDINATOR to the requests that wait for commits in the partition."""
+        for waits in self._unanswered.pop(led, set()):
+            if not waits.done():
+                waits.set_exception(KafkaError(ErrorCode.not_coordinator))
+
+    def for_clients(self, error: KafkaError) -> KafkaError:
+        """The error that a client gets where `error` is an error of the log or of its replication."""
+        return for_clients(error)
+
+    # --- deciding and writing ---
+
+    def _led(self, transactional_id: str) -> Shard:
+        """The loaded partition of an id. Raises an error of `Runtime.serving`."""
+        return self._runtime.serving(partition_for(transactional_id, self._partition_count()))
+
+    async def _answer(self, transactional_id: str, decide: Decide) -> Answer:
+        if not transactional_id:
+            return Answer(ErrorCode.invalid_request)
+        led = self._led(transactional_id)
+
+        def the_same() -> Shard:
+            if not self._runtime.holds(led):
+                raise KafkaError(ErrorCode.not_coordinator)
+            return led
+
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                plan = await self._decide(the_same, decide)
+                assert plan is not None
+                if plan.change is not None:
+                    await asyncio.shield(self._write(led, [plan.change]))
+        except TimeoutError:
+            raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
+        return plan.answer
+
+    async def _decide(self, led: Callable[[], Shard], decide: Decide) -> Plan | None:
+        """Makes a decision, with a new producer id if it needs one."""
+        plan = decide(led().core, self._moment(), None)
+        if isinstance(plan, Wanted):
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    unused = await self._producer_ids.next()
+            except TimeoutError:
+                raise KafkaError(ErrorCode.coordinator_not_available, "no producer id came in time") from None
+            plan = decide(led().core, self._moment(), unused)
+            assert not isinstance(plan, Wanted)
+        return plan
+
+    def _write(self, led: Shard, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Appends decided changes. The future is done when they are committed, and fails when this broker stops leading
+        the partition. Raises KafkaError if the append has failed for certain: the changes aren't under way any more."""
+        try:
+            if not self._runtime.holds(led):
+                raise KafkaError(ErrorCode.not_coordinator)
+            offset = self._runtime.append(led, changes, self._encoded(changes))
+        except KafkaError as error:
+            led.core.append_failed(changes)
+            raise for_clients(error) from error
+        except Exception:  # the records may be in the log or not, so the log is read again
+            if self._runtime.holds(led):
+                self._runtime.resigned(led.partition.index)
+                self._runtime.became_leader(led.partition)
+            raise
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        settled.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody may wait for it
+        first = led.core.first_unshown
+        if first is None or first > offset:
+            self._send(led, led.core.take_begun())
+            settled.set_result(None)
+            return settled
+        self._unanswered.setdefault(led, set()).add(settled)
+        self._runtime.spawn(self._settle(led, offset, settled))
+        return settled
+
+    def _encoded(self, changes: Sequence[Change]) -> list[Encoded]:
+        """The records of `changes`. Raises KafkaError if a text from a client is too long for its field in a record."""
+        level = self._feature_level()
+        try:
+            return [encode(change, level) for change in changes]
+        except struct.error:
+            raise KafkaError(
+                ErrorCode.unknown_server_error,
+                "the transactional id or a topic's name is longer than a record may hold",
+            ) from None
+
+    async def _settle(self, led: Shard, offset: int, settled: asyncio.Future[None]) -> None:
+        try:
+            await self._runtime.settled(led, offset)
+        except KafkaError:
+            return  # `resigned` has answered
+        self._unanswered.get(led, set()).discard(settled)
+        self._send(led, led.core.take_begun())
+        if not settled.done():
+            settled.set_result(None)
+
+    # --- markers ---
+
+    def _send(self, led: Shard, begun: Iterable[Markers]) -> None:
+        for markers in begun:
+            self._sender.send(_Sending(self, led, markers))
+
+    def holds(self, led: Shard) -> bool:
+        """Whether this broker has led the partition since `led` was made, without a break."""
+        return self._runtime.holds(led)
+
+    def progressed(self, led: Shard, markers: Markers) -> None:
+        """Completes a transaction that has all its markers."""
+        if not markers.missing:
+            self._runtime.spawn(self._complete(led, markers))
+
+    async def _complete(self, led: Shard, markers: Markers) -> None:
+        """Writes that the transaction is complete, however often that fails."""
+        while self._runtime.holds(led):
+            plan = led.core.complete(markers, self._moment())
+            if plan is None or plan.change is None:
+                return
+            try:
+                self._write(led, [plan.change])
+            except KafkaError as error:
+                logger.warning("%s: its transaction can't be completed yet: %s", markers.transactional_id, error)
+                await asyncio.sleep(COMPLETE_AGAIN_S)
+            else:
+                return
+
+    def _moment(self) -> Moment:
+        return Moment(self._wall_ms(), self._feature_level())
+
+
+class _Sending:
+    """One transaction of a led partition, as the sender of markers follows it."""
+
+    def __init__(self, service: TransactionService, led: Shard, markers: Markers) -> None:
+        self.markers = markers
+        self._service = service
+        self._led = led
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """See `marker_sender.Sending`."""
+        return self._led.leader_epoch
+
+    @property
+    def is_wanted(self) -> bool:
+        """See `marker_sender.Sending`."""
+        markers = self.markers
+        return not markers.stopped and self._led.core.is_current(markers) and self._service.holds(self._led)
+
+    def progressed(self) -> None:
+        """See `marker_sender.Sending`."""
+        self._service.progressed(self._led, self.markers)
