@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ottla.broker.log.directories import LogDirectories
     from ottla.broker.loop_lag import LoopLag
     from ottla.broker.loop_quota import LoopQuota
+    from ottla.broker.marker_sender import MarkerLog
     from ottla.broker.membership import Membership
     from ottla.broker.partitions import PartitionTable
     from ottla.broker.producer_id_source import ProducerIdSource
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication import Replication
     from ottla.broker.replication_throttle import ReplicationThrottle
     from ottla.broker.topic_descriptions import EncodedTopics
+    from ottla.broker.transaction_service import TransactionService
     from ottla.metadata.follower import Follower
     from ottla.metadata.image import Image
     from ottla.metadata.intents.facade import Intents
@@ -246,6 +248,14 @@ class WithLoopLag(Protocol):
         """The loop's lag and idle time."""
 
 
+class WithMarkerLog(Protocol):
+    """The markers of transactions in the partitions that this broker leads."""
+
+    @property
+    def marker_log(self) -> MarkerLog:
+        """The part that appends markers."""
+
+
 class WithMembership(Protocol):
     """The broker's membership in its cluster."""
 
@@ -347,3 +357,11 @@ class WithTopicCounters(Protocol):
     @property
     def counters(self) -> Mapping[str, TopicCounters]:
         """The counters of produced and fetched records, by topic."""
+
+
+class WithTransactions(Protocol):
+    """The transactions of producers."""
+
+    @property
+    def transactions(self) -> TransactionService:
+        """The coordinator of the transactions."""

@@ -1,16 +1,23 @@
 """InitProducerId (key 22), versions 0–5: an id for an idempotent producer.
 
-A transactional id is refused at once with a fatal error, so that no client waits for a coordinator that doesn't exist.
+`handle` refuses a transactional id at once with a fatal error, so that no client waits for a coordinator that doesn't
+exist. `handle_transactional` serves transactional ids (`transaction_handlers.py`). A client that goes on after an error
+states its present producer id and epoch, from version 3 on (KIP-360). Clients before version 4 don't know the error
+PRODUCER_FENCED.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import WithProducerIds
+from ottla.broker.api.older_producers import known_to
+from ottla.broker.ports import WithProducerIds, WithTransactions
 from ottla.broker.request import Request
+from ottla.broker.transaction.initialization import Init, Producer
+from ottla.broker.transaction.metadata import NO_EPOCH, NO_PRODUCER_ID
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 API = Api(
@@ -39,3 +46,25 @@ async def handle(broker: WithProducerIds, request: Request, body: Any) -> dict[s
         return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
     except KafkaError as error:
         return {"error_code": error.code, **NO_PRODUCER}
+
+
+class Parts(WithProducerIds, WithTransactions, Protocol): ...
+
+
+async def handle_transactional(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
+    """The same, and the next epoch of a transactional id's producer."""
+    if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_EPOCH):
+        return {"error_code": ErrorCode.invalid_request, **NO_PRODUCER}
+    if body.transactional_id is None:
+        return await handle(broker, request, body)
+    present = None if body.producer_id == NO_PRODUCER_ID else Producer(body.producer_id, body.producer_epoch)
+    init = Init(milliseconds(body.transaction_timeout), present)
+    try:
+        answer = await broker.transactions.init_producer_id(body.transactional_id, init)
+    except KafkaError as error:
+        return {"error_code": error.code, **NO_PRODUCER}
+    return {
+        "error_code": known_to(request, answer.error, 4),
+        "producer_id": answer.producer_id,
+        "producer_epoch": answer.epoch,
+    }

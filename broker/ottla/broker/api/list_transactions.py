@@ -1,0 +1,51 @@
+"""ListTransactions (66), versions 0–1: the transactional ids that this broker coordinates.
+
+Filters are names of states, producer ids, and from version 1 on the time since the transaction's start (KIP-994). Names
+that no state has are told. If none of the names has a state, nothing is listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.ports import WithTransactions
+from ottla.broker.request import Request
+from ottla.broker.transaction.listing import Wish, states_named
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
+
+from .declaration import Api
+
+API = Api(
+    key=66,
+    versions=(0, 1),
+    needs=(Right(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID),),
+    gaps=("version 2, with a pattern of transactional ids, comes later",),
+)
+
+
+async def handle(broker: WithTransactions, request: Request, body: Any) -> dict[str, Any]:
+    """Answers the ids, or COORDINATOR_LOAD_IN_PROGRESS while a partition of `__transaction_state` loads."""
+    states, unknown = states_named(body.state_filters)
+    wish = Wish(
+        states,
+        nothing=bool(unknown) and not states,
+        producer_ids=frozenset(body.producer_id_filters),
+        longer_than_ms=body.duration_filter if request.api_version >= 1 else -1,
+    )
+    try:
+        listed = broker.transactions.listed(wish)
+    except KafkaError as error:
+        return {"error_code": error.code, "unknown_state_filters": unknown}
+    return {
+        "error_code": ErrorCode.none,
+        "unknown_state_filters": unknown,
+        "transaction_states": [
+            {
+                "transactional_id": name,
+                "producer_id": transaction.producer_id,
+                "transaction_state": transaction.state.label,
+            }
+            for name, transaction in listed
+        ],
+    }

@@ -1,0 +1,14 @@
+"""Errors in the words of older producers, which don't know PRODUCER_FENCED."""
+
+from __future__ import annotations
+
+from ottla.broker.request import Request
+from ottla.protocol.errors import ErrorCode
+
+
+def known_to(request: Request, error: ErrorCode, since: int) -> ErrorCode:
+    """`error`, or INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED for requests before version `since`. Both are
+    fatal to a producer that waits for its transaction coordinator."""
+    if error is ErrorCode.producer_fenced and request.api_version < since:
+        return ErrorCode.invalid_producer_epoch
+    return error

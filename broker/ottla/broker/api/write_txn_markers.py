@@ -1,0 +1,66 @@
+"""WriteTxnMarkers (27), versions 1–2: a transaction coordinator ends transactions in the partitions that this broker
+leads.
+
+The answer comes when the markers are committed. From version 2 on a marker says by which protocol its transaction was
+ended. `kafka-transactions abort` sends version 1, to end a transaction that no coordinator knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from ottla.broker.marker_sender import Marker
+from ottla.broker.ports import WithMarkerLog
+from ottla.broker.request import Request
+from ottla.broker.transaction.metadata import TopicPartition
+from ottla.protocol.errors import ErrorCode
+from ottla.protocol.rights import AclOperation, ResourceType, Right
+
+from .declaration import Api
+
+API = Api(
+    key=27,
+    versions=(1, 2),
+    needs=(
+        Right(AclOperation.ALTER, ResourceType.CLUSTER),
+        Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER),
+    ),
+)
+
+
+async def handle(broker: WithMarkerLog, request: Request, body: Any) -> dict[str, Any]:
+    """Answers an error code for each partition of each marker."""
+    return {"markers": list(await asyncio.gather(*(_write(broker, entry) for entry in body.markers)))}
+
+
+async def _write(broker: WithMarkerLog, entry: Any) -> dict[str, Any]:
+    marker = Marker(
+        entry.producer_id,
+        entry.producer_epoch,
+        entry.transaction_result,
+        entry.coordinator_epoch,
+        entry.transaction_version,
+    )
+    partitions = sorted(
+        {TopicPartition(topic.name, index) for topic in entry.topics for index in topic.partition_indexes}
+    )
+    errors = await broker.marker_log.append_markers(marker, partitions)
+    return {
+        "producer_id": entry.producer_id,
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": each.partition,
+                        "error_code": errors.get(each, ErrorCode.unknown_topic_or_partition),
+                    }
+                    for each in group
+                ],
+            }
+            for topic, group in groupby(partitions, attrgetter("topic"))
+        ],
+    }
