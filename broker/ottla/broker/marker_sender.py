@@ -7,9 +7,9 @@ broker leads are written by itself.
 Why no partition is left without its marker:
 
 1. A partition is dropped only when its leader has confirmed the marker, or when the metadata lacks the partition.
-2. The metadata of this broker is no older than the transaction's partitions. A partition joins a transaction only if
-   the coordinator's metadata has it. A coordinator that takes over later has seen its own election, which the store
-   wrote after the partition was made, or else the former coordinator's record could not have been committed.
+2. The metadata of this broker is never older than the transaction's partitions. A partition joins a transaction only if
+   the coordinator's image has it. Images apply changes in their order, so a coordinator that still leads hasn't seen
+   the election of its successor: the partition is older than that election, which the successor's image shows.
 3. Everything else is tried again: a partition without a leader, a leader that is down or refuses, a lost answer.
 
 The attempts end when the transaction has ended, or when this broker no longer coordinates it. The next coordinator
