@@ -1,8 +1,7 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until none is missing.
 
-One WriteTxnMarkers request at a time is under way to each broker. It has the markers of all transactions that have come
-up since the last one, so a slow broker gets few large requests, and never a queue of requests. The partitions that this
-broker leads are written by itself.
+One WriteTxnMarkers request at a time is under way to each broker, with the markers of all transactions that have come
+up since the last one (`outbox.py`). The partitions that this broker leads are written by itself.
 
 Why no partition is left without its marker:
 
@@ -20,27 +19,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
+from ottla.broker.outbox import Dial, Outboxes, Spawn
 from ottla.broker.transaction.markers import Markers, Verdict
 from ottla.broker.transaction.metadata import TopicPartition
 from ottla.metadata.image import Image
-from ottla.net.peer import Peer
+from ottla.net.peer import Answer
 from ottla.net.streams import Connect
-from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import read_response, write_request
 
 logger = logging.getLogger(__name__)
 
 WRITE_TXN_MARKERS, _VERSION = 27, 2
-ANSWERED_S = 30.0  # after which a request is given up; as Kafka's request.timeout.ms
 AGAIN_S_MIN = 0.05  # before a marker is tried again; doubled after each failure, up to AGAIN_S_MAX
 AGAIN_S_MAX = 2.0
 PARTITIONS_MAX = 10_000  # of one request
-IDLE_S = 60.0  # after which the connection to a broker is closed
 
 
 class Marker(NamedTuple):
@@ -83,8 +81,7 @@ class Sending(Protocol):
         """Called when fewer markers are missing than before."""
 
 
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
-Work = dict[Sending, set[TopicPartition]]
+Batch = dict[Sending, set[TopicPartition]]
 
 
 class MarkerSender:
@@ -102,11 +99,10 @@ class MarkerSender:
     ) -> None:
         self._id = broker_id
         self._image = image
-        self._listener = listener
         self._log = log
-        self._connect = connect
         self._spawn = spawn
-        self._brokers: dict[int, _Broker] = {}
+        self._dial = Dial(image, listener, connect, f"broker-{broker_id}-markers")
+        self._outboxes = Outboxes(self._dial, spawn, lambda: _Work(self._answered))
 
     def send(self, sending: Sending) -> None:
         """Begins to send all missing markers of one transaction."""
@@ -115,7 +111,7 @@ class MarkerSender:
     @property
     def waiting_count(self) -> int:
         """How many markers wait for the requests that are under way to other brokers."""
-        return sum(len(partitions) for broker in self._brokers.values() for partitions in broker.work.values())
+        return sum(len(partitions) for work in self._outboxes.works() for partitions in work.waiting.values())
 
     def _route(self, sending: Sending, partitions: Iterable[TopicPartition], failures: int) -> None:
         """Hands each marker to the broker that leads the partition now. `failures` is how often this has failed in a
@@ -140,7 +136,7 @@ class MarkerSender:
             elif leader < 0:
                 self._again(sending, led, failures)
             else:
-                self._broker(leader).add(sending, led)
+                self._outboxes.work(leader).add(sending, led)
 
     def _leader(self, image: Image, partition: TopicPartition) -> int | None:
         """The id of the broker that leads a partition; negative if there is none at present, or if it isn't registered;
@@ -149,30 +145,7 @@ class MarkerSender:
         state = None if topic is None else topic.partitions.get(partition.partition)
         if state is None:
             return None
-        broker = image.brokers.get(state.leader)
-        return -1 if broker is None or self._listener not in broker.endpoints else state.leader
-
-    def _broker(self, broker_id: int) -> _Broker:
-        broker = self._brokers.get(broker_id)
-        if broker is None:
-            broker = self._brokers[broker_id] = _Broker(broker_id, self._dial, self._answered)
-            self._spawn(self._serve(broker))
-        return broker
-
-    async def _serve(self, broker: _Broker) -> None:
-        try:
-            await broker.run()
-        finally:  # there was no marker for this broker for a while
-            broker.close()
-            if self._brokers.get(broker.id) is broker:
-                del self._brokers[broker.id]
-
-    def _dial(self, broker_id: int) -> Peer:
-        registered = self._image().brokers.get(broker_id)
-        endpoint = None if registered is None else registered.endpoints.get(self._listener)
-        if endpoint is None:
-            raise OSError(f"broker {broker_id} has no listener {self._listener}")
-        return Peer(self._connect, endpoint.host, endpoint.port, f"broker-{self._id}-markers")
+        return state.leader if self._dial.knows(state.leader) else -1
 
     async def _write_here(self, sending: Sending, partitions: Sequence[TopicPartition], failures: int) -> None:
         try:
@@ -208,87 +181,42 @@ class MarkerSender:
         asyncio.get_running_loop().call_later(pause_s, self._route, sending, partitions, failures + 1)
 
 
-class _Broker:
-    """The markers for one other broker. Its task ends when there were none for a while."""
+class _Work:
+    """The markers for one other broker."""
 
-    def __init__(
-        self,
-        broker_id: int,
-        dial: Callable[[int], Peer],
-        answered: Callable[[Sending, Mapping[TopicPartition, ErrorCode | None], int], None],
-    ) -> None:
-        self.id = broker_id
-        self.work: Work = {}
-        self._dial = dial
+    def __init__(self, answered: Callable[[Sending, Mapping[TopicPartition, ErrorCode | None], int], None]) -> None:
+        self.waiting: Batch = {}
         self._answered = answered
-        self._peer: Peer | None = None
-        self._failures = 0  # of requests, in a row
-        self._added = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self.waiting)
 
     def add(self, sending: Sending, partitions: Iterable[TopicPartition]) -> None:
         """The next request has these markers, too."""
-        self.work.setdefault(sending, set()).update(partitions)
-        self._added.set()
+        self.waiting.setdefault(sending, set()).update(partitions)
 
-    async def run(self) -> None:
-        """Sends requests until there was no work for `IDLE_S`."""
-        while await self._has_work():
-            batch = self._take()
-            if not batch:
-                continue
-            try:
-                errors = await self._ask(batch)
-            except (OSError, ProtocolError) as error:
-                self._failures += 1
-                logger.log(
-                    logging.WARNING if self._failures == 1 else logging.DEBUG,
-                    "broker %d didn't answer for the markers of %d transactions: %s", self.id, len(batch), error,
-                )  # fmt: skip
-                errors = {}
-            else:
-                self._failures = 0
-            for sending, partitions in batch.items():
-                told = errors.get(sending.markers.transaction.producer_id, {})
-                self._answered(sending, {each: told.get(each) for each in partitions}, self._failures)
-
-    def close(self) -> None:
-        """Ends the connection."""
-        if self._peer is not None:
-            self._peer.close()
-
-    async def _has_work(self) -> bool:
-        if not self.work:
-            self._added.clear()
-            try:
-                async with asyncio.timeout(IDLE_S):
-                    await self._added.wait()
-            except TimeoutError:
-                return bool(self.work)
-        return True
-
-    def _take(self) -> Work:
-        """The work of the next request, without transactions that need no markers any more."""
-        batch: Work = {}
+    def take(self) -> Batch | None:
+        """See `outbox.Work`. Transactions that need no markers any more are left out."""
+        batch: Batch = {}
         count = 0
-        for sending in list(self.work):
-            partitions = self.work[sending]
+        for sending in list(self.waiting):
+            partitions = self.waiting[sending]
             if count and count + len(partitions) > PARTITIONS_MAX:
                 break
-            del self.work[sending]
+            del self.waiting[sending]
             if sending.is_wanted:
                 batch[sending] = partitions
                 count += len(partitions)
-        return batch
+        return batch or None
 
-    async def _ask(self, batch: Work) -> Mapping[int, Mapping[TopicPartition, ErrorCode]]:
-        """The answers, by producer id. Raises OSError, ProtocolError."""
-        peer = self._peer
-        if peer is None or not peer.connected:
-            peer = self._peer = self._dial(self.id)
-        body = write_request(WRITE_TXN_MARKERS, _VERSION, request_of(batch))
-        answer = await peer.request(WRITE_TXN_MARKERS, _VERSION, body, ANSWERED_S)
+    def request_of(self, batch: Batch) -> tuple[int, int, bytes]:
+        """See `outbox.Work`."""
+        return WRITE_TXN_MARKERS, _VERSION, write_request(WRITE_TXN_MARKERS, _VERSION, request_of(batch))
+
+    def answered(self, batch: Batch, answer: Answer) -> None:
+        """See `outbox.Work`."""
         told = read_response(WRITE_TXN_MARKERS, _VERSION, bytes(answer.frame[: answer.end]), answer.start)
-        return {
+        errors = {
             marker.producer_id: {
                 TopicPartition(topic.name, each.partition_index): each.error_code
                 for topic in marker.topics
@@ -296,6 +224,14 @@ class _Broker:
             }
             for marker in told.markers
         }
+        for sending, partitions in batch.items():
+            of_this = errors.get(sending.markers.transaction.producer_id, {})
+            self._answered(sending, {each: of_this.get(each) for each in partitions}, 0)
+
+    def unanswered(self, batch: Batch, failures: int) -> None:
+        """See `outbox.Work`."""
+        for sending, partitions in batch.items():
+            self._answered(sending, dict.fromkeys(partitions), failures)
 
 
 def marker_of(sending: Sending) -> Marker:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ottla.broker.marker_sender import AGAIN_S_MAX, IDLE_S, WRITE_TXN_MARKERS, Marker, MarkerSender
+from ottla.broker.marker_sender import AGAIN_S_MAX, WRITE_TXN_MARKERS, Marker, MarkerSender
+from ottla.broker.outbox import IDLE_S
 from ottla.broker.transaction.markers import Markers
 from ottla.broker.transaction.metadata import V2, TopicPartition, Transaction
 from ottla.broker.transaction.states import State
