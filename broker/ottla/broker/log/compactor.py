@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 _BYTES_PER_KEY = 128  # bytes of a child's memory that a key takes
 _LOGS_PER_TURN = 50
-_PRODUCERS_LIKE_A_LOG = 200  # to look at so many producers takes as long as to look at the rest of a log
 _NICE = 5  # by how much a child's priority is lower than the broker's
 _DYING_S = 5.0  # how long the broker's stop waits for a killed child
 _DOUBLINGS_MAX = 6  # how often the pause after a failure doubles: up to a quarter of an hour by default
@@ -137,7 +136,6 @@ class Compactor:
                 continue
             if log in self._failures and now < self._failures[log].again_at:
                 continue
-            left -= len(log.producers) // _PRODUCERS_LIKE_A_LOG
             try:
                 what = self.cleanable(log)
             except OSError as error:
@@ -155,8 +153,8 @@ class Compactor:
     def cleanable(self, log: Log) -> Cleanable:
         """The part of a log that may be compacted now."""
         config = log.config
-        unstable = log.producers.first_unstable_offset()
         high_watermark = self._logs.owner.high_watermark_of(log)
+        unstable = log.producers.first_unstable_offset(high_watermark)
         return cleanable(
             _sizes(log, timestamps=config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LONG),
             first_dirty=max(log.compacted_to, log.log_start_offset),

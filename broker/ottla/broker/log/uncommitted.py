@@ -8,21 +8,15 @@ TransactionIndex and EndTransactionMarker.
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
-from ottla.protocol.batches import records
-from ottla.protocol.errors import KafkaError, ProtocolError
-from ottla.protocol.received import Buffer
+from ottla.protocol.markers import read_marker
 from ottla.storage import names
 from ottla.storage.indexes import aborted_transactions
 from ottla.storage.producer_snapshot import read_snapshot
 
 from .disk import Disk
 from .segment import OpenFiles, Segment
-
-_ABORT, _COMMIT = 0, 1
-_marker_key = struct.Struct(">hh")  # version, type
 
 
 class Uncommitted(NamedTuple):
@@ -82,19 +76,8 @@ def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[in
             continue
         if not header.is_control:
             still_open.setdefault(header.producer_id, header.base_offset)
-        elif (marker := _marker(segment.batch_at(position, header))) in (_ABORT, _COMMIT):
+        elif (marker := read_marker(segment.batch_at(position, header))) is not None:
             began = still_open.pop(header.producer_id, None)
-            if began is not None and marker == _ABORT:
+            if began is not None and not marker.committed:
                 aborted.append(began)
     return aborted
-
-
-def _marker(batch: Buffer) -> int | None:
-    """The type of a control batch's record; None where it can't be read, or compaction has removed it."""
-    try:
-        for record in records(batch):
-            if record.key is not None and len(record.key) >= _marker_key.size:
-                return int(_marker_key.unpack_from(record.key)[1])
-    except (KafkaError, ProtocolError, ValueError):
-        pass
-    return None
