@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from ottla.protocol.batches import NO_SEQUENCE, BatchHeader
+from ottla.protocol.batches import NO_SEQUENCE, TRANSACTIONAL, BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.markers import Marker
 from ottla.storage.indexes import AbortedTransaction
@@ -181,7 +181,8 @@ class Producers:
         """Checks whether a client's batch may be appended: returns None if it may, and for a repeated batch the offsets
         of the first append.
 
-        Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
+        Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap,
+        invalid_txn_state for a batch that doesn't belong to the producer's open transaction.
         """
         entry = self._entries.get(header.producer_id)
         if entry is not None and entry.version < self._cut_version:
@@ -199,17 +200,22 @@ class Producers:
                     ErrorCode.out_of_order_sequence_number,
                     f"producer {header.producer_id} begins a new epoch with sequence {header.base_sequence}, not 0",
                 )
-            return None
-        sequence, delta = header.base_sequence, header.last_offset_delta
-        last_sequence = sequence + delta & _SEQUENCE_MASK
-        for kept in entry.batches[-BATCHES_KNOWN:]:
-            if kept.last_sequence == last_sequence and kept.offset_delta == delta:
-                return Duplicate(kept.last_offset - delta, kept.last_offset, kept.timestamp)
-        last = entry.last_sequence
-        if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
+        else:
+            sequence, delta = header.base_sequence, header.last_offset_delta
+            last_sequence = sequence + delta & _SEQUENCE_MASK
+            for kept in entry.batches[-BATCHES_KNOWN:]:
+                if kept.last_sequence == last_sequence and kept.offset_delta == delta:
+                    return Duplicate(kept.last_offset - delta, kept.last_offset, kept.timestamp)
+            last = entry.last_sequence
+            if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {header.producer_id} sent sequence {sequence} after {last}",
+                )
+        if entry.transaction_start >= 0 and not header.attributes & TRANSACTIONAL:
             raise KafkaError(
-                ErrorCode.out_of_order_sequence_number,
-                f"producer {header.producer_id} sent sequence {sequence} after {last}",
+                ErrorCode.invalid_txn_state,
+                f"producer {header.producer_id} sent records outside of its open transaction",
             )
         return None
 
@@ -227,7 +233,7 @@ class Producers:
         else:
             entry.batches = (*batches, kept)
         entry.last_timestamp = max_timestamp
-        if header.attributes & 0x10 and entry.transaction_start < 0:
+        if header.attributes & TRANSACTIONAL and entry.transaction_start < 0:
             entry.transaction_start = last_offset - delta
             self.transactions.began(entry.transaction_start, header.producer_id)
 

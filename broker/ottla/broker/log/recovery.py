@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from ottla.protocol.batches import HEADER_SIZE, MAGIC
 from ottla.storage import names
-from ottla.storage.indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
+from ottla.storage.indexes import ABORTED_ENTRY_BYTES, MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
 
 from . import epochs as leader_epochs
 from .config import LogConfig
@@ -246,6 +246,7 @@ class _Opening:
 
     def _segment(self, offset: int, found: dict[str, Entry]) -> Segment:
         index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
+        aborted = found.get(names.TRANSACTION_INDEX)
         log = found[names.LOG]
         segment = Segment(
             self.disk,
@@ -256,12 +257,16 @@ class _Opening:
             created_ms=log.modified_ms,
             index_bytes=index.size if index else 0,
             time_index_bytes=times.size if times else 0,
+            transaction_index_bytes=aborted.size if aborted else 0,
         )
         segment.modified_ms = log.modified_ms
         return segment
 
     def _indexes_plausible(self, segment: Segment, found: dict[str, Entry]) -> bool:
         index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
+        aborted = found.get(names.TRANSACTION_INDEX)
+        if aborted is not None and aborted.size % ABORTED_ENTRY_BYTES:
+            return False
         if not segment.size:
             return not len(segment.offsets)
         if index is None or times is None or index.size % OFFSET_ENTRY.size or times.size % TIME_ENTRY.size:

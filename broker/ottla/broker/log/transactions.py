@@ -20,10 +20,12 @@ Source: Kafka's ProducerStateManager (ongoingTxns, unreplicatedTxns).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 EMPTY = -1  # in place of the first offset of a transaction that has no data
 State = TypeVar("State")
+_NOTHING_OPEN: OrderedDict[int, int] = OrderedDict()  # shared by all partitions without transactions: it takes memory
+_NOTHING_ENDED: deque[Any] = deque()
 
 
 class Ended(NamedTuple, Generic[State]):
@@ -48,9 +50,9 @@ class Transactions(Generic[State]):
     def __init__(self, replicated_to: int = 0) -> None:
         self.known_from = 0
         self.replicated_to = replicated_to
-        self._open: OrderedDict[int, int] = OrderedDict()  # first offset → producer id
-        self._ended: deque[Ended[State]] = deque()
-        self._least: deque[Ended[State]] = deque()
+        self._open: OrderedDict[int, int] = _NOTHING_OPEN  # first offset → producer id
+        self._ended: deque[Ended[State]] = _NOTHING_ENDED
+        self._least: deque[Ended[State]] = _NOTHING_ENDED
 
     @property
     def open_count(self) -> int:
@@ -73,6 +75,8 @@ class Transactions(Generic[State]):
 
     def began(self, first_offset: int, producer_id: int) -> None:
         """Notes a transaction that begins at `first_offset`, the log's end before its first batch."""
+        if self._open is _NOTHING_OPEN:
+            self._open = OrderedDict()
         self._open[first_offset] = producer_id
 
     def ended(self, ended: Ended[State]) -> int:
@@ -84,6 +88,8 @@ class Transactions(Generic[State]):
         if ended.marker < self.replicated_to:
             self.known_from = ended.marker + 1
         else:
+            if self._ended is _NOTHING_ENDED:
+                self._ended, self._least = deque(), deque()
             self._ended.append(ended)
             self._note_least(ended)
         return next(iter(self._open), ended.marker + 1)
@@ -105,7 +111,8 @@ class Transactions(Generic[State]):
         replicated_to = self.replicated_to
         self.clear()
         self.replicated_to = replicated_to
-        self._open.update(sorted(still_open))
+        if still_open:
+            self._open = OrderedDict(sorted(still_open))
         self.known_from = known_from
 
     def truncate_to(self, end_offset: int) -> list[Ended[State]]:
@@ -129,9 +136,8 @@ class Transactions(Generic[State]):
 
     def clear(self) -> None:
         """Forgets all transactions."""
-        self._open.clear()
-        self._ended.clear()
-        self._least.clear()
+        self._open = _NOTHING_OPEN
+        self._ended = self._least = _NOTHING_ENDED
         self.known_from = self.replicated_to = 0
 
     def _note_least(self, ended: Ended[State]) -> None:

@@ -12,6 +12,7 @@ from ottla.broker.log.compaction_child import Job, compact
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
+from ottla.broker.log.segment import Sizes
 from ottla.protocol.batches import Record, records
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
 
@@ -71,6 +72,7 @@ def compacted(bench: Workbench) -> tuple[Log, Callable[[], None]]:
         segment_bytes=CONFIG.segment_bytes * 2,
         segment_index_bytes=10_000,
         index_interval_bytes=CONFIG.index_interval_bytes,
+        aborted=[],
         producers=[],
         keys_max=1000,
         bytes_per_second=float("inf"),
@@ -79,7 +81,7 @@ def compacted(bench: Workbench) -> tuple[Log, Callable[[], None]]:
 
     def swap() -> None:
         for segment in result.segments:
-            log.swap_in(segment.old_bases, (segment.sizes[0], segment.sizes[1], segment.sizes[2]))
+            log.swap_in(segment.old_bases, Sizes(*segment.sizes))
 
     return log, swap
 

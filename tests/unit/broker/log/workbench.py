@@ -14,7 +14,7 @@ from ottla.broker.log.disk import Disk, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.owner import Owner
 from ottla.broker.log.recovery import Opened, open_log
-from ottla.broker.log.segment import OpenFiles
+from ottla.broker.log.segment import OpenFiles, Sizes
 from ottla.protocol.batches import (
     Record,
     assign,
@@ -60,7 +60,13 @@ class Workbench:
         )
 
     def open(
-        self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0, compacted_to: int = 0
+        self,
+        *,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        compacted_to: int = 0,
+        high_watermark: int = 0,
     ) -> Opened:
         return open_log(
             self.services,
@@ -72,6 +78,7 @@ class Workbench:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             compacted_to=compacted_to,
+            high_watermark=high_watermark,
         )
 
     def log(self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
@@ -195,13 +202,14 @@ def write_sample(path: Path) -> Path:
         segment_bytes=6000,
         segment_index_bytes=10_000,
         index_interval_bytes=500,
+        aborted=[],
         producers=[],
         keys_max=1000,
         bytes_per_second=float("inf"),
     )
     job = replace(job, segments=job.segments[:3])
     for segment in compact(job, bench.disk, lambda count: None).segments:
-        log.swap_in(segment.old_bases, (segment.sizes[0], segment.sizes[1], segment.sizes[2]))
+        log.swap_in(segment.old_bases, Sizes(*segment.sizes))
     log.close()
     bench.now_ms += 10**9
     bench.sweep()
