@@ -25,6 +25,7 @@ from ottla.protocol.batches import (
     stamp_append_time,
 )
 from ottla.protocol.codecs import Codec
+from ottla.protocol.markers import Marker, marker_batch
 
 ALONE = Owner(
     high_watermark_of=lambda log: log.log_end_offset,
@@ -135,6 +136,14 @@ def append(log: Log, batch: bytearray, epoch: int = 0) -> int:
     assign(batch, 0, base, epoch)
     log.append(batch, read_header(batch), base, epoch)
     return base
+
+
+def transact(log: Log, producer: int, sequence: int, *, committed: bool, key: bytes = b"k", epoch: int = 0) -> None:
+    """Appends a transaction of one batch, and its marker."""
+    made = [Record(0, 1000, key, b"committed" if committed else b"aborted")]
+    batch = build_batch(made, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True)
+    append(log, bytearray(batch), epoch)
+    append(log, marker_batch(producer, 0, Marker(committed, 0, 1000)), epoch)
 
 
 def fill(log: Log, count: int, *, size: int = 20, start: int = 0) -> None:
