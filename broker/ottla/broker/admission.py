@@ -131,8 +131,8 @@ def _check_header(header: BatchHeader, version: int) -> None:
         )
     if attributes & batches.CONTROL:
         raise KafkaError(ErrorCode.invalid_record, "clients may not write control records")
-    if attributes & batches.TRANSACTIONAL:
-        raise KafkaError(ErrorCode.invalid_txn_state, "this broker doesn't support transactions yet")
+    if attributes & batches.TRANSACTIONAL and header.producer_id < 0:
+        raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch states no producer id")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         code = ErrorCode.invalid_record if header.base_sequence < 0 else ErrorCode.invalid_producer_epoch
         sentence = (

@@ -45,6 +45,8 @@ from ottla.broker.loop_lag import LoopLag
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.machine import Machine
 from ottla.broker.making_way import MakingWay, is_led_elsewhere
+from ottla.broker.marker_log import PartitionMarkers
+from ottla.broker.marker_sender import MarkerSender
 from ottla.broker.membership import Membership
 from ottla.broker.monitoring import Monitoring
 from ottla.broker.part_settings import compaction_limits, connection_limits, cordoned_paths, upkeep_intervals
@@ -58,6 +60,9 @@ from ottla.broker.replication_throttle import LEADER, ReplicationThrottle
 from ottla.broker.restore_reports import RestoreReports
 from ottla.broker.tasks import Tasks
 from ottla.broker.topic_descriptions import EncodedTopics
+from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
+from ottla.broker.transaction_service import TransactionService
+from ottla.broker.transaction_verifier import TransactionVerifier
 from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image, difference
@@ -125,12 +130,41 @@ class Broker:
         self.cold_reads: ColdReads = ColdReads(machine.disk_threads)
         self.groups: GroupService = GroupService(
             config,
-            self._group_partition_count,
+            lambda: self._partition_count(OFFSETS_TOPIC, "offsets.topic.num.partitions"),
             now_ms,
             self.cold_reads,
             leads_for_sure=lambda: self.membership.silence_seconds < self.membership.session_seconds,
         )
-        self.coordinators = Coordinators({OFFSETS_TOPIC: self.groups})
+        self.producer_ids = ProducerIdSource(store)
+        self.marker_log = PartitionMarkers(self.partitions, self.groups)
+        self.transactions: TransactionService = TransactionService(
+            config,
+            lambda: self._partition_count(TRANSACTIONS_TOPIC, "transaction.state.log.num.partitions"),
+            lambda: (
+                self.image.features["transaction.version"].level if "transaction.version" in self.image.features else 0
+            ),
+            self.producer_ids,
+            MarkerSender(
+                self.id,
+                lambda: self.image,
+                config.listeners.inter_broker,
+                self.marker_log,
+                machine.connect,
+                self.tasks.spawn,
+            ),
+            now_ms,
+            self.cold_reads,
+        )
+        self.verifier = TransactionVerifier(
+            self.id,
+            lambda: self.image,
+            config.listeners.inter_broker,
+            lambda: self.config,
+            self.transactions,
+            machine.connect,
+            self.tasks.spawn,
+        )
+        self.coordinators = Coordinators({OFFSETS_TOPIC: self.groups, TRANSACTIONS_TOPIC: self.transactions})
         self.replicas: Replicas = Replicas(
             self.id,
             self.partitions,
@@ -168,7 +202,6 @@ class Broker:
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
-        self.producer_ids = ProducerIdSource(store)
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             FETCH_SESSION_EVICTION_SECONDS,
@@ -291,6 +324,7 @@ class Broker:
                 "this broker doesn't lead yet all partitions whose only replica it has; it serves the other partitions"
             )
         self.groups.start()
+        self.transactions.start()
         self.server.accept()
         self.readiness.serving = True
 
@@ -302,6 +336,7 @@ class Broker:
         elif self.membership.registered and self.replaced is None:
             await hand_over(self.id, self.follower, self.membership.announce_draining)
         await self.groups.stop()
+        await self.transactions.stop()
         await self.internal_topics.stop()
         await self.server.close()
         await self.replication.stop()
@@ -339,9 +374,10 @@ class Broker:
             for partition in self.partitions
         )
 
-    def _group_partition_count(self) -> int:
-        topic = self.image.topics.get(OFFSETS_TOPIC)
-        return self.config.get_int("offsets.topic.num.partitions") if topic is None else len(topic.partitions)
+    def _partition_count(self, internal_topic: str, setting: str) -> int:
+        """How many partitions an internal topic has; while it doesn't exist, how many it will have."""
+        topic = self.image.topics.get(internal_topic)
+        return self.config.get_int(setting) if topic is None else len(topic.partitions)
 
     def _configured(self, config: BrokerConfig, names: Set[str]) -> None:
         """Hands a new configuration to the broker's parts. `names` are the settings whose values differ."""

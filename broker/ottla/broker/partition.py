@@ -34,7 +34,7 @@ from ottla.broker.transactional_appends import (
     in_transaction,
 )
 from ottla.broker.turns import Turn, needs_turn
-from ottla.broker.verification import Guard, Verifications
+from ottla.broker.verification import NOT_NEEDED, Guard, Verifications
 from ottla.broker.waiters import Waiter, bytes_between, wake
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.metadata.model.partitions import Partition as PartitionState
@@ -316,13 +316,15 @@ class Partition:
             return high_watermark
         return max(unstable, self.log.log_start_offset)
 
-    def append(self, frame: Memory, start: int, end: int, version: int, quota: LoopQuota) -> Appended | None:
+    def append(
+        self, frame: Memory, start: int, end: int, version: int, quota: LoopQuota, guard: Guard | None = None
+    ) -> Appended | None:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
 
         Returns None where the batch has to be appended by way of `ottla.broker.turns`: other batches wait before it, it
         needs another codec, or it is too large for a check on the event loop. A repeat of one of the producer's last
-        five batches returns the original's offsets and writes nothing. Raises KafkaError with the error code for the
-        producer.
+        five batches returns the original's offsets and writes nothing. `guard` is as in `append_admitted`. Raises
+        KafkaError with the error code for the producer.
         """
         if self.last_turn is not None:
             return None
@@ -342,17 +344,23 @@ class Partition:
                 self.counters.produce_requests -= 1  # the batch is counted when it is appended by way of `turns`
                 return None
             batch, header = admitted
-        return self.append_admitted(batch, header)
+        return self.append_admitted(batch, header, guard)
 
     def append_admitted(self, batch: memoryview, header: BatchHeader, guard: Guard | None = None) -> Appended:
-        """Appends a client's batch that has been admitted. A transactional batch that begins a transaction needs the
-        `guard` that was taken before the coordinator confirmed it (`guard_for`). Raises KafkaError."""
+        """Appends a client's batch that has been admitted. A transactional batch needs the `guard` that `guard_for`
+        gave before the transaction's coordinator confirmed the batch; None says that the request names no transactional
+        id. Raises KafkaError."""
         if header.producer_id >= 0:
             producers = self.log.producers
             duplicate = producers.check(header)
             if duplicate is not None:
                 return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
             if header.attributes & batches.TRANSACTIONAL:
+                if guard is None:
+                    raise KafkaError(
+                        ErrorCode.transactional_id_authorization_failed,
+                        "the request has a transactional batch, and names no transactional id",
+                    )
                 check_beginning(producers.get(header.producer_id), header, self.verifications, guard, from_client=True)
         append_time = -1
         if not self.rules.create_time:
@@ -365,14 +373,14 @@ class Partition:
         self.bytes_in += len(batch)
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
-    def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard | None:
-        """The guard that a transactional batch needs, to be taken before the transaction's coordinator is asked; None
-        where the batch continues a transaction that has begun here, so that nobody need be asked. `bumps` tells that
-        the producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
+    def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard:
+        """The guard that a transactional batch needs, to be taken before the transaction's coordinator is asked;
+        NOT_NEEDED where the batch continues a transaction that has begun here, so that nobody need be asked. `bumps`
+        tells that the producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
         known = self.log.producers.get(producer_id)
         check_epoch(known, producer_id, epoch)
         if in_transaction(known, epoch):
-            return None
+            return NOT_NEEDED
         expiration_ms = self.log.config.producer_id_expiration_ms
         return self.verifications.ask(
             producer_id, epoch, first_sequence, bumps=bumps, now_ms=self.now_ms(), expiration_ms=expiration_ms

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication_throttle import ReplicationThrottle
     from ottla.broker.topic_descriptions import EncodedTopics
     from ottla.broker.transaction_service import TransactionService
+    from ottla.broker.transaction_verifier import TransactionVerifier
     from ottla.metadata.follower import Follower
     from ottla.metadata.image import Image
     from ottla.metadata.intents.facade import Intents
@@ -365,3 +366,11 @@ class WithTransactions(Protocol):
     @property
     def transactions(self) -> TransactionService:
         """The coordinator of the transactions."""
+
+
+class WithVerifier(Protocol):
+    """The questions to the coordinators of transactions."""
+
+    @property
+    def verifier(self) -> TransactionVerifier:
+        """The part that asks whether partitions belong to transactions."""

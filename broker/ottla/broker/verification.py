@@ -30,6 +30,10 @@ class Guard:
     __slots__ = ()
 
 
+NOT_NEEDED = Guard()
+"""The guard of a batch that continues a transaction, about which nobody has to be asked. It is never current."""
+
+
 class _Asked:
     """The questions for one producer that have the same guard. `bumps` tells that the producer gets a new epoch with
     each transaction; `first_sequence` is the lowest one of the batches that wait for the answer."""

@@ -1,9 +1,7 @@
-"""InitProducerId (key 22), versions 0–5: an id for an idempotent producer.
+"""InitProducerId (key 22), versions 0–5: an id for an idempotent producer, or the next epoch of a transactional id.
 
-`handle` refuses a transactional id at once with a fatal error, so that no client waits for a coordinator that doesn't
-exist. `handle_transactional` serves transactional ids (`transaction_handlers.py`). A client that goes on after an error
-states its present producer id and epoch, from version 3 on (KIP-360). Clients before version 4 don't know the error
-PRODUCER_FENCED.
+A client that goes on after an error states its present producer id and epoch, from version 3 on (KIP-360). Clients
+before version 4 don't know the error PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -28,35 +26,23 @@ API = Api(
         Right(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER),
         Right(AclOperation.WRITE, ResourceType.TOPIC),
     ),
-    gaps=(
-        "Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53) until Ottla has transactions.",
-    ),
 )
 NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
-
-
-async def handle(broker: WithProducerIds, request: Request, body: Any) -> dict[str, Any]:
-    """Answers a new id with epoch 0. An idempotent producer that sends its present id gets a new id, too, as in
-    Kafka."""
-    if body.transactional_id is not None:
-        # Fatal in every client's transaction state machine; at a retriable code, a client would ask again forever.
-        code = ErrorCode.transactional_id_authorization_failed if body.transactional_id else ErrorCode.invalid_request
-        return {"error_code": code, **NO_PRODUCER}
-    try:
-        return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
-    except KafkaError as error:
-        return {"error_code": error.code, **NO_PRODUCER}
 
 
 class Parts(WithProducerIds, WithTransactions, Protocol): ...
 
 
-async def handle_transactional(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """The same, and the next epoch of a transactional id's producer."""
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
+    """Answers a new id with epoch 0; for a transactional id its producer's id with the next epoch. An idempotent
+    producer that sends its present id gets a new id, too, as in Kafka."""
     if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_EPOCH):
         return {"error_code": ErrorCode.invalid_request, **NO_PRODUCER}
     if body.transactional_id is None:
-        return await handle(broker, request, body)
+        try:
+            return {"producer_id": await broker.producer_ids.next(), "producer_epoch": 0}
+        except KafkaError as error:
+            return {"error_code": error.code, **NO_PRODUCER}
     present = None if body.producer_id == NO_PRODUCER_ID else Producer(body.producer_id, body.producer_epoch)
     init = Init(milliseconds(body.transaction_timeout), present)
     try:

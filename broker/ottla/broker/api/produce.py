@@ -2,7 +2,8 @@
 
 Each partition's batch is admitted, patched and written in the buffer that received it. With acks=0 there is no answer,
 and an error closes the connection. With acks=1 the answer is sent when all batches of the request are written, with
-acks=all when they are committed.
+acks=all when they are committed. Batches with which transactions begin are confirmed by the transaction's coordinator
+first (`beginnings.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.broker.api.declaration import Api
+from ottla.broker.beginnings import Beginnings, beginnings
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
-from ottla.broker.ports import WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks
+from ottla.broker.ports import WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, WithVerifier
 from ottla.broker.request import Request
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn, take_turn
+from ottla.broker.verification import NOT_NEEDED
 from ottla.net.connection import POSTPONED
 from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -44,7 +47,6 @@ API = Api(
     served=(3, 13),
     gaps=(
         "Versions 0 to 2 are advertised and refused, as Kafka does (KAFKA-18659).",
-        "Transactional batches are refused with INVALID_TXN_STATE (48) until Ottla has transactions.",
         "Some batches that Kafka accepts are refused (see below).",
     ),
 )
@@ -56,7 +58,7 @@ Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # a future, and the list and place of its answer
 
 
-class Parts(WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, Protocol): ...
+class Parts(WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, WithVerifier, Protocol): ...
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
@@ -64,6 +66,15 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
     POSTPONED if the request has to be dispatched again for lack of memory."""
     body = read_produce_request(request.api_version, frame, position, end)
     produce = _Produce(broker, request, body)
+    guard = None
+    if body.transactional_id is not None:
+        guard = NOT_NEEDED
+        try:
+            begun = beginnings(body, frame, request.api_version, broker.partitions.find_or_none)
+        except KafkaError as error:
+            return produce.refuse_all(error)
+        if begun is not None:
+            return produce.take_turns(frame, 0, begun)
     if _is_one_batch(body):
         pass  # `append` appends nothing if the batch needs a turn
     elif (
@@ -78,7 +89,7 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
         for index, start, stop in sets:
             try:
                 partition = produce.find(topic, index)
-                appended = partition.append(frame, start, stop, version, quota)
+                appended = partition.append(frame, start, stop, version, quota, guard)
                 if appended is None:
                     return produce.take_turns(frame, done)
                 answers.append(produce.appended(partition, appended, answers))
@@ -86,8 +97,7 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
                 answers.append(produce.refused(topic, index, stop - start, error))
             done += 1
     if body.acks == 0:
-        if produce.failed:
-            request.connection.close("a Produce request with acks=0 failed: closing is the only answer")
+        produce.end_unanswered()
         return None
     if not produce.waits:
         return [produce.response(produce.answers)]
@@ -163,6 +173,21 @@ class _Produce:
         self._broker.failed_requests.count_produce(topic, size_bytes, error.code)
         return PartitionAnswer(index, error.code, message=error.message or None, record_errors=error.record_errors)
 
+    def refuse_all(self, error: KafkaError) -> Reply:
+        """Answers `error` for each partition."""
+        for topic, sets in self._body.topics:
+            refused = [self.refused(topic, index, stop - start, error) for index, start, stop in sets]
+            self.answers.append((topic, refused))
+        if self.acks == 0:
+            self.end_unanswered()
+            return None
+        return [self.response(self.answers)]
+
+    def end_unanswered(self) -> None:
+        """Ends a request with acks=0. If one of its batches was refused, closing the connection is the only answer."""
+        if self.failed:
+            self._request.connection.close("a Produce request with acks=0 failed: closing is the only answer")
+
     def takes_turns(self, frame: Memory) -> bool:
         """Whether one of the batches needs a thread, or waits behind a batch that does, or all of them are too much for
         a turn of the event loop."""
@@ -179,9 +204,10 @@ class _Produce:
                 batch = memoryview(frame)[start:stop]
                 yield None if needs_turn(partition, batch) else loop_cost(batch, partition.rules, quota, plain_left)
 
-    def take_turns(self, frame: Memory, done: int) -> Reply:
+    def take_turns(self, frame: Memory, done: int, begun: Beginnings | None = None) -> Reply:
         """Takes a turn for each batch after the first `done`, in the order of the request. Returns POSTPONED if there
-        isn't enough memory for them now.
+        isn't enough memory for them now. If some batches begin transactions (`begun`), the turns are taken after the
+        transaction's coordinator has answered.
 
         The frame is kept until all batches are appended, if the connection owns the frame, and these batches are more
         than half of it. Otherwise the batches are copied, because the frame's memory is reused when `serve` returns."""
@@ -207,23 +233,33 @@ class _Produce:
             self.answers.append((topic, []))
         left = deque[_InTurn]()
         for place, topic, index, batch in sets:
-            partition = get(topic, index)
-            turn = None if partition is None else take_turn(partition)
-            left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), turn))
+            left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), None))
         broker.turns += len(left)
-        broker.spawn(self._append_in_turn(left, work))
+        if begun is None:
+            self._queue(left)
+        broker.spawn(self._append_in_turn(left, work, begun))
         return self._request.pending
 
-    async def _append_in_turn(self, left: deque[_InTurn], work: Work) -> None:
+    def _queue(self, left: deque[_InTurn]) -> None:
+        """Takes a turn for each batch."""
+        for place, waiting in enumerate(left):
+            partition = self._broker.partitions.find_or_none(waiting.topic, waiting.index)
+            if partition is not None:
+                left[place] = waiting._replace(turn=take_turn(partition))
+
+    async def _append_in_turn(self, left: deque[_InTurn], work: Work, begun: Beginnings | None) -> None:
         """Appends one batch after the other, each when its turn in its partition comes. Then answers."""
         pending = self._request.pending
         try:
             try:
+                if begun is not None:
+                    await begun.confirm(self._broker.verifier)
+                    self._queue(left)
                 while left:
                     turn = left[0].turn
                     if turn is not None:
                         await turn.comes()
-                    await self._append_one(left[0])
+                    await self._append_one(left[0], begun)
                     self._ended(left.popleft())
             finally:
                 while left:
@@ -243,10 +279,13 @@ class _Produce:
         if batch.turn is not None:
             batch.turn.end()
 
-    async def _append_one(self, waiting: _InTurn) -> None:
+    async def _append_one(self, waiting: _InTurn, begun: Beginnings | None) -> None:
         topic, answers, index, batch, _ = waiting
         try:
             partition = self.find(topic, index)
+            guard = None
+            if self._body.transactional_id is not None:
+                guard = NOT_NEEDED if begun is None else begun.guard(partition)
             admitted = await admit_in_turn(
                 partition,
                 batch,
@@ -259,7 +298,7 @@ class _Produce:
             if self.find(topic, index) is not partition:
                 raise KafkaError(ErrorCode.not_leader_or_follower)
             partition.check_leader_epoch(-1)
-            answers.append(self.appended(partition, partition.append_admitted(*admitted), answers))
+            answers.append(self.appended(partition, partition.append_admitted(*admitted, guard), answers))
         except KafkaError as error:
             answers.append(self.refused(topic, index, len(batch.view), error))
 

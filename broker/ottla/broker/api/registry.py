@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker import ports
 from ottla.broker.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
@@ -46,7 +48,9 @@ from ottla.broker.api import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -58,6 +62,7 @@ from ottla.broker.api import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -66,6 +71,7 @@ from ottla.broker.api import (
     produce,
     sync_group,
     unregister_broker,
+    write_txn_markers,
 )
 from ottla.broker.api.declaration import Api, Response
 from ottla.broker.request import Request
@@ -97,11 +103,14 @@ class Ports(
     ports.WithInternalTopics,
     ports.WithIsrChanges,
     ports.WithLogs,
+    ports.WithMarkerLog,
     ports.WithMoves,
     ports.WithPartitions,
     ports.WithProducerIds,
     ports.WithReplication,
     ports.WithTasks,
+    ports.WithTransactions,
+    ports.WithVerifier,
     Protocol,
 ):
     """The ports of all handlers together: dispatch hands the same broker to each of them."""
@@ -148,6 +157,12 @@ ROUTES: Mapping[int, Route] = {
         Route(delete_topics.API, delete_topics.handle),
         Route(delete_records.API, delete_records.handle),
         Route(init_producer_id.API, init_producer_id.handle),
+        Route(write_txn_markers.API, write_txn_markers.handle),
+        Route(list_transactions.API, list_transactions.handle),
+        Route(end_txn.API, end_txn.handle),
+        Route(describe_transactions.API, describe_transactions.handle),
+        Route(add_partitions_to_txn.API, add_partitions_to_txn.handle),
+        Route(add_offsets_to_txn.API, add_offsets_to_txn.handle),
         Route(offset_for_leader_epoch.API, offset_for_leader_epoch.handle),
         Route(describe_configs.API, describe_configs.handle),
         Route(alter_configs.API, alter_configs.handle),

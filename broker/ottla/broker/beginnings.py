@@ -1,0 +1,130 @@
+"""The batches of one Produce request with which a transaction begins in their partitions.
+
+Before such a batch is appended, the transaction's coordinator has to confirm it (`verification.py`). All batches of a
+request are asked about by one question. They take their places in the partitions' orders after the answer, so that no
+other producer waits for a coordinator. Later batches of the same producer are asked about themselves meanwhile; if one
+of them is confirmed first, the partition answers OUT_OF_ORDER_SEQUENCE_NUMBER, and the producer sends it again.
+
+Source: KIP-890; Kafka's ReplicaManager.handleProduceAppend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING, Protocol
+
+from ottla.broker.transaction.initialization import Producer
+from ottla.broker.transaction.metadata import TopicPartition
+from ottla.broker.transaction_verifier import Errors
+from ottla.broker.verification import NOT_NEEDED, Guard
+from ottla.protocol import batches
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.produce import ProduceRequest
+from ottla.protocol.received import Memory
+
+if TYPE_CHECKING:
+    from ottla.broker.partition import Partition
+
+V2_FIRST_VERSION = 12
+"""The first version of Produce that a client of protocol V2 sends: its partitions are added by their leaders."""
+
+_ABORTABLE_FIRST_VERSION = 11  # the first version of Produce whose clients know TRANSACTION_ABORTABLE
+_RETRIED = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
+
+
+class Verifier(Protocol):
+    """Asks the coordinators of transactions."""
+
+    async def confirm(
+        self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], *, adds: bool
+    ) -> Errors:
+        """See `TransactionVerifier.confirm`."""
+
+
+class Beginnings:
+    """The batches that begin transactions, by their partitions; and the coordinator's answer, once `confirm` has got
+    it."""
+
+    __slots__ = ("_adds", "_errors", "_guards", "_producer", "_transactional_id", "_version")
+
+    def __init__(
+        self, transactional_id: str, producer: Producer, guards: dict[TopicPartition, Guard], version: int
+    ) -> None:
+        self._transactional_id = transactional_id
+        self._producer = producer
+        self._guards = guards
+        self._version = version
+        self._adds = version >= V2_FIRST_VERSION
+        self._errors: Errors = {}
+
+    async def confirm(self, verifier: Verifier) -> None:
+        """Asks the transaction's coordinator about all batches. Raises nothing."""
+        partitions = self._guards.keys()
+        self._errors = await verifier.confirm(self._transactional_id, self._producer, partitions, adds=self._adds)
+
+    def guard(self, partition: Partition) -> Guard:
+        """The guard for the batch of `partition`. Raises KafkaError with the error code for the producer where the
+        coordinator hasn't confirmed the batch."""
+        key = TopicPartition(partition.topic, partition.index)
+        guard = self._guards.get(key)
+        if guard is None:
+            return NOT_NEEDED
+        error = for_producer(self._errors[key], self._version)
+        if error is not ErrorCode.none:
+            raise KafkaError(error, "the transaction's coordinator doesn't confirm that the partition belongs to it")
+        return guard
+
+
+def beginnings(
+    request: ProduceRequest, frame: Memory, version: int, find: Callable[[str | bytes, int], Partition | None]
+) -> Beginnings | None:
+    """The batches of a Produce request of `version` with which transactions begin; None if there are none. `find`
+    returns this broker's replica of a partition. Batches that will be refused for another reason are left out.
+
+    Raises KafkaError INVALID_PRODUCER_ID_MAPPING if the transactional batches have several producer ids."""
+    assert request.transactional_id is not None
+    guards: dict[TopicPartition, Guard] = {}
+    producers: set[Producer] = set()
+    for topic, partitions in request.topics:
+        for index, start, end in partitions:
+            if end - start < batches.HEADER_SIZE:
+                continue
+            header = batches.read_header(frame, start)
+            if not header.attributes & batches.TRANSACTIONAL or header.producer_id < 0:
+                continue
+            producers.add(Producer(header.producer_id, header.producer_epoch))
+            partition = find(topic, index)
+            if partition is None or not partition.leads:
+                continue
+            try:
+                guard = partition.guard_for(
+                    header.producer_id, header.producer_epoch, header.base_sequence, bumps=version >= V2_FIRST_VERSION
+                )
+            except KafkaError:
+                continue  # the append is refused for the same reason
+            if guard is not NOT_NEEDED:
+                guards[TopicPartition(partition.topic, partition.index)] = guard
+    if len(producers) > 1:
+        raise KafkaError(
+            ErrorCode.invalid_producer_id_mapping, "the request has transactional batches of several producers"
+        )
+    return Beginnings(request.transactional_id, producers.pop(), guards, version) if guards else None
+
+
+def for_producer(error: ErrorCode, version: int) -> ErrorCode:
+    """The error code for a producer that sent Produce of `version`, where a coordinator's answer was `error`. The
+    producer doesn't look for a coordinator: it sends the batch again to the partition's leader, or aborts."""
+    if error is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch  # which a producer gets over by an abort, if it wasn't fenced
+    if error in _RETRIED or (error is ErrorCode.concurrent_transactions and version < V2_FIRST_VERSION):
+        return ErrorCode.not_enough_replicas  # retried without a look for another leader
+    if error is ErrorCode.transaction_abortable and version < _ABORTABLE_FIRST_VERSION:
+        return ErrorCode.invalid_txn_state
+    return error
