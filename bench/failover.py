@@ -36,7 +36,7 @@ from tests.peers.apache_kafka import AS_SHIPPED, apache_kafka_cluster
 from tests.peers.ottla_cluster import ottla_cluster
 from tests.peers.wire import Wire
 
-REPLICATED = {"offsets_topic_replication_factor": "3", "min_insync_replicas": "2"}
+REPLICATED = {"offsets_topic_replication_factor": "3", "transaction_state_log_replication_factor": "3", "min_insync_replicas": "2"}
 SESSION_S = 9.0
 METADATA, METADATA_VERSION = 3, 8
 DESCRIBE_QUORUM = 55

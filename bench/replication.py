@@ -19,7 +19,7 @@ from tests.peers.ottla_cluster import ottla_cluster
 RECORD_BYTES = 1024
 BYTES = 1_000_000_000
 PARTITIONS = (1, 6)
-REPLICATED = SETTINGS | {"offsets_topic_replication_factor": "3", "min_insync_replicas": "2"}
+REPLICATED = SETTINGS | {"offsets_topic_replication_factor": "3", "transaction_state_log_replication_factor": "3", "min_insync_replicas": "2"}
 
 
 def run(plan: Plan) -> list[Row]:

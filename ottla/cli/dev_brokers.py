@@ -182,6 +182,7 @@ def planned(
         "default.replication.factor": replication,
         "min.insync.replicas": max(1, replication - 1),
         "offsets.topic.replication.factor": replication,
+        "transaction.state.log.replication.factor": replication,
         "group.initial.rebalance.delay.ms": 0,
     }
     file = directory / f"broker-{number}.properties"

@@ -27,6 +27,7 @@ class OttlaBroker:
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
         } | {name.replace("_", "."): value for name, value in settings.items()}
         self.log_directories = [Path(part) for part in values["log.dirs"].split(",")]
         properties = folder / "server.properties"

@@ -181,6 +181,7 @@ class OttlaCluster:
             "ottla_metadata_store": self._store(folder, number),
             "ottla_http_listener": self.http[number],
             "offsets_topic_replication_factor": str(replication),
+            "transaction_state_log_replication_factor": str(replication),
             "default_replication_factor": str(replication),
             "min_insync_replicas": str(max(replication - 1, 1)),
         }

@@ -75,6 +75,7 @@ def knobs_of(random: Random) -> Knobs:
         "log.flush.offset.checkpoint.interval.ms": str(random.choice((500, 5000, 60000))),
         "offsets.topic.num.partitions": str(random.choice((1, 2))),
         "offsets.topic.replication.factor": str(factor),
+        "transaction.state.log.replication.factor": str(factor),
         "offsets.commit.timeout.ms": str(random.choice((500, 3000))),
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "800",

@@ -735,7 +735,11 @@ def test_a_cluster_that_is_made_again_with_fewer_volumes_keeps_those_that_may_ho
     assert all(disks.lies[pod, "/data/1/log"].keys() == set(ORDERS) for pod in scene.pods())
 
 
-FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
+FACTORS = (
+    "default.replication.factor",
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+)
 
 
 def _scaled_down(scene: Scene, disks: Disks) -> None:

@@ -34,6 +34,7 @@ def server_properties(cluster: Cluster) -> str:
         "inter.broker.listener.name": REPLICATION,
         "default.replication.factor": factor,
         "offsets.topic.replication.factor": factor,
+        "transaction.state.log.replication.factor": factor,
         "ottla.http.listener": f":{HTTP_PORT}",
         "ottla.log.format": "json",
         **store(cluster),
