@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.compatibility import LEFT_OUT
+from ottla.broker.api import describe_transactions
 from ottla.broker.api.registry import ROUTES
-from ottla.broker.api.transaction_handlers import HANDLERS
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.marker_sender import Marker
 from ottla.broker.transaction.metadata import TopicPartition
@@ -59,7 +58,8 @@ class Broker:
 
     async def asked(self, key: int, version: int, /, **fields: Any) -> Any:
         """The answer to a request, as a client reads it."""
-        _, handle = HANDLERS[key]
+        handle = ROUTES[key].handle
+        assert handle is not None
         body = read_request(key, version, write_request(key, version, fields))
         broker: Any = self
         answer = await handle(broker, request_of(key, version, "test"), body)
@@ -102,13 +102,6 @@ class _AnyListener:
 
     def get(self, listener: str) -> Any:
         return self.endpoint
-
-
-def test_no_handler_of_transactions_is_advertised_yet() -> None:
-    left_out = set().union(*LEFT_OUT.values())
-    for key, (api, handle) in HANDLERS.items():
-        assert api.key == key
-        assert key in left_out or ROUTES[key].handle is not handle
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -256,7 +249,7 @@ def test_transactions_are_described() -> None:
         assert [(topic.topic, topic.partitions) for topic in ongoing.topics] == [("t", (0,))]
         as_broker: Any = broker
         body = SimpleNamespace(transactional_ids=["rests"])
-        answer = await HANDLERS[DESCRIBE][1](as_broker, request_of(DESCRIBE, 0, "test"), body)
+        answer = await describe_transactions.handle(as_broker, request_of(DESCRIBE, 0, "test"), body)
         (rests,) = answer["transaction_states"]  # kio refuses to read a time before 1970
         assert (rests["transaction_state"], rests["transaction_start_time"], rests["topics"]) == ("Empty", -1, [])
         assert write_response(DESCRIBE, 0, answer)
