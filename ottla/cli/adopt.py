@@ -8,8 +8,9 @@ no record can be lost:
 - New producer ids begin far above the ids that Kafka handed out, because a reused producer id would make new records
   look like duplicates.
 
-Until Ottla has transactions, every consumer sees every record. So `adopt` refuses logs that have open transactions or
-aborted records, unless the user passes --expose-uncommitted.
+Consumers that read committed records only don't see the records of aborted transactions in adopted logs either. Until
+Ottla has transactions, nobody can end a transaction that Kafka has left open. So `adopt` refuses logs with open
+transactions, unless the user passes --expose-uncommitted.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def adopt(
     ] = False,
     expose_uncommitted: Annotated[
         bool,
-        typer.Option("--expose-uncommitted", help="Show records of open and aborted transactions to all consumers."),
+        typer.Option("--expose-uncommitted", help="Adopt partitions with open transactions, which nobody can end."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be adopted.")] = False,
 ) -> None:
@@ -125,41 +126,24 @@ def _surveyed(directory: Path) -> Adoptable:
 
 
 def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:
-    """The errors for partitions with open transactions or aborted records. Aborted records of internal topics are no
-    error: brokers apply the offsets of a transaction only when the transaction is committed."""
+    """The error for partitions with open transactions."""
     parts = [(topic, part) for topic in topics for _, part in sorted(topic.partitions.items())]
     still_open = [
-        f"{topic.name}-{part.index} (from offset {part.uncommitted.open_from})"
+        f"{topic.name}-{part.index} (from offset {part.open_from})"
         for topic, part in parts
-        if part.uncommitted.open_from is not None
+        if part.open_from is not None
     ]
-    aborted = [
-        f"{topic.name}-{part.index} (from offset {part.uncommitted.aborted_from})"
-        for topic, part in parts
-        if part.uncommitted.aborted_from is not None and not topic.is_internal
+    if not still_open:
+        return []
+    return [
+        CommandError(
+            f"transactions are still open in {', '.join(still_open)}, and Ottla can't end them",
+            "Start Kafka again, let the producers end them or abort them (`kafka-transactions.sh list`, `find-hanging`"
+            " and `abort`), stop it cleanly and adopt then. Or say --expose-uncommitted: consumers that read only what"
+            " is committed get nothing from there on, all others read these records, and nothing from there on is"
+            " compacted.",
+        )
     ]
-    problems = []
-    if still_open:
-        problems.append(
-            CommandError(
-                f"transactions are still open in {', '.join(still_open)}, and Ottla would show their records to"
-                " consumers that read only what is committed",
-                "Start Kafka again, let the producers end them or abort them (`kafka-transactions.sh list`,"
-                " `find-hanging` and `abort`), stop it cleanly and adopt then."
-                " Or say --expose-uncommitted: everybody reads these records, and nothing from there on is compacted.",
-            )
-        )
-    if aborted:
-        problems.append(
-            CommandError(
-                f"records of aborted transactions are in {', '.join(aborted)}, and Ottla would show them to"
-                " consumers that read only what is committed",
-                "Copy these topics in Kafka with such a consumer, or delete the records there"
-                " (`kafka-delete-records.sh`), and adopt then."
-                " Or say --expose-uncommitted: everybody reads these records.",
-            )
-        )
-    return problems
 
 
 def _merged(found: list[Adoptable]) -> list[AdoptableTopic]:

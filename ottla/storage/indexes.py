@@ -15,6 +15,8 @@ OFFSET_ENTRY = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY = struct.Struct(">qi")  # timestamp, relative offset
 MAX_RELATIVE_OFFSET = (1 << 31) - 1  # the greatest distance from a segment's base offset that an index entry can have
 _aborted_entry = struct.Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
+ABORTED_ENTRY_BYTES = _aborted_entry.size
+_ABORTED_VERSION = 0
 
 
 class OffsetPosition(NamedTuple):
@@ -55,6 +57,17 @@ def time_entries(content: bytes, base_offset: int) -> Iterator[TimestampOffset]:
         if not timestamp and not relative:
             return
         yield TimestampOffset(timestamp, base_offset + relative)
+
+
+def aborted_entry(transaction: AbortedTransaction) -> bytes:
+    """The entry of a transaction index for `transaction`."""
+    return _aborted_entry.pack(_ABORTED_VERSION, *transaction)
+
+
+def aborted_transaction_at(content: bytes, number: int) -> AbortedTransaction:
+    """The entry of that number, counted from 0, in a transaction index."""
+    _, *entry = _aborted_entry.unpack_from(content, number * ABORTED_ENTRY_BYTES)
+    return AbortedTransaction(*entry)
 
 
 def aborted_transactions(content: bytes) -> Iterator[AbortedTransaction]:

@@ -5,7 +5,8 @@ i16, last sequence i32, last offset i64, offset delta i32, timestamp i64, coordi
 open transaction i64 (−1: none). Behind these entries, in bytes that Kafka doesn't read, Ottla's snapshots have the
 producers' earlier batches, so that a restarted broker recognises a repetition of any of them, not only of the last:
 count i32, then per batch, older ones first: producer id i64, last sequence i32, last offset i64, offset delta i32,
-timestamp i64.
+timestamp i64. After these batches the file ends with the offset (i64) after the last transaction marker, so that a
+truncation to that offset or a later one needn't look for markers in the log.
 
 Source: Kafka's ProducerStateManager (readSnapshot, writeSnapshot).
 """
@@ -26,6 +27,8 @@ _prefix = struct.Struct(">hIi")
 _version_and_checksum = struct.Struct(">hI")
 _entry = struct.Struct(">qhiqiqiq")
 _count = struct.Struct(">i")
+_offset = struct.Struct(">q")
+NOT_TOLD = -1  # by a snapshot that Kafka wrote
 _earlier = struct.Struct(">qiqiq")
 
 
@@ -106,12 +109,13 @@ def snapshot_pieces(producers: Iterable[tuple[int, ProducerState]]) -> Iterator[
         yield SnapshotPiece(len(some), bytes(piece), len(earlier) // _earlier.size, bytes(earlier))
 
 
-def sealed_snapshot(pieces: Iterable[SnapshotPiece]) -> bytes:
-    """The bytes of a snapshot file, from all of its pieces."""
+def sealed_snapshot(pieces: Iterable[SnapshotPiece], marked_to: int) -> bytes:
+    """The bytes of a snapshot file, from all of its pieces. No transaction marker has the offset `marked_to` or a later
+    one."""
     whole = list(pieces)
     count, earlier_count = sum(piece.producer_count for piece in whole), sum(piece.earlier_count for piece in whole)
     entries, earlier = [piece.entries for piece in whole], [piece.earlier for piece in whole]
-    body = b"".join([_count.pack(count), *entries, _count.pack(earlier_count), *earlier])
+    body = b"".join([_count.pack(count), *entries, _count.pack(earlier_count), *earlier, _offset.pack(marked_to)])
     return _version_and_checksum.pack(1, crc32c(body)) + body
 
 
@@ -135,11 +139,25 @@ def read_snapshot(data: bytes) -> Iterator[SnapshotEntry]:
         yield SnapshotEntry(producer_id, epoch, batches, timestamp, coordinator_epoch, start)
 
 
+def read_marked_to(data: bytes) -> int:
+    """The offset after the last transaction marker, from a snapshot file that `read_snapshot` accepts; NOT_TOLD if
+    Kafka wrote the file."""
+    end = _earlier_end(data, _prefix.size + _prefix.unpack_from(data)[2] * _entry.size)
+    return int(_offset.unpack_from(data, end)[0]) if len(data) >= end + _offset.size else NOT_TOLD
+
+
+def _earlier_end(data: bytes, position: int) -> int:
+    """Where the earlier batches that begin at `position` end."""
+    if len(data) < position + _count.size:
+        return len(data)
+    return position + _count.size + int(_count.unpack_from(data, position)[0]) * _earlier.size
+
+
 def _read_earlier(data: bytes, position: int) -> dict[int, list[KeptBatch]]:
     """Producer id → the producer's batches before its last one. Empty for a snapshot that Kafka wrote."""
     found: dict[int, list[KeptBatch]] = {}
-    if len(data) >= position + _count.size:
-        for at in range(position + _count.size, len(data) - _earlier.size + 1, _earlier.size):
-            producer_id, *kept = _earlier.unpack_from(data, at)
-            found.setdefault(producer_id, []).append(KeptBatch(*kept))
+    end = min(_earlier_end(data, position), len(data))
+    for at in range(position + _count.size, end - _earlier.size + 1, _earlier.size):
+        producer_id, *kept = _earlier.unpack_from(data, at)
+        found.setdefault(producer_id, []).append(KeptBatch(*kept))
     return found

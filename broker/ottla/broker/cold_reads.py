@@ -1,6 +1,6 @@
 """Finds an offset's place in a log for a fetch. Where that part of the log isn't in memory, a thread does so.
 
-The event loop looks an offset up in the log's index and in its batches' headers, as far as they are in memory. Where
+The event loop looks an offset up in the log's indexes and in its batches' headers, as far as they are in memory. Where
 they aren't in memory, a thread of the log directory looks the offset up and reads the bytes that follow it; until then
 a fetch finds nothing to read in the partition. A second fetch for the same offset waits for the same look-up. A look-up
 goes on when the client that asked for it has disconnected, because another client may ask for the same offset: so at
@@ -155,7 +155,16 @@ def _passing(error: OSError) -> bool:
 
 
 def _look_up(segments: list[Segment], offset: int, limit_offset: int, size: int) -> None:
-    for segment in segments:
+    for at, segment in enumerate(segments):
         segment.read_ahead(offset, limit_offset, size)
         if segment.position_of(offset) is not None:
+            end_offset = segments[at + 1].base_offset if at + 1 < len(segments) else limit_offset
+            _load_aborted(segments, offset, end_offset)
+            return
+
+
+def _load_aborted(segments: list[Segment], offset: int, end_offset: int) -> None:
+    """Reads the transaction indexes that a reader of the records from `offset` up to `end_offset` needs."""
+    for segment in segments:
+        if (aborted := segment.aborted) is not None and aborted.find(offset, end_offset, []):
             return

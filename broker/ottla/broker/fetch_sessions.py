@@ -99,6 +99,10 @@ class Watch(Protocol):
         """Watches this partition, which the session has read to its end."""
         ...
 
+    def reads(self, read_committed: bool) -> None:
+        """Notes whether the session's next request reads committed records only."""
+        ...
+
     def forget(self, key: PartitionKey) -> None:
         """Ends the watching of a partition."""
         ...
@@ -119,6 +123,7 @@ class FetchSession:
         "last_used",
         "partitions",
         "privileged",
+        "read_committed",
         "replica_epoch",
         "unread",
         "uses_topic_ids",
@@ -141,6 +146,7 @@ class FetchSession:
         self.watch = watch_of(self, replica_id)
         self.privileged = replica_id >= 0
         self.replica_epoch = -1  # the broker epoch that the follower stated last
+        self.read_committed = False  # by the last request
         self.uses_topic_ids = uses_topic_ids
         self.created = now
         self.last_used = now
@@ -160,11 +166,14 @@ class FetchSession:
             self.unread.pop(key, None)
             self.watch.forget(key)
 
-    def asked_by(self, replica_epoch: int) -> None:
-        """Notes the broker epoch of the follower's request. If it is a new one, all partitions are unread: the
-        follower's fetch offsets count only if it states them under its new epoch."""
-        if replica_epoch != self.replica_epoch:
+    def asked_by(self, replica_epoch: int, read_committed: bool) -> None:
+        """Notes the broker epoch of a follower's request, and whether a consumer's request reads committed records
+        only. If one of them is new, all partitions are unread: the follower's fetch offsets count only if it states
+        them under its new epoch, and the consumer may have read the partitions to another end."""
+        if replica_epoch != self.replica_epoch or read_committed != self.read_committed:
             self.replica_epoch = replica_epoch
+            self.read_committed = read_committed
+            self.watch.reads(read_committed)
             self.unread = dict.fromkeys(self.partitions)
 
     def served(self, key: PartitionKey) -> None:

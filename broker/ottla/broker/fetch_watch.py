@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class SessionWatch:
-    """The partitions of one session that were read to their end. `replica_id` is the follower's id, −1 for a
-    consumer."""
+    """The partitions of one session that were read to their end. `replica_id` is the follower's id, −1 for a consumer.
+    With `read_committed`, only moves of the last stable offset are more to read."""
 
-    __slots__ = ("_replica_id", "_session", "_watched", "request")
+    __slots__ = ("_read_committed", "_replica_id", "_session", "_watched", "request")
 
     def __init__(self, session: FetchSession, replica_id: int) -> None:
         self._session = session
         self._replica_id = replica_id
+        self._read_committed = False
         self._watched: dict[PartitionKey, Partition] = {}
         self.request: Waiting | None = None  # the fetch request that waits for more records
 
@@ -34,7 +35,14 @@ class SessionWatch:
         if self._watched.get(key) is not partition:
             self.forget(key)
             self._watched[key] = partition
-            partition.watchers(self._replica_id).append(self)
+            partition.watchers(self._replica_id, self._read_committed).append(self)
+
+    def reads(self, read_committed: bool) -> None:
+        """Notes whether the session's next request reads committed records only. Where that is new, the watching of all
+        partitions ends: they were read to another end."""
+        if read_committed != self._read_committed:
+            self.close()
+            self._read_committed = read_committed
 
     def moved(self, partition: Partition, new_bytes: int) -> None:
         """Called when the partition has `new_bytes` more to read, or (0) has changed in another way."""
@@ -52,7 +60,7 @@ class SessionWatch:
             self.forget(key)
 
     def watermark_moved(self, partition: Partition) -> None:
-        """Called when the high watermark has moved: the answer to the follower's next fetch carries it. A fetch that
+        """Called when the high watermark has moved: the answer to the session's next fetch carries it. A fetch that
         waits isn't answered for this alone."""
         self._session.unread[self._key(partition)] = None
 
@@ -63,7 +71,7 @@ class SessionWatch:
         """Ends the watching of a partition."""
         partition = self._watched.pop(key, None)
         if partition is not None:
-            partition.watchers(self._replica_id).remove(self)
+            partition.watchers(self._replica_id, self._read_committed).remove(self)
 
     def close(self) -> None:
         """Ends the watching of all partitions: the session is over."""

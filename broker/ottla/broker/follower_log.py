@@ -40,8 +40,13 @@ def append_replicated(
         raise partition.failed(error) from error
     before = partition.high_watermark
     after = partition.high_watermark = max(before, min(leader_high_watermark, log.log_end_offset))
-    if partition.waiters and after > before:  # consumers that read from a follower in their own rack
+    if after == before:
+        return
+    log.producers.transactions.replicated(after)
+    if partition.waiters:  # consumers that read from a follower in their own rack
         wake(partition.waiters, partition, bytes_between(log, before, after))
+    if partition.committed_waiters:
+        partition.stable_moved()
 
 
 def truncate_to(partition: Partition, offset: int) -> None:

@@ -26,13 +26,22 @@ from ottla.broker.flushes import Flushes
 from ottla.broker.log.log import Log
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.replica.leader import LeaderState
+from ottla.broker.transactional_appends import (
+    check_beginning,
+    check_coordinators,
+    check_epoch,
+    check_marker,
+    in_transaction,
+)
 from ottla.broker.turns import Turn, needs_turn
+from ottla.broker.verification import Guard, Verifications
 from ottla.broker.waiters import Waiter, bytes_between, wake
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.protocol import batches
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.markers import Marker, marker_batch
 from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
@@ -61,6 +70,7 @@ class Partition:
         "bytes_in",
         "bytes_out",
         "clock",
+        "committed_waiters",
         "counters",
         "damage_met",
         "elected_uncleanly",
@@ -83,9 +93,11 @@ class Partition:
         "partition_epoch",
         "replicas",
         "rules",
+        "stable_told",
         "target_codec",
         "topic",
         "topic_id",
+        "verifications",
         "waiters",
         "write_failed",
     )
@@ -127,11 +139,14 @@ class Partition:
         self.offline = False
         self.damage_met: tuple[int, str] | None = None  # the last damage: its offset, and which work it stops and why
         self.write_failed = write_failed  # called so that another replica is elected leader
-        self.waiters: list[Waiter] = []  # waiting fetches of consumers, for committed records
+        self.waiters: list[Waiter] = []  # waiting fetches of consumers, for records below the high watermark
+        self.committed_waiters: list[Waiter] = []  # the same, for records below the last stable offset
+        self.stable_told = 0  # the last stable offset that `committed_waiters` were told last
         self.follower_waiters: list[Waiter] = []  # waiting fetches of followers, for records at the log's end
         self._commits = Commits()
         self._deletions = Commits()  # waits for deletions of records, by the low watermark
         self._commits_at_once = False
+        self.verifications = Verifications()
         self.flushes = Flushes(log, self.failed)
         self.last_turn: Turn | None = None  # the place of the newest batch that couldn't be appended on arrival
 
@@ -199,6 +214,7 @@ class Partition:
         self.leader_epoch = NO_EPOCH
         self.leading = None
         self._commits_at_once = False
+        self.verifications.clear()
         self._commits.fail(KafkaError(ErrorCode.not_leader_or_follower))
         self._deletions.fail(KafkaError(ErrorCode.not_leader_or_follower))
         self.wake_all()
@@ -265,6 +281,8 @@ class Partition:
             waiter.watermark_moved(self)
         if self.waiters:
             wake(self.waiters, self, bytes_between(self.log, before, after))
+        if self.committed_waiters:
+            self.stable_moved()
 
     def check_leader_epoch(self, epoch: int, *, follower_will_do: bool = False) -> None:
         """Raises KafkaError where a client's leader epoch `epoch` (−1: none stated) isn't the present one, or this
@@ -290,9 +308,13 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which no transaction is undecided (Kafka's LSO). Without transactions it is the high
-        watermark."""
-        return self.high_watermark
+        """The offset below which each transaction has ended, and its marker is committed (Kafka's LSO). Without
+        transactions it is the high watermark."""
+        high_watermark = self.high_watermark
+        unstable = self.log.producers.transactions.first_unstable_offset(high_watermark)
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, self.log.log_start_offset)
 
     def append(self, frame: Memory, start: int, end: int, version: int, quota: LoopQuota) -> Appended | None:
         """Appends the record set frame[start:end] of a Produce request; its offsets are patched in place.
@@ -322,12 +344,16 @@ class Partition:
             batch, header = admitted
         return self.append_admitted(batch, header)
 
-    def append_admitted(self, batch: memoryview, header: BatchHeader) -> Appended:
-        """Appends a batch that has been checked. Raises KafkaError."""
+    def append_admitted(self, batch: memoryview, header: BatchHeader, guard: Guard | None = None) -> Appended:
+        """Appends a client's batch that has been admitted. A transactional batch that begins a transaction needs the
+        `guard` that was taken before the coordinator confirmed it (`guard_for`). Raises KafkaError."""
         if header.producer_id >= 0:
-            duplicate = self.log.producers.check(header)
+            producers = self.log.producers
+            duplicate = producers.check(header)
             if duplicate is not None:
                 return Appended(duplicate.first_offset, duplicate.last_offset, duplicate.append_time)
+            if header.attributes & batches.TRANSACTIONAL:
+                check_beginning(producers.get(header.producer_id), header, self.verifications, guard, from_client=True)
         append_time = -1
         if not self.rules.create_time:
             append_time = self.now_ms()
@@ -339,16 +365,52 @@ class Partition:
         self.bytes_in += len(batch)
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
-    def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
-        """Appends a batch that this broker has built itself; as with acks=all, there must be enough replicas in sync.
-        Returns the base offset. Raises KafkaError, NOT_LEADER_OR_FOLLOWER also where the leader epoch in which the
-        caller works, `leader_epoch`, has ended."""
+    def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard | None:
+        """The guard that a transactional batch needs, to be taken before the transaction's coordinator is asked; None
+        where the batch continues a transaction that has begun here, so that nobody need be asked. `bumps` tells that
+        the producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
+        known = self.log.producers.get(producer_id)
+        check_epoch(known, producer_id, epoch)
+        if in_transaction(known, epoch):
+            return None
+        expiration_ms = self.log.config.producer_id_expiration_ms
+        return self.verifications.ask(
+            producer_id, epoch, first_sequence, bumps=bumps, now_ms=self.now_ms(), expiration_ms=expiration_ms
+        )
+
+    def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int:
+        """Appends a coordinator's batch, which this broker has built itself; as with acks=all, there must be enough
+        replicas in sync. `guard` is as in `append_admitted`. Returns the base offset. Raises KafkaError,
+        NOT_LEADER_OR_FOLLOWER also where the leader epoch in which the caller works, `leader_epoch`, has ended."""
+        self._check_coordinator(leader_epoch)
+        header = batches.read_header(batch)
+        if header.producer_id >= 0:
+            known = self.log.producers.get(header.producer_id)
+            check_coordinators(known, header, self.verifications, guard)
+        return self._write(memoryview(batch), header, -1)
+
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, committed: bool, transaction_version: int
+    ) -> int:
+        """Appends the marker that ends a producer's transaction, as its coordinator demands; as with acks=all, there
+        must be enough replicas in sync. A repeat of the last marker is appended once more. Returns the marker's offset.
+        Raises KafkaError INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, NOT_LEADER_OR_FOLLOWER,
+        NOT_ENOUGH_REPLICAS or KAFKA_STORAGE_ERROR."""
+        self._check_coordinator(self.leader_epoch)
+        known = self.log.producers.get(producer_id)
+        check_marker(known, producer_id, epoch, coordinator_epoch, transaction_version)
+        batch = marker_batch(producer_id, epoch, Marker(committed, coordinator_epoch, self.now_ms()))
+        offset = self._write(memoryview(batch), batches.read_header(batch), -1)
+        self.log.producers.transactions.replicated(self.high_watermark)
+        return offset
+
+    def _check_coordinator(self, leader_epoch: int) -> None:
+        """Raises KafkaError where a coordinator that works in `leader_epoch` may not append now."""
         self.check_leader_epoch(-1)
         if leader_epoch != self.leader_epoch:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         if self.under_min_isr:
             raise KafkaError(ErrorCode.not_enough_replicas)
-        return self._write(memoryview(batch), batches.read_header(batch), -1)
 
     def _write(self, batch: memoryview, header: BatchHeader, append_time: int) -> int:
         log = self.log
@@ -358,12 +420,16 @@ class Partition:
             log.append(batch, header, base_offset, self.leader_epoch, append_time)
         except OSError as error:
             raise self.failed(error) from error
+        if header.attributes & batches.TRANSACTIONAL:
+            self.verifications.appended(header)
         if self._commits_at_once:
             self.high_watermark = log.log_end_offset
             if self._commits:
                 self._commits.reached(self.high_watermark)
             if self.waiters:
                 wake(self.waiters, self, len(batch))
+            if self.committed_waiters:
+                self.stable_moved()
         if self.follower_waiters:
             wake(self.follower_waiters, self, len(batch))
         return base_offset
@@ -414,12 +480,30 @@ class Partition:
         """How many requests wait until the high watermark passes their records."""
         return len(self._commits)
 
-    def watchers(self, replica_id: int) -> list[Waiter]:
-        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) the
-        consumers'."""
-        return self.waiters if replica_id < 0 else self.follower_waiters
+    def watchers(self, replica_id: int, read_committed: bool) -> list[Waiter]:
+        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) the list
+        of consumers, of those that read committed records only or of all others."""
+        if replica_id >= 0:
+            return self.follower_waiters
+        if not read_committed:
+            return self.waiters
+        if not self.committed_waiters:
+            self.stable_told = self.last_stable_offset
+        return self.committed_waiters
+
+    def stable_moved(self) -> None:
+        """Wakes the fetches that wait for committed records, after the high watermark has moved. If the last stable
+        offset has stayed, they only learn that the high watermark has moved."""
+        before, after = self.stable_told, self.last_stable_offset
+        if after == before:
+            for waiter in self.committed_waiters:
+                waiter.watermark_moved(self)
+            return
+        self.stable_told = after
+        wake(self.committed_waiters, self, bytes_between(self.log, before, after))
 
     def wake_all(self) -> None:
         """Wakes all waiters, because the records that they wait for may never come."""
         wake(self.waiters, self, 0)
+        wake(self.committed_waiters, self, 0)
         wake(self.follower_waiters, self, 0)

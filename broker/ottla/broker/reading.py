@@ -1,8 +1,10 @@
-"""Reads a replica for a fetch: for a consumer up to the high watermark, for a follower up to the log's end.
+"""Reads a replica for a fetch: for a consumer up to the high watermark, or up to the last stable offset if the consumer
+reads committed records only; for a follower up to the log's end.
 
 Reading changes nothing of the replica, except that it notes damage that it finds.
 
-Source: KIP-74 (the first batch), KIP-595 (diverging logs); Kafka's `Partition.readRecords`.
+Source: KIP-74 (the first batch), KIP-98 (transactions), KIP-595 (diverging logs); Kafka's `Partition.readRecords` and
+`UnifiedLog.addAbortedTransactions`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _new = tuple.__new__  # a NamedTuple's own constructor is a Python function, and
 
 class Readable(NamedTuple):
     """The batches that a response to Fetch may contain, as ranges of files or as bytes, their size in bytes, and the
-    partition's offsets."""
+    partition's offsets. `aborted` has the (producer id, first offset) of the aborted transactions among the batches; it
+    is None unless the reader reads committed records only."""
 
     ranges: Sequence[Part]
     size: int
@@ -32,6 +35,7 @@ class Readable(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     cut: bool = False  # whether more batches can be read, which aren't in memory
+    aborted: Sequence[tuple[int, int]] | None = None
 
 
 def read(
@@ -46,7 +50,12 @@ def read(
     `minimum_one`. Batches of up to `small_bytes` in all are returned as bytes, more as ranges of files. Raises
     KafkaError OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE; BlockingIOError where
     the disk must be read, if `small_bytes` isn't WAIT."""
-    return _read(partition, offset, max_bytes, minimum_one, partition.high_watermark, small_bytes)
+    if not read_committed:
+        return _read(partition, offset, max_bytes, minimum_one, partition.high_watermark, small_bytes)
+    stable = partition.last_stable_offset
+    found = _read(partition, offset, max_bytes, minimum_one, stable, small_bytes)
+    aborted = _aborted(partition, offset, found.size, stable, small_bytes == WAIT) if found.size else ()
+    return _new(Readable, (*found[:-1], aborted))
 
 
 def read_as_follower(
@@ -74,18 +83,40 @@ def _read(
         ranges, size = resident(found, small_bytes)
     except BlockingIOError:
         raise
-    except DamagedSegment as error:  # the damage concerns one segment, not the log directory
-        partition.damage_met = offset, f"fetches are refused there: {error}"
-        raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
     except OSError as error:
-        raise partition.failed(error) from error
+        raise _refusal(partition, offset, error) from error
     cut = size >= READ_AHEAD_BYTES and size < found[0].size
-    return _new(Readable, (ranges, size, high_watermark, high_watermark, log_start, cut))
+    return _new(Readable, (ranges, size, high_watermark, partition.last_stable_offset, log_start, cut, None))
 
 
-def nothing(partition: Partition) -> Readable:
+def _aborted(partition: Partition, offset: int, size: int, stable: int, wait: bool) -> Sequence[tuple[int, int]]:
+    """The (producer id, first offset) of the aborted transactions among the `size` bytes from `offset` on, which end at
+    or below `stable`, and maybe of some that begin right behind these bytes. Raises as `read`."""
+    log = partition.log
+    if not log.has_aborted(offset):
+        return ()
+    try:
+        end_offset = min(log.end_of_read(offset, size, wait), stable)
+        return [entry[:2] for entry in log.aborted_between(offset, end_offset, wait)]
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise _refusal(partition, offset, error) from error
+
+
+def _refusal(partition: Partition, offset: int, error: OSError) -> KafkaError:
+    """The consumer's error for an error of the disk, or for damage of the log at `offset`."""
+    if isinstance(error, DamagedSegment):  # the damage concerns one segment, not the log directory
+        partition.damage_met = offset, f"fetches are refused there: {error}"
+        return KafkaError(ErrorCode.corrupt_message, str(error))
+    return partition.failed(error)
+
+
+def nothing(partition: Partition, read_committed: bool = False) -> Readable:
     """The answer to a fetch for which there is nothing to read."""
-    return Readable((), 0, partition.high_watermark, partition.high_watermark, partition.log.log_start_offset)
+    high_watermark, stable = partition.high_watermark, partition.last_stable_offset
+    aborted = () if read_committed else None
+    return _new(Readable, ((), 0, high_watermark, stable, partition.log.log_start_offset, False, aborted))
 
 
 def diverges(partition: Partition, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:

@@ -19,7 +19,8 @@ class Waiter(Protocol):
         waiting."""
 
     def watermark_moved(self, partition: Partition) -> None:
-        """Called, for the waiting fetches of followers only, when the leader's high watermark has moved."""
+        """Called when the high watermark has moved, but there isn't more to read: for the waiting fetches of followers,
+        and of consumers that read committed records only."""
 
 
 def wake(waiters: Sequence[Waiter], partition: Partition, new_bytes: int) -> None:
@@ -30,8 +31,9 @@ def wake(waiters: Sequence[Waiter], partition: Partition, new_bytes: int) -> Non
 
 
 def bytes_between(log: Log, before: int, after: int) -> int:
-    """How many more bytes consumers may read after the high watermark has risen from `before` to `after`. 0 if the
-    files can't be read: then the waiting fetches wake up, try to read, and get the error."""
+    """How many more bytes consumers may read after their limit (the high watermark or the last stable offset) has risen
+    from `before` to `after`. 0 if the files can't be read: then the waiting fetches wake up, try to read, and get the
+    error."""
     try:
         return max(log.bytes_between(before, after), 1)
     except OSError:

@@ -9,7 +9,15 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.storage.producer_snapshot import KeptBatch, SnapshotEntry, read_snapshot, sealed_snapshot, snapshot_pieces
+from ottla.storage.producer_snapshot import (
+    NOT_TOLD,
+    KeptBatch,
+    SnapshotEntry,
+    read_marked_to,
+    read_snapshot,
+    sealed_snapshot,
+    snapshot_pieces,
+)
 
 int16, int32, int64 = st.integers(-1, 2**15 - 1), st.integers(-1, 2**31 - 1), st.integers(-1, 2**63 - 1)
 batches = st.builds(KeptBatch, int32, st.integers(0, 2**63 - 1), int32, int64)
@@ -23,20 +31,23 @@ def entries(draw: st.DrawFn) -> SnapshotEntry:
 
 
 def sealed(producers: list[SnapshotEntry]) -> bytes:
-    return sealed_snapshot(snapshot_pieces((entry.producer_id, entry) for entry in producers))
+    return sealed_snapshot(snapshot_pieces((entry.producer_id, entry) for entry in producers), 77)
 
 
 @given(st.lists(entries(), max_size=250, unique_by=lambda entry: entry.producer_id))
 def test_what_was_written_is_read(producers: list[SnapshotEntry]) -> None:
     assert list(read_snapshot(sealed(producers))) == producers
+    assert read_marked_to(sealed(producers)) == 77
 
 
 def test_a_snapshot_of_kafkas_has_one_batch_of_each_producer() -> None:
     body = struct.pack(">iqhiqiqiq", 1, 7, 2, 11, 40, 3, 1000, -1, 38)
-    [entry] = read_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
+    written = struct.pack(">hI", 1, crc32c(body)) + body
+    [entry] = read_snapshot(written)
+    assert read_marked_to(written) == read_marked_to(sealed([entry])[:-8]) == NOT_TOLD
     assert entry == SnapshotEntry(7, 2, (KeptBatch(11, 40, 3, 1000),), 1000, -1, 38)
     assert (entry.last_sequence, entry.last_offset) == (11, 40)
-    assert sealed([entry])[6:] == body + bytes(4), "Kafka reads no further than its own entries"
+    assert sealed([entry])[6:] == body + bytes(4) + struct.pack(">q", 77), "Kafka reads no further than its own entries"
 
 
 def test_a_damaged_snapshot_is_refused() -> None:

@@ -83,8 +83,10 @@ Ottla has no transactions yet, and no client hangs because of that:
 - InitProducerId and FindCoordinator answer a transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), which
   is fatal in every client's state machine: the producer fails in its first call, with an exception that names it.
 - A batch with the transactional bit is refused with INVALID_TXN_STATE (48).
-- A `read_committed` consumer reads up to the high watermark: the last stable offset is the same. So `ottla adopt`
-  refuses Kafka's logs with open or aborted transactions, and names them, unless `--expose-uncommitted` is given.
+- Transactions that Kafka wrote into an adopted log are read as in Kafka: a `read_committed` consumer stops at the first
+  open one and doesn't see aborted records, compaction removes these, and DescribeProducers shows the open ones. Nobody
+  can end an open one, so `ottla adopt` refuses logs with open transactions, and names them, unless
+  `--expose-uncommitted` is given.
 - `transaction.version` isn't finalised, so clients don't try the newer protocol of transactions either.
 - Idempotent producers (`enable.idempotence`, the default of the Java client) work in full. librdkafka may still write a
   record twice when leaders change, on Apache Kafka as on Ottla (its issue 4953): if its next

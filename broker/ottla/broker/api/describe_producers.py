@@ -1,4 +1,5 @@
-"""DescribeProducers (key 61), version 0: the idempotent producers that a partition's leader remembers (KIP-664).
+"""DescribeProducers (key 61), version 0: the producers that a partition's leader remembers, and where their open
+transactions begin (KIP-664).
 
 A partition may have a hundred thousand producers. The answer has all their states at one moment; Kafka holds the log's
 lock for this. The state is read and encoded in pieces, and other requests are served in between. The work ends early if
@@ -52,7 +53,8 @@ class _Turn:
 
 
 async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[str, Any]:
-    """Answers the id, the epoch, the last sequence and the last timestamp of each producer."""
+    """Answers the id, the epochs (its own and its coordinator's), the last sequence, the last timestamp and the open
+    transaction of each producer."""
     try:
         return {"topics": await _topics(broker, request, body)}
     except _ClientGone:
@@ -89,8 +91,8 @@ async def _encoded(producers: FrozenProducers, version: int, turn: _Turn) -> Enc
                 "producer_epoch": producer.epoch,
                 "last_sequence": producer.last_sequence,
                 "last_timestamp": producer.last_timestamp,
-                "coordinator_epoch": -1,
-                "current_txn_start_offset": -1,
+                "coordinator_epoch": producer.coordinator_epoch,
+                "current_txn_start_offset": producer.transaction_start,
             }
             for producer_id, producer in some
         )

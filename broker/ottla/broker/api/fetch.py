@@ -12,6 +12,9 @@ Other brokers fetch as followers. They read up to the log's end, and the leader 
 records they have. If a follower's log diverges from the leader's, the answer has the last epoch that both logs may
 have, and its end offset (KIP-595). The leader may refer a consumer to a follower in the consumer's rack (KIP-392); the
 follower serves the records that it knows to be committed.
+
+A consumer with isolation level 1 (read_committed) reads up to the last stable offset. Its answer names the aborted
+transactions whose records are among those of the answer.
 """
 
 from __future__ import annotations
@@ -44,7 +47,6 @@ API = Api(
     key=1,
     versions=(4, 18),
     needs=(Right(AclOperation.READ, ResourceType.TOPIC), Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)),
-    gaps=("READ_COMMITTED readers see the high watermark as last stable offset until Ottla has transactions.",),
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # the first version in which consumers may read from followers
@@ -139,7 +141,7 @@ class _Fetch:
         now = asyncio.get_running_loop().time()
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self.session = sessions.resume(body.session_id, epoch, by_id, now)
-            self.session.asked_by(body.replica_epoch)
+            self.session.asked_by(body.replica_epoch, self.read_committed)
             self.session.update(asked, [(topic, index) for topic, indexes in body.forgotten for index in indexes])
             self._incremental = True
             return
@@ -148,7 +150,7 @@ class _Fetch:
         if epoch == INITIAL_EPOCH and asked:
             self.session = sessions.create(_by_key(asked), body.replica_id, by_id, now)
             if self.session is not None:
-                self.session.asked_by(body.replica_epoch)
+                self.session.asked_by(body.replica_epoch, self.read_committed)
 
     def withdraw_session(self) -> None:
         """Ends the session that this request has begun, if any, because the client doesn't get the session's id."""
@@ -221,13 +223,12 @@ class _Fetch:
             self.failed = True
             self._broker.failed_requests.count_fetch(asked.topic, error.code)
             return asked, PartitionAnswer(index, error.code), None
-        ranges, size, high_watermark, last_stable_offset, log_start, cut = readable
+        ranges, size, high_watermark, last_stable_offset, log_start, cut, aborted = readable
         if cut:
             self.cut = True
         if self.follower:
             high_watermark = partition.high_watermark  # this fetch may have raised it
         self.size += size
-        aborted = () if self.read_committed else None
         answer = success(index, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
         return asked, answer, partition
 
@@ -272,7 +273,7 @@ class _Fetch:
             self.cold[self._broker.cold_reads.read_ahead(partition.log, offset, limit_offset, limit)] = None
         except OSError:
             return read()
-        return reading.nothing(partition)
+        return reading.nothing(partition, self.read_committed)
 
     def _nearer(self, partition: Partition, offset: int) -> int:
         """The id of the replica in the consumer's rack from which the consumer should read, or NONE."""
@@ -355,7 +356,7 @@ class _Waiting:
             if session is not None:
                 session.watch.add(key, partition)
             else:
-                partition.watchers(body.replica_id).append(self)
+                partition.watchers(body.replica_id, fetch.read_committed).append(self)
                 self._watched.append(partition)
         if session is not None:
             session.watch.request = self
@@ -403,7 +404,7 @@ class _Waiting:
         if fetch.session is not None and fetch.session.watch.request is self:
             fetch.session.watch.request = None
         for partition in self._watched:
-            partition.watchers(fetch.body.replica_id).remove(self)
+            partition.watchers(fetch.body.replica_id, fetch.read_committed).remove(self)
         self._watched.clear()
 
 

@@ -15,7 +15,7 @@ from ottla.storage.checkpoints import Offsets, parse_offsets
 
 from .disk import Disk
 from .identity import read_properties, read_topic_id, write_properties
-from .uncommitted import Uncommitted, uncommitted
+from .uncommitted import open_from
 
 _KRAFT_TOPIC = "__cluster_metadata"
 _KAFKA_PROPERTIES = "meta.properties.kafka"
@@ -23,14 +23,14 @@ _KAFKA_PROPERTIES = "meta.properties.kafka"
 
 @dataclass(frozen=True, slots=True)
 class AdoptablePartition:
-    """One partition's directory. `high_watermark` is the last checkpointed one, −1 without any. `uncommitted` are the
-    open and aborted transactions in it, whose records a broker without transactions would show to all consumers."""
+    """One partition's directory. `high_watermark` is the last checkpointed one, −1 without any. `open_from` is the
+    first offset of the earliest open transaction in it, None where there is none."""
 
     index: int
     directory: str
     size_bytes: int
     high_watermark: int
-    uncommitted: Uncommitted
+    open_from: int | None
 
 
 @dataclass(slots=True)
@@ -81,7 +81,6 @@ def survey(disk: Disk, path: str) -> Adoptable:
     if properties.get("version") != "1":
         found.problems.append(f"{path}/{names.META_PROPERTIES} is missing, or not of Kafka 4")
     high_watermarks = _offsets(disk, found, names.HIGH_WATERMARKS)
-    log_starts = _offsets(disk, found, names.LOG_STARTS)
     topics: dict[UUID, AdoptableTopic] = {}
     for entry in sorted(disk.list(path)):
         parsed = names.parse_partition_name(entry.name)
@@ -98,8 +97,8 @@ def survey(disk: Disk, path: str) -> Adoptable:
             found.problems.append(f"{directory} has no {names.PARTITION_METADATA}")
             continue
         size = sum(file.size for file in disk.list(directory) if file.name.endswith(names.LOG))
-        unfinished = uncommitted(disk, directory, log_starts.get(parsed, 0))
-        partition = AdoptablePartition(index, directory, size, high_watermarks.get(parsed, -1), unfinished)
+        high_watermark, unfinished = high_watermarks.get(parsed, -1), open_from(disk, directory)
+        partition = AdoptablePartition(index, directory, size, high_watermark, unfinished)
         topics.setdefault(topic_id, AdoptableTopic(topic, topic_id)).partitions[index] = partition
     found.topics = sorted(topics.values(), key=lambda topic: topic.name)
     _note_namesakes(found)

@@ -11,7 +11,11 @@ the start of the log to the offset at which the map ends:
   sequence, or is the last batch of the round or of a new segment: then the batch's header stays, without records. So
   each segment still ends where the next begins, and recovery can distinguish a hole from a removal by compaction (Kafka
   keeps only the round's last header);
-- records of aborted transactions are removed at once, and never count as the last of their key; markers stay;
+- records of aborted transactions are removed at once, and never count as the last of their key;
+- a transaction's marker stays as long as the transaction has data (`compaction_transactions`), and then until the
+  marker's own delete horizon, which the first round that finds the transaction without data stamps. So a consumer that
+  has read the data still sees the marker. The marker also stays if it is all that is left of an active producer,
+  because it has the producer's epoch;
 - a batch that unpacks to more than `unpacked_bytes_max` stays as it is, and its records supersede no others. Tombstones
   behind it stay, too, because the record that a tombstone deletes may be in that batch.
 
@@ -24,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -35,18 +39,21 @@ from ottla.protocol.batches import (
     DELETE_HORIZON,
     HEADER_SIZE,
     LOG_OVERHEAD,
-    TRANSACTIONAL,
     BatchHeader,
     records,
     write_record,
 )
 from ottla.protocol.codecs import compress
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.markers import read_marker
 from ottla.protocol.received import Buffer
 from ottla.protocol.unpacking import MAX_BYTES, decompress
 from ottla.protocol.varints import read_varint
 from ottla.storage.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
 
+from .compaction_transactions import ReadTransactions
+
+NO_DATA = -1  # in place of the offset of a producer's last data
 _LONGEST_PLAIN_KEY = 32
 _SEGMENTS_PER_GROUP = 20  # a segment takes three or four renames, and one turn of the event loop does a group's renames
 _header = struct.Struct(">qiibIhiqqqhii")
@@ -54,9 +61,11 @@ _header = struct.Struct(">qiibIhiqqqhii")
 
 @dataclass(slots=True)
 class Cleaning:
-    """One pass over one log. `segment_ends` are the end offsets of the new segments. `producers` holds the last data
-    offset (−1 where only a marker is left) and the epoch of each active producer, by its id. A batch that unpacks to
-    more than `unpacked_bytes_max` bytes isn't filtered; `too_large` counts these batches from the log's start on."""
+    """One round over one log. `segment_ends` are the end offsets of the new segments. `producers` holds the last data
+    offset (NO_DATA where only a marker is left) and the epoch of each active producer, by its id. A batch that unpacks
+    to more than `unpacked_bytes_max` bytes isn't filtered; `too_large` counts these batches from the log's start on.
+    `aborted` are the aborted transactions whose records may be among those of the round. `noted` and `filtered` follow
+    the transactions of the batches that were noted and filtered."""
 
     now_ms: int
     delete_retention_ms: int
@@ -64,9 +73,15 @@ class Cleaning:
     segment_ends: frozenset[int] = frozenset()
     latest: dict[bytes, int] = field(default_factory=dict)
     producers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    aborted: Sequence[AbortedTransaction] = ()
+    aborted: InitVar[Sequence[AbortedTransaction]] = ()
     unpacked_bytes_max: int = MAX_BYTES
     too_large: int = 0
+    noted: ReadTransactions = field(init=False)
+    filtered: ReadTransactions = field(init=False)
+
+    def __post_init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self.noted = ReadTransactions(aborted)
+        self.filtered = ReadTransactions(aborted)
 
 
 class _RawRecord(NamedTuple):
@@ -86,7 +101,11 @@ def fingerprint(key: bytes) -> bytes:
 def note_keys(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> None:
     """Adds the keys of a dirty batch to the map, which then ends after that batch."""
     cleaning.end_offset = header.last_offset + 1
-    if header.is_control or _aborted(cleaning, header):
+    if header.is_control:
+        if (marker := read_marker(batch)) is not None:
+            cleaning.noted.marker_read(header, marker)
+        return
+    if cleaning.noted.data_read(header):
         return
     payload = _payload(batch, header, cleaning.unpacked_bytes_max)
     if payload is None:
@@ -99,11 +118,12 @@ def note_keys(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> None:
 
 def filtered(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> Buffer | None:
     """The bytes that stay of a batch: the batch itself, a smaller one, its header alone, or None."""
+    if header.is_control:
+        return _filtered_control(cleaning, batch, header)
+    aborted = cleaning.filtered.data_read(header)
     if header.base_offset >= cleaning.end_offset:
         return batch
-    if header.is_control:
-        return batch
-    payload = b"" if _aborted(cleaning, header) else _payload(batch, header, cleaning.unpacked_bytes_max)
+    payload = b"" if aborted else _payload(batch, header, cleaning.unpacked_bytes_max)
     if payload is None:
         cleaning.too_large += 1
         return batch
@@ -121,6 +141,28 @@ def filtered(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> Buffer |
     return _assemble(header._replace(max_timestamp=greatest, count=len(kept)), body)
 
 
+def _filtered_control(cleaning: Cleaning, batch: Buffer, header: BatchHeader) -> Buffer | None:
+    """As `filtered`, for a control batch: a transaction's marker, or what compaction left of one."""
+    marker = read_marker(batch)
+    if marker is None and header.count:
+        return batch  # of another type
+    may_go = marker is None or cleaning.filtered.marker_read(header, marker)
+    if header.base_offset >= cleaning.end_offset or not may_go:
+        return batch
+    if marker is not None:
+        horizon = header.delete_horizon
+        if horizon is None:
+            return _stamped(cleaning, batch, header, {record.offset for record in records(batch)})
+        if cleaning.now_ms < horizon or _has_last_epoch(cleaning, header):
+            return batch
+    return _empty(header) if _header_stays(cleaning, header) else None
+
+
+def _has_last_epoch(cleaning: Cleaning, header: BatchHeader) -> bool:
+    """Whether a marker is all that is left of an active producer."""
+    return cleaning.producers.get(header.producer_id) == (NO_DATA, header.producer_epoch)
+
+
 def _stays(cleaning: Cleaning, header: BatchHeader, raw: _RawRecord) -> bool:
     if raw.offset >= cleaning.end_offset:
         return True
@@ -136,14 +178,6 @@ def _header_stays(cleaning: Cleaning, header: BatchHeader) -> bool:
         return True
     producer = cleaning.producers.get(header.producer_id)
     return producer is not None and producer[0] == header.last_offset
-
-
-def _aborted(cleaning: Cleaning, header: BatchHeader) -> bool:
-    return bool(header.attributes & TRANSACTIONAL) and any(
-        transaction.producer_id == header.producer_id
-        and transaction.first_offset <= header.base_offset <= transaction.last_offset
-        for transaction in cleaning.aborted
-    )
 
 
 def _stamped(cleaning: Cleaning, batch: Buffer, header: BatchHeader, offsets: set[int]) -> bytes:

@@ -57,6 +57,7 @@ class Job:
     segment_bytes: int
     segment_index_bytes: int
     index_interval_bytes: int
+    aborted: list[list[int]]  # transactions that began below `end_offset`, and whose markers are at or above it
     producers: Iterable[Sequence[int]]  # (id, last data offset, epoch) of each producer; iterated over once
     keys_max: int
     bytes_per_second: float
@@ -64,8 +65,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment that replaces the segments `old_bases`. `sizes` are those of its log, its offset index and its time
-    index."""
+    """A segment that replaces the segments `old_bases`. `sizes` are those of `Sizes`, in their order."""
 
     old_bases: list[int]
     sizes: list[int]
@@ -154,7 +154,10 @@ class _Compaction:
             job.now_ms,
             job.delete_retention_ms,
             producers={producer_id: (offset, epoch) for producer_id, offset, epoch in job.producers},
-            aborted=[entry for sizes in self.sizes for entry in self._aborted(sizes.base_offset)],
+            aborted=[
+                *(entry for sizes in self.sizes for entry in self._aborted(sizes.base_offset)),
+                *(AbortedTransaction(*entry) for entry in job.aborted),
+            ],
         )
 
     def run(self) -> Result:
@@ -217,28 +220,16 @@ class _Compaction:
                 new.file.pwrite(kept, position)
                 greatest = struct.unpack_from(">q", kept, 35)[0]
                 new.appended(header.last_offset, position, len(kept), greatest, self.config)
+        for transaction in self.cleaning.filtered.take_kept():
+            new.note_aborted(transaction)
         new.seal()
-        self._keep_aborted(group)
         for file in new.files():
             file.fsync()
-        return NewSegment(
-            [sizes.base_offset for sizes in group], [new.size, new.offsets.size_bytes, new.times.size_bytes]
-        )
-
-    def _aborted_path(self, base_offset: int) -> str:
-        return f"{self.job.directory}/{names.offset_name(base_offset, names.TRANSACTION_INDEX)}"
+        return NewSegment([sizes.base_offset for sizes in group], list(new.sizes))
 
     def _aborted(self, base_offset: int) -> list[AbortedTransaction]:
-        path = self._aborted_path(base_offset)
+        path = f"{self.job.directory}/{names.offset_name(base_offset, names.TRANSACTION_INDEX)}"
         return list(aborted_transactions(self.disk.read(path))) if self.disk.exists(path) else []
-
-    def _keep_aborted(self, group: Sequence[SegmentSizes]) -> None:
-        """Makes the new segment's transaction index from the transaction indexes of the old segments, one after the
-        other."""
-        parts = [self._aborted_path(sizes.base_offset) for sizes in group]
-        data = b"".join(self.disk.read(path) for path in parts if self.disk.exists(path))
-        if data:
-            self.disk.write_atomically(f"{self._aborted_path(group[0].base_offset)}{names.CLEANED}", data)
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from ottla.protocol.unpacking import MAX_BYTES
 from ottla.storage import names
+from ottla.storage.indexes import AbortedTransaction
 
 from .compaction import Cleanable, SegmentSizes, cleanable
 from .compaction_child import DAMAGED_STATUS, Damaged, Job, Result, decode_damage, decode_result, encode_job
@@ -32,12 +33,12 @@ from .directories import LogDirectories
 from .log import Log
 from .pauses import with_pauses
 from .producers import FrozenProducers
+from .segment import Sizes
 
 logger = logging.getLogger(__name__)
 
 _BYTES_PER_KEY = 128  # bytes of a child's memory that a key takes
 _LOGS_PER_TURN = 50
-_PRODUCERS_LIKE_A_LOG = 200  # to look at so many producers takes as long as to look at the rest of a log
 _NICE = 5  # by how much a child's priority is lower than the broker's
 _DYING_S = 5.0  # how long the broker's stop waits for a killed child
 _DOUBLINGS_MAX = 6  # how often the pause after a failure doubles: up to a quarter of an hour by default
@@ -137,7 +138,6 @@ class Compactor:
                 continue
             if log in self._failures and now < self._failures[log].again_at:
                 continue
-            left -= len(log.producers) // _PRODUCERS_LIKE_A_LOG
             try:
                 what = self.cleanable(log)
             except OSError as error:
@@ -155,8 +155,8 @@ class Compactor:
     def cleanable(self, log: Log) -> Cleanable:
         """The part of a log that may be compacted now."""
         config = log.config
-        unstable = log.producers.first_unstable_offset()
         high_watermark = self._logs.owner.high_watermark_of(log)
+        unstable = log.producers.first_unstable_offset(high_watermark)
         return cleanable(
             _sizes(log, timestamps=config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LONG),
             first_dirty=max(log.compacted_to, log.log_start_offset),
@@ -184,9 +184,8 @@ class Compactor:
             bases = {segment.base_offset for segment in log.segments}
             unchanged = log.generation == generation and log is self._current(log)
             if unchanged and bases.issuperset(segment.old_bases):
-                log_size, index_size, time_index_size = segment.sizes
                 try:
-                    log.swap_in(segment.old_bases, (log_size, index_size, time_index_size))
+                    log.swap_in(segment.old_bases, Sizes(*segment.sizes))
                 except OSError as error:  # some files may have been renamed, although the log has the old names
                     log.directory_failed(error)
                     raise
@@ -238,6 +237,7 @@ class Compactor:
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
+            aborted=_ending_later(log, what.end_offset),
             producers=_last_writes(log.producers.freeze()),
             keys_max=max(self.limits.dedupe_buffer_bytes // _BYTES_PER_KEY, 1),
             bytes_per_second=self.limits.bytes_per_second,
@@ -320,6 +320,15 @@ def _last_writes(producers: FrozenProducers) -> Iterator[tuple[int, int, int]]:
     """(id, last data offset, epoch) of each producer, read as the caller iterates, in the caller's thread."""
     for producer_id, entry in producers.items():
         yield producer_id, entry.last_offset, entry.epoch
+
+
+def _ending_later(log: Log, end_offset: int) -> list[list[int]]:
+    """The aborted transactions that began below `end_offset`, and whose markers aren't below it; as lists, for JSON."""
+    found: list[AbortedTransaction] = []
+    for segment in log.segments_read(end_offset):
+        if segment.aborted is not None and segment.aborted.find(end_offset, end_offset, found):
+            break
+    return [list(transaction) for transaction in found]
 
 
 def _ending(status: int) -> str:

@@ -19,7 +19,7 @@ from ottla.storage import names
 from .disk import Disk, File
 from .identity import write_topic_id_unsynced
 from .log import Log
-from .segment import Segment
+from .segment import Segment, Sizes
 
 _PASS_BYTES = 64 << 20
 _PASS_SEGMENTS = 32
@@ -49,7 +49,7 @@ class Pass(NamedTuple):
     stretches: list[Stretch]
     whole: list[tuple[str, str]]  # small files, where they exist: from → to
     unwanted: list[str]
-    done: dict[Segment, tuple[int, ...]]  # → sizes of its log, offset index and time index in the copy after the pass
+    done: dict[Segment, Sizes]  # → the sizes of its files in the copy after the pass
     size: int
     covered: int
     generation: int
@@ -103,7 +103,7 @@ class FutureLog:
         self.synced_end = log.segments[0].base_offset
         self._disk = disk
         self._generation = log.generation
-        self._copied: dict[Segment, tuple[int, ...]] = {}
+        self._copied: dict[Segment, Sizes] = {}
         self._snapshots: set[int] = set()
         with _of_target():
             disk.make_directory(directory)
@@ -113,7 +113,7 @@ class FutureLog:
     @property
     def size(self) -> int:
         """Bytes of the segments copied so far."""
-        return sum(sizes[0] for sizes in self._copied.values())
+        return sum(sizes.log for sizes in self._copied.values())
 
     def next_pass(self) -> Pass:
         """The next pass: the files and bytes that the log has and the copy lacks, up to a pass's limits. Raises OSError
@@ -128,10 +128,11 @@ class FutureLog:
         ]
         self._snapshots.update(log.snapshots)
         stretches: list[Stretch] = []
-        done: dict[Segment, tuple[int, ...]] = {}
+        done: dict[Segment, Sizes] = {}
         size, covered = 0, log.log_end_offset
         for segment in log.segments:
-            sizes = segment.size, segment.offsets.stored_bytes, segment.times.stored_bytes
+            aborted_bytes = 0 if segment.aborted is None else segment.aborted.stored_bytes
+            sizes = Sizes(segment.size, segment.offsets.stored_bytes, segment.times.stored_bytes, aborted_bytes)
             before = self._copied.get(segment)
             if before == sizes:
                 continue
@@ -139,11 +140,8 @@ class FutureLog:
                 covered = segment.base_offset
                 break
             stretches += self._stretches(segment, sizes, before)
-            if before is None:
-                name = names.offset_name(segment.base_offset, names.TRANSACTION_INDEX)
-                whole.append((f"{log.directory}/{name}", f"{self.directory}/{name}"))
             done[segment] = sizes
-            size += sizes[0] - (before[0] if before else 0)
+            size += sizes.log - (before.log if before else 0)
         return Pass(self._disk, stretches, whole, unwanted, done, size, covered, log.generation)
 
     def copied(self, done: Pass, *, synced: bool) -> None:
@@ -156,9 +154,10 @@ class FutureLog:
         if synced:
             self.synced_end = done.covered
 
-    def _stretches(self, segment: Segment, sizes: tuple[int, ...], before: tuple[int, ...] | None) -> Iterator[Stretch]:
-        suffixes = names.LOG, names.OFFSET_INDEX, names.TIME_INDEX
-        for suffix, file, size, had in zip(suffixes, segment.files(), sizes, before or (0, 0, 0), strict=True):
+    def _stretches(self, segment: Segment, sizes: Sizes, before: Sizes | None) -> Iterator[Stretch]:
+        suffixes = names.LOG, names.OFFSET_INDEX, names.TIME_INDEX, names.TRANSACTION_INDEX
+        files = segment.files()  # without a transaction index where there is none
+        for suffix, file, size, had in zip(suffixes, files, sizes, before or (0, 0, 0, 0), strict=False):
             target = f"{self.directory}/{names.offset_name(segment.base_offset, suffix)}"
             if size > had or before is None:
                 yield Stretch(file, target, had, size - had, before is None)

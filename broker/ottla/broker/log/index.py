@@ -218,6 +218,12 @@ class OffsetIndex(_SparseIndex):
         count = self._count_at_most(0, offset - self.base_offset, wait)
         return self._entry(count - 1, wait)
 
+    def above(self, position: int, wait: bool = True) -> int | None:
+        """The offset of the first entry whose batch starts at `position` or behind it; None where there is none.
+        `wait` is as in `floor`."""
+        count = self._count_at_most(1, position - 1, wait)
+        return self._entry(count, wait).offset if count < len(self) else None
+
     def last(self) -> OffsetPosition:
         """The last entry; the segment's start where there is none."""
         return self._entry(len(self) - 1)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.received import Buffer
-from ottla.storage.indexes import MAX_RELATIVE_OFFSET
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
 
 from . import flushing, shortening
 from .config import LogConfig
@@ -23,7 +23,7 @@ from .flushing import PendingFlush
 from .log_segments import LogSegments
 from .producers import Producers
 from .replay import note_batch
-from .segment import FileRange, FoundRecord, Segment
+from .segment import FileRange, FoundRecord, Segment, Sizes
 from .snapshots import Snapshots
 from .timestamps import first_from, first_of_greatest
 from .unsynced import Unsynced
@@ -161,7 +161,9 @@ class Log:
         segment.appended(last_offset, position, size, max_timestamp, config)
         segments.remember(base_offset, position)
         if header.producer_id >= 0:
-            note_batch(self.producers, batch, header, last_offset, max_timestamp)
+            aborted = note_batch(self.producers, batch, header, last_offset, max_timestamp)
+            if aborted is not None:
+                segment.note_aborted(aborted)
         self.log_end_offset = last_offset + 1
 
     def append_replicated(self, buffer: Buffer, headers: Sequence[tuple[int, BatchHeader]]) -> None:
@@ -197,7 +199,9 @@ class Log:
             segments.remember(header.base_offset, start + position)
             if header.producer_id >= 0:
                 batch = memoryview(buffer)[position : position + header.size]
-                note_batch(self.producers, batch, header, header.last_offset, header.max_timestamp)
+                aborted = note_batch(self.producers, batch, header, header.last_offset, header.max_timestamp)
+                if aborted is not None:
+                    segment.note_aborted(aborted)
         self.log_end_offset = last.last_offset + 1
 
     def _waited_long_enough(self, segment: Segment, timestamp: int) -> bool:
@@ -274,6 +278,32 @@ class Log:
         """The segments that a read from `offset` searches, one after the other until one has a batch for it. The first
         segment may have none, because compaction may have removed every record from `offset` on in it."""
         return self.segments[self.segments.index_of(offset) :]
+
+    def aborted_between(self, offset: int, end_offset: int, wait: bool = True) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of the records from `offset` up to `end_offset` has to know: at least
+        those that began before `end_offset`, and whose marker is at `offset` or behind it; in the order of their
+        markers. Without `wait`, raises BlockingIOError where a transaction index must be read from the disk."""
+        found: list[AbortedTransaction] = []
+        for segment in self.segments.all[self.segments.index_of(offset) :]:
+            if segment.aborted is not None and segment.aborted.find(offset, end_offset, found, wait):
+                break
+        return found
+
+    def has_aborted(self, offset: int) -> bool:
+        """Whether an aborted transaction has its marker in the segment of `offset`, or in a later one."""
+        segments = self.segments
+        return any(segment.aborted is not None for segment in segments.all[segments.index_of(offset) :])
+
+    def end_of_read(self, offset: int, size: int, wait: bool = True) -> int:
+        """An offset at or above the end of the `size` bytes of batches from `offset` on: as near as the offset index
+        says. Without `wait`, raises BlockingIOError where the look-up would have to wait for the disk."""
+        for segment in self.segments_read(offset):
+            start = segment.position_of(offset, wait)
+            if start is not None:
+                found = segment.offsets.above(start + size, wait)
+                after = self.segment_after(segment.base_offset) if found is None else found
+                return self.log_end_offset if after is None else after
+        return self.log_end_offset
 
     def segment_after(self, offset: int) -> int | None:
         """The base offset of the segment behind the segment with `offset`; None where there is no such segment."""
@@ -408,8 +438,8 @@ class Log:
         """Forgets idle producers in steps, each of which looks at `count_max` producers; yields between two steps."""
         return self.producers.expire_in_steps(now_ms, self.config.producer_id_expiration_ms, count_max)
 
-    def swap_in(self, old_bases: Sequence[int], sizes: tuple[int, int, int]) -> None:
-        """Replaces the sealed segments `old_bases` by the segment whose `.cleaned` files a compaction wrote and synced.
-        `sizes` are the bytes of its log, offset index and time index. Raises OSError."""
+    def swap_in(self, old_bases: Sequence[int], sizes: Sizes) -> None:
+        """Replaces the sealed segments `old_bases` by the segment of `sizes` whose `.cleaned` files a compaction wrote
+        and synced. Raises OSError."""
         self.segments.replace(old_bases, sizes, self.config.file_delete_delay_ms)
         shortening.drop_snapshots(self, lambda offset: offset in old_bases[1:])

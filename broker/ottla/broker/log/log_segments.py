@@ -14,7 +14,7 @@ from typing import overload
 from ottla.storage import names
 
 from .directory_services import DirectoryServices
-from .segment import Segment
+from .segment import Segment, Sizes
 from .swapping import put_in_place
 
 _BOUNDARIES_MAX = 16
@@ -115,9 +115,9 @@ class LogSegments(Sequence[Segment]):
             self.active = self.all[-1]
         return {segment.base_offset for segment in dropped}
 
-    def replace(self, old_bases: Sequence[int], sizes: tuple[int, int, int], delete_delay_ms: int) -> None:
-        """Replaces the sealed segments `old_bases` by the segment whose `.cleaned` files a compaction wrote and synced.
-        `sizes` are the bytes of its log, offset index and time index. Raises OSError."""
+    def replace(self, old_bases: Sequence[int], sizes: Sizes, delete_delay_ms: int) -> None:
+        """Replaces the sealed segments `old_bases` by the segment of `sizes` whose `.cleaned` files a compaction wrote
+        and synced. Raises OSError."""
         first = bisect_right(self.bases, old_bases[0]) - 1
         old = self.all[first : first + len(old_bases)]
         if [segment.base_offset for segment in old] != list(old_bases) or self.active in old:
@@ -134,10 +134,11 @@ class LogSegments(Sequence[Segment]):
             self.directory,
             old_bases[0],
             open_files=self.services.open_files,
-            size=sizes[0],
+            size=sizes.log,
             created_ms=old[-1].created_ms,
-            index_bytes=sizes[1],
-            time_index_bytes=sizes[2],
+            index_bytes=sizes.offset_index,
+            time_index_bytes=sizes.time_index,
+            transaction_index_bytes=sizes.transaction_index,
         )
         new.modified_ms = old[-1].modified_ms
         self.all[first : first + len(old)] = [new]

@@ -84,7 +84,7 @@ class Opening:
         online, full, failed = self._held.online, self._homes.full, self._homes.failed
         await self._held.without_room.open_each(
             lambda key, home: key not in online and home.path not in full and home.path not in failed,
-            lambda home, item: partial(_open_found, home, item, config_of(item.topic)),
+            lambda home, item: partial(self._open_found, home, item, config_of(item.topic)),
             self._opened_again,
             tried,
         )
@@ -128,7 +128,7 @@ class Opening:
         def opened(job: Found) -> tuple[Home, FoundLog, Opened | OSError]:
             home, item = job
             try:
-                return home, item, _open_found(home, item, config_of(item.topic))
+                return home, item, self._open_found(home, item, config_of(item.topic))
             except OSError as error:
                 return home, item, error
 
@@ -142,6 +142,21 @@ class Opening:
                 if time.monotonic() - said >= _PROGRESS_SECONDS:
                     said = time.monotonic()
                     logger.info("opened %d of %d logs", done, len(found))
+
+    def _open_found(self, home: Home, item: FoundLog, config: LogConfig) -> Opened:
+        key = item.topic, item.partition
+        return open_log(
+            home.services,
+            item.directory,
+            item.topic,
+            item.partition,
+            config,
+            clean=home.clean,
+            recovery_point=home.recovery_points.get(key, 0),
+            log_start_offset=home.log_starts.get(key, 0),
+            compacted_to=home.compacted.get(key, 0),
+            high_watermark=self.high_watermarks.get(key, 0),
+        )
 
     def _not_opened(self, home: Home, item: FoundLog, error: OSError) -> None:
         """Notes a log as offline after `error`, and reports the error to its log directory unless only the log is
@@ -174,18 +189,3 @@ class Opening:
             logger.warning("%s and %s hold the same partition; the first is kept", log.directory, other.directory)
             self._set_aside(other.directory, other.topic, other.index)
         self._held.online[key] = log
-
-
-def _open_found(home: Home, item: FoundLog, config: LogConfig) -> Opened:
-    key = item.topic, item.partition
-    return open_log(
-        home.services,
-        item.directory,
-        item.topic,
-        item.partition,
-        config,
-        clean=home.clean,
-        recovery_point=home.recovery_points.get(key, 0),
-        log_start_offset=home.log_starts.get(key, 0),
-        compacted_to=home.compacted.get(key, 0),
-    )

@@ -66,7 +66,7 @@ class PendingSnapshot:
             if self._written or self._given_up:
                 return
             pieces = snapshot_pieces(self._producers.items())
-            data = sealed_snapshot(with_pauses(pieces) if pauses else pieces)
+            data = sealed_snapshot(with_pauses(pieces) if pauses else pieces, self._producers.marked_to)
             self._disk.write_atomically(self._temporary, data, fsync=False)
             with self._renaming:
                 if not self._given_up:

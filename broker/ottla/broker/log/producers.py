@@ -14,8 +14,10 @@ the epoch is known then. The epoch is enough:
 3. If the producer's next batch has sequence 0 of this epoch or of a newer one, the batch is accepted. Otherwise it
    follows a batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
 
-The epoch isn't enough where transaction markers were dropped, or where a snapshot written by Kafka has only one batch
-of a producer: then the log is read.
+Where a transaction's marker is dropped, the producer's state from before the marker is taken back (`transactions`). It
+is kept until the marker is below the high watermark, so the log is read only where a truncation drops records that were
+committed, or drops a marker from before the last start. A snapshot written by Kafka has only one batch of a producer,
+and doesn't say where its last marker is: then the log may have to be read, too.
 
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360).
 """
@@ -27,9 +29,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from ottla.protocol.batches import NO_SEQUENCE, BatchHeader
+from ottla.protocol.batches import NO_SEQUENCE, TRANSACTIONAL, BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage.producer_snapshot import KeptBatch, SnapshotEntry, sealed_snapshot, snapshot_pieces
+from ottla.protocol.markers import Marker
+from ottla.storage.indexes import AbortedTransaction
+from ottla.storage.producer_snapshot import NOT_TOLD, KeptBatch, SnapshotEntry, sealed_snapshot, snapshot_pieces
+
+from .transactions import EMPTY, Ended, Transactions
 
 BATCHES_KNOWN = 5  # repeats of so many are recognised, as in Kafka: a producer has no more in flight
 BATCHES_KEPT = BATCHES_KNOWN + 1  # if all batches in flight are truncated, the one before them is still there
@@ -53,6 +59,7 @@ class ProducerEntry:
         "coordinator_epoch",
         "epoch",
         "last_timestamp",
+        "marker_timestamp",
         "transaction_start",
         "version",
         "wrote_more",
@@ -64,6 +71,7 @@ class ProducerEntry:
         self.batches: tuple[KeptBatch, ...] = ()
         self.wrote_more = False  # whether it wrote batches before these, in this epoch or an earlier one
         self.last_timestamp = -1
+        self.marker_timestamp = -1  # of the last marker since the start
         self.coordinator_epoch = -1
         self.transaction_start = -1
 
@@ -72,6 +80,7 @@ class ProducerEntry:
         made = ProducerEntry(self.epoch, version)
         made.batches, made.wrote_more, made.last_timestamp = self.batches, self.wrote_more, self.last_timestamp
         made.coordinator_epoch, made.transaction_start = self.coordinator_epoch, self.transaction_start
+        made.marker_timestamp = self.marker_timestamp
         return made
 
     @property
@@ -101,7 +110,7 @@ def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
     if at == len(cuts):
         return entry
     end_offset = cuts[at].end_offset  # the lowest end offset of this and all later truncations
-    if not entry.batches or entry.batches[-1].last_offset < end_offset:
+    if entry.transaction_start < end_offset and not (entry.batches and entry.batches[-1].last_offset >= end_offset):
         return entry
     left = tuple([batch for batch in entry.batches if batch.last_offset < end_offset])
     if not left and not entry.wrote_more:
@@ -109,18 +118,21 @@ def _as_of(entry: ProducerEntry, cuts: Sequence[_Cut]) -> ProducerEntry | None:
     earlier = entry.copy(entry.version)
     earlier.batches = left
     if left:
-        earlier.last_timestamp = left[-1].timestamp
+        earlier.last_timestamp = max(left[-1].timestamp, entry.marker_timestamp)
+    if entry.transaction_start >= end_offset:
+        earlier.transaction_start = -1
     return earlier
 
 
 class FrozenProducers:
     """The producers' state at one moment, which never changes. May be read in any thread."""
 
-    __slots__ = ("_cuts", "_entries")
+    __slots__ = ("_cuts", "_entries", "marked_to")
 
-    def __init__(self, entries: dict[int, ProducerEntry], cuts: Sequence[_Cut]) -> None:
+    def __init__(self, entries: dict[int, ProducerEntry], cuts: Sequence[_Cut], marked_to: int) -> None:
         self._entries = entries
         self._cuts = cuts
+        self.marked_to = marked_to  # no transaction marker has this offset or a later one
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """(producer id, entry) of each producer."""
@@ -137,14 +149,18 @@ class Producers:
     end offsets ascend, because each truncation replaces the earlier ones that ended at the same offset or beyond.
     """
 
-    __slots__ = ("_cut_version", "_cuts", "_entries", "_known_from", "_version")
+    __slots__ = ("_cut_version", "_cuts", "_entries", "_known_from", "_marked_to", "_version", "transactions")
 
-    def __init__(self) -> None:
+    def __init__(self, replicated_to: int = 0) -> None:
+        """Records below `replicated_to` are below the high watermark: a truncation that drops them may read the
+        log."""
+        self.transactions: Transactions[ProducerEntry] = Transactions(replicated_to)
         self._entries: dict[int, ProducerEntry] = {}
         self._version = 0  # counts how often the state was frozen or truncated
         self._cuts: list[_Cut] = []
         self._cut_version = 0  # the version that the last truncation began
         self._known_from = 0  # the state before the log reached this offset can only be read from the log
+        self._marked_to = 0  # no transaction marker has this offset or a later one
 
     def __len__(self) -> int:
         """The number of producers. A producer that wrote only truncated batches counts until `expire` meets it."""
@@ -152,7 +168,7 @@ class Producers:
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """(producer id, entry) of each producer."""
-        return FrozenProducers(self._entries, self._cuts).items()
+        return FrozenProducers(self._entries, self._cuts, self._marked_to).items()
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         """A producer's entry; None where the partition has no entry of that producer."""
@@ -165,7 +181,8 @@ class Producers:
         """Checks whether a client's batch may be appended: returns None if it may, and for a repeated batch the offsets
         of the first append.
 
-        Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap.
+        Raises KafkaError invalid_producer_epoch for an older epoch, out_of_order_sequence_number for a gap,
+        invalid_txn_state for a batch that doesn't belong to the producer's open transaction.
         """
         entry = self._entries.get(header.producer_id)
         if entry is not None and entry.version < self._cut_version:
@@ -183,17 +200,22 @@ class Producers:
                     ErrorCode.out_of_order_sequence_number,
                     f"producer {header.producer_id} begins a new epoch with sequence {header.base_sequence}, not 0",
                 )
-            return None
-        sequence, delta = header.base_sequence, header.last_offset_delta
-        last_sequence = sequence + delta & _SEQUENCE_MASK
-        for kept in entry.batches[-BATCHES_KNOWN:]:
-            if kept.last_sequence == last_sequence and kept.offset_delta == delta:
-                return Duplicate(kept.last_offset - delta, kept.last_offset, kept.timestamp)
-        last = entry.last_sequence
-        if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
+        else:
+            sequence, delta = header.base_sequence, header.last_offset_delta
+            last_sequence = sequence + delta & _SEQUENCE_MASK
+            for kept in entry.batches[-BATCHES_KNOWN:]:
+                if kept.last_sequence == last_sequence and kept.offset_delta == delta:
+                    return Duplicate(kept.last_offset - delta, kept.last_offset, kept.timestamp)
+            last = entry.last_sequence
+            if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {header.producer_id} sent sequence {sequence} after {last}",
+                )
+        if entry.transaction_start >= 0 and not header.attributes & TRANSACTIONAL:
             raise KafkaError(
-                ErrorCode.out_of_order_sequence_number,
-                f"producer {header.producer_id} sent sequence {sequence} after {last}",
+                ErrorCode.invalid_txn_state,
+                f"producer {header.producer_id} sent records outside of its open transaction",
             )
         return None
 
@@ -211,44 +233,45 @@ class Producers:
         else:
             entry.batches = (*batches, kept)
         entry.last_timestamp = max_timestamp
-        if header.attributes & 0x10 and entry.transaction_start < 0:
+        if header.attributes & TRANSACTIONAL and entry.transaction_start < 0:
             entry.transaction_start = last_offset - delta
-            self._known_from = max(self._known_from, last_offset + 1)
+            self.transactions.began(entry.transaction_start, header.producer_id)
 
     def _begin(self, producer_id: int, epoch: int) -> ProducerEntry:
         """A new entry for a new epoch, which keeps the open transaction; a copy of the entry for the same epoch."""
-        old = self.get(producer_id)
-        if old is not None and old.epoch == epoch:
-            entry = old.copy(self._version)
-        else:
-            entry = ProducerEntry(epoch, self._version)
-            if old is not None:
-                entry.wrote_more = True
-                entry.coordinator_epoch = old.coordinator_epoch
-                entry.transaction_start = old.transaction_start
-        self._entries[producer_id] = entry
+        entry = self._entries[producer_id] = self._next_of(self.get(producer_id), epoch)
         return entry
 
-    def transaction_ended(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp: int, offset: int
-    ) -> int:
-        """Notes the commit or abort marker at `offset`, and returns the first offset of the transaction, −1 for an
-        empty one."""
-        entry = self._entries.get(producer_id)
-        if entry is None or entry.epoch != epoch or entry.version != self._version:
-            entry = self._begin(producer_id, epoch)
-        self._known_from = max(self._known_from, offset + 1)
-        start, entry.transaction_start = entry.transaction_start, -1
-        entry.coordinator_epoch = coordinator_epoch
-        entry.last_timestamp = timestamp
-        entry.wrote_more = True  # it wrote the marker at least
-        return start
+    def _next_of(self, old: ProducerEntry | None, epoch: int) -> ProducerEntry:
+        if old is not None and old.epoch == epoch:
+            return old.copy(self._version)
+        entry = ProducerEntry(epoch, self._version)
+        if old is not None:
+            entry.wrote_more = True
+            entry.coordinator_epoch, entry.marker_timestamp = old.coordinator_epoch, old.marker_timestamp
+            entry.transaction_start = old.transaction_start
+        return entry
 
-    def first_unstable_offset(self) -> int | None:
-        """The first offset of the earliest open transaction; None where there is none."""
-        return min(
-            (entry.transaction_start for entry in self._entries.values() if entry.transaction_start >= 0), default=None
-        )
+    def transaction_ended(self, producer_id: int, epoch: int, marker: Marker, offset: int) -> AbortedTransaction | None:
+        """Notes the marker at `offset`. Returns the transaction if it was aborted and has data: then it belongs into
+        the transaction index of the marker's segment."""
+        old = self.get(producer_id)
+        entry = self._entries[producer_id] = self._next_of(old, epoch)  # `old` is kept, for a truncation
+        first_offset = entry.transaction_start if entry.transaction_start >= 0 else EMPTY
+        entry.transaction_start = -1
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = entry.marker_timestamp = marker.timestamp
+        entry.wrote_more = True  # it wrote the marker at least
+        self._marked_to = offset + 1
+        stable = self.transactions.ended(Ended(offset, producer_id, first_offset, old))
+        if marker.committed or first_offset == EMPTY:
+            return None
+        return AbortedTransaction(producer_id, first_offset, offset, stable)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """The first offset of the earliest transaction that is open, or whose marker isn't below `high_watermark`; None
+        where there is none."""
+        return self.transactions.first_unstable_offset(high_watermark)
 
     def expire(self, now_ms: int, expiration_ms: int, among: Iterable[int] | None = None) -> int:
         """Forgets producers (of `among`, or all) that have written nothing for `expiration_ms` and have no open
@@ -283,41 +306,66 @@ class Producers:
     def truncate_to(self, end_offset: int) -> bool:
         """Sets the state back to when the log ended at `end_offset`. Returns False, and changes nothing, where that
         state can only be read from the log. The work is the same however many producers there are."""
-        if end_offset < self._known_from:
+        if end_offset < self._known_from or end_offset < self.transactions.known_from:
             return False
         while self._cuts and self._cuts[-1].end_offset >= end_offset:
             self._cuts.pop()
         self._version += 1
         self._cut_version = self._version
         self._cuts.append(_Cut(self._version, end_offset))
+        for undone in self.transactions.truncate_to(end_offset):
+            if undone.before is None:
+                self._entries.pop(undone.producer_id, None)
+            else:
+                self._entries[undone.producer_id] = undone.before
+        self._marked_to = min(self._marked_to, end_offset)
         return True
+
+    def ends_at(self, end_offset: int) -> None:
+        """Notes that the log, which was read, ends at `end_offset`, possibly below its former high watermark."""
+        self.transactions.replicated_to = min(self.transactions.replicated_to, end_offset)
 
     def clear(self) -> None:
         """Forgets all producers."""
         self._entries.clear()
         self._cuts.clear()
-        self._known_from = 0
+        self._known_from = self._marked_to = 0
+        self.transactions.clear()
 
-    def restore(self, entries: Iterable[SnapshotEntry], end_offset: int, now_ms: int, expiration_ms: int) -> None:
-        """Takes the state from a snapshot of when the log ended at `end_offset`, without expired producers."""
+    def restore(
+        self,
+        entries: Iterable[SnapshotEntry],
+        end_offset: int,
+        now_ms: int,
+        expiration_ms: int,
+        marked_to: int = NOT_TOLD,
+    ) -> None:
+        """Takes the state from a snapshot of when the log ended at `end_offset`, without expired producers. No
+        transaction marker has the offset `marked_to` or a later one; a snapshot written by Kafka doesn't say this."""
         self._entries = {entry.producer_id: _restored(entry) for entry in entries}
         self._cuts.clear()
         self._cut_version = self._known_from = 0
         self.expire(now_ms, expiration_ms)
-        for entry in self._entries.values():
-            if entry.coordinator_epoch >= 0 or entry.transaction_start >= 0:
-                self._known_from = end_offset
-            elif entry.wrote_more and 0 < len(entry.batches) < BATCHES_KEPT and not _begins(entry.batches[0]):
+        still_open = []
+        self._marked_to = max(marked_to, 0)
+        for producer_id, entry in self._entries.items():
+            if entry.transaction_start >= 0:
+                still_open.append((entry.transaction_start, producer_id))
+            if marked_to == NOT_TOLD and entry.coordinator_epoch >= 0:  # the marker is before the open transaction
+                marked = entry.transaction_start if entry.transaction_start >= 0 else end_offset
+                self._marked_to = max(self._marked_to, marked)
+            if entry.wrote_more and 0 < len(entry.batches) < BATCHES_KEPT and not _begins(entry.batches[0]):
                 self._known_from = max(self._known_from, entry.batches[0].last_offset + 1)
+        self.transactions.restore(still_open, self._marked_to)
 
     def freeze(self) -> FrozenProducers:
         """The present state. Cheap: the entries are shared, and copied when they change."""
         self._version += 1
-        return FrozenProducers(self._entries.copy(), tuple(self._cuts))
+        return FrozenProducers(self._entries.copy(), tuple(self._cuts), self._marked_to)
 
     def snapshot(self) -> bytes:
         """The state as a snapshot file."""
-        return sealed_snapshot(snapshot_pieces(self.items()))
+        return sealed_snapshot(snapshot_pieces(self.items()), self._marked_to)
 
 
 def _restored(entry: SnapshotEntry) -> ProducerEntry:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from ottla.protocol.batches import HEADER_SIZE, MAGIC
 from ottla.storage import names
-from ottla.storage.indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
+from ottla.storage.indexes import ABORTED_ENTRY_BYTES, MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
 
 from . import epochs as leader_epochs
 from .config import LogConfig
@@ -107,13 +107,14 @@ def open_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     compacted_to: int = 0,
+    high_watermark: int = 0,
 ) -> Opened:
     """Opens the log in `directory`, which exists; a directory without segments becomes an empty log.
 
-    `clean` says whether the last stop was a clean one. The three offsets come from the checkpoints. Blocks; may run in
+    `clean` says whether the last stop was a clean one. The four offsets come from the checkpoints. Blocks; may run in
     any thread. Raises BadLog, and any other OSError of the disk's.
     """
-    told = recovery_point, log_start_offset, compacted_to
+    told = recovery_point, log_start_offset, compacted_to, high_watermark
     try:
         return _Opening(services, directory, topic, index, config, *told).run(clean)
     except MemoryError:
@@ -138,6 +139,7 @@ class _Opening:
         recovery_point: int,
         log_start_offset: int,
         compacted_to: int,
+        high_watermark: int,
     ) -> None:
         self.services = services
         self.disk: Disk = services.disk
@@ -148,7 +150,7 @@ class _Opening:
         self.recovery_point = recovery_point
         self.log_start_offset = log_start_offset
         self.compacted_to = compacted_to
-        self.producers = Producers()
+        self.producers = Producers(high_watermark)
         self.epochs_lost = False
         self.epochs = self._load_epochs()
         self.segments: list[Segment] = []
@@ -183,6 +185,7 @@ class _Opening:
             self._drop_snapshots_above(end)
             replay_from = self._restore(now_ms)
         replay_producers(self.producers, self.segments, replay_from, end)
+        self.producers.ends_at(end)
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         log = Log(
             self.services,
@@ -243,6 +246,7 @@ class _Opening:
 
     def _segment(self, offset: int, found: dict[str, Entry]) -> Segment:
         index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
+        aborted = found.get(names.TRANSACTION_INDEX)
         log = found[names.LOG]
         segment = Segment(
             self.disk,
@@ -253,12 +257,16 @@ class _Opening:
             created_ms=log.modified_ms,
             index_bytes=index.size if index else 0,
             time_index_bytes=times.size if times else 0,
+            transaction_index_bytes=aborted.size if aborted else 0,
         )
         segment.modified_ms = log.modified_ms
         return segment
 
     def _indexes_plausible(self, segment: Segment, found: dict[str, Entry]) -> bool:
         index, times = found.get(names.OFFSET_INDEX), found.get(names.TIME_INDEX)
+        aborted = found.get(names.TRANSACTION_INDEX)
+        if aborted is not None and aborted.size % ABORTED_ENTRY_BYTES:
+            return False
         if not segment.size:
             return not len(segment.offsets)
         if index is None or times is None or index.size % OFFSET_ENTRY.size or times.size % TIME_ENTRY.size:

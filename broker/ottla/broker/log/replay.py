@@ -1,5 +1,5 @@
 """Rebuilds the producers' state: from a snapshot beside the segments, then from the headers of the batches after that
-snapshot.
+snapshot, and from the transaction markers among them.
 
 Blocks. Source: Kafka's ProducerStateManager and UnifiedLog.rebuildProducerState.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ottla.protocol.batches import CONTROL, BatchHeader, records
+from ottla.protocol.batches import CONTROL, BatchHeader
+from ottla.protocol.markers import read_marker
 from ottla.protocol.received import Buffer
 from ottla.storage import names
-from ottla.storage.producer_snapshot import read_snapshot
+from ottla.storage.indexes import AbortedTransaction
+from ottla.storage.producer_snapshot import read_marked_to, read_snapshot
 
 from .disk import Disk
 from .producers import Producers
@@ -39,7 +41,7 @@ def producers_at(
     snapshots are removed from the disk and from the list `snapshots`."""
     if now.truncate_to(end):
         return now  # reading a segment's headers would take seconds, or minutes
-    producers = Producers()
+    producers = Producers(min(now.transactions.replicated_to, end))
     usable = [offset for offset in snapshots if offset <= end]
     later = snapshots[len(usable) :]
     start = restore_snapshot(disk, directory, usable, producers, now_ms, expiration_ms)
@@ -56,7 +58,9 @@ def restore_snapshot(
     while snapshots:
         path = f"{directory}/{names.offset_name(snapshots[-1], names.PRODUCER_SNAPSHOT)}"
         try:
-            producers.restore(list(read_snapshot(disk.read(path))), snapshots[-1], now_ms, expiration_ms)
+            content = disk.read(path)
+            entries = list(read_snapshot(content))
+            producers.restore(entries, snapshots[-1], now_ms, expiration_ms, read_marked_to(content))
             return snapshots[-1]
         except (ValueError, FileNotFoundError):
             disk.remove(path)
@@ -80,26 +84,27 @@ def replay_producers(producers: Producers, segments: Sequence[Segment], start: i
             if header.producer_id < 0 or header.base_offset < start:
                 continue
             if header.attributes & CONTROL:
-                note_marker(producers, segment.batch_at(place, header), header)
+                note_marker(producers, segment.batch_at(place, header), header, header.base_offset)
             else:
                 producers.update(header, header.last_offset, header.max_timestamp)
 
 
-def note_batch(producers: Producers, batch: Buffer, header: BatchHeader, last_offset: int, max_timestamp: int) -> None:
+def note_batch(
+    producers: Producers, batch: Buffer, header: BatchHeader, last_offset: int, max_timestamp: int
+) -> AbortedTransaction | None:
     """Adds a batch to the state of its producer: its records, or the transaction marker in it. `last_offset` and
-    `max_timestamp` (in ms) are those of the batch in the log."""
+    `max_timestamp` (in ms) are those of the batch in the log. Returns the transaction that the batch aborts, for the
+    transaction index of the batch's segment."""
     if header.attributes & CONTROL:
-        note_marker(producers, batch, header)
-    else:
-        producers.update(header, last_offset, max_timestamp)
+        return note_marker(producers, batch, header, last_offset)
+    producers.update(header, last_offset, max_timestamp)
+    return None
 
 
-def note_marker(producers: Producers, batch: Buffer, header: BatchHeader) -> None:
-    """Ends a producer's transaction by the commit or abort marker in a control batch. A batch that compaction emptied
-    has no marker."""
-    for record in records(batch):
-        value = record.value or b""
-        coordinator_epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
-        producers.transaction_ended(
-            header.producer_id, header.producer_epoch, coordinator_epoch, record.timestamp, record.offset
-        )
+def note_marker(producers: Producers, batch: Buffer, header: BatchHeader, offset: int) -> AbortedTransaction | None:
+    """Ends a producer's transaction by the marker in the control batch at `offset`. Returns the transaction if it was
+    aborted and has data. A control batch without a marker changes nothing."""
+    marker = read_marker(batch)
+    if marker is None:
+        return None
+    return producers.transaction_ended(header.producer_id, header.producer_epoch, marker, offset)

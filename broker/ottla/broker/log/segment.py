@@ -1,4 +1,4 @@
-"""One segment: a log file, its two indexes, and its greatest timestamp.
+"""One segment: a log file, its indexes, and its greatest timestamp.
 
 A segment is searched by offset, and the result is a position in its file: `sendfile` sends the batches from the file.
 No file is opened before it is needed, because a broker has tens of thousands of segments; `OpenFiles` bounds how many
@@ -20,11 +20,12 @@ from typing import NamedTuple
 from ottla.protocol.batches import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, read_header, records
 from ottla.protocol.received import Buffer
 from ottla.storage import names
-from ottla.storage.indexes import MAX_RELATIVE_OFFSET, TimestampOffset
+from ottla.storage.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction, TimestampOffset
 
 from .config import LogConfig
 from .disk import Disk, File
 from .index import OffsetIndex, TimeIndex
+from .transaction_index import TransactionIndex
 
 UNKNOWN = -1
 _OPEN_FILES_MAX = 4096
@@ -40,6 +41,15 @@ class FileRange(NamedTuple):
     file: File
     position: int
     size: int
+
+
+class Sizes(NamedTuple):
+    """The bytes of a segment's files. `transaction_index` is 0 where there is no such file."""
+
+    log: int
+    offset_index: int
+    time_index: int
+    transaction_index: int
 
 
 class FoundRecord(NamedTuple):
@@ -87,7 +97,7 @@ class OpenFiles:
 
 class Segment:
     """The batches from `base_offset` on, in one file. `size` is where the batches end in the file; bytes behind that
-    position don't count."""
+    position don't count. `aborted` is None where no aborted transaction has its marker in the segment."""
 
     __slots__ = (
         "_file",
@@ -95,6 +105,7 @@ class Segment:
         "_offset_of_max",
         "_open_files",
         "_path",
+        "aborted",
         "base_offset",
         "bytes_since_index",
         "created_ms",
@@ -119,6 +130,7 @@ class Segment:
         created_ms: int = 0,
         index_bytes: int = 0,
         time_index_bytes: int = 0,
+        transaction_index_bytes: int = 0,
         suffix: str = "",
     ) -> None:
         self.disk = disk
@@ -128,6 +140,9 @@ class Segment:
         self.size = size
         self.offsets = OffsetIndex(disk, f"{stem}{names.OFFSET_INDEX}{suffix}", base_offset, index_bytes)
         self.times = TimeIndex(disk, f"{stem}{names.TIME_INDEX}{suffix}", base_offset, time_index_bytes)
+        self.aborted: TransactionIndex | None = None
+        if transaction_index_bytes:
+            self.aborted = TransactionIndex(disk, f"{stem}{names.TRANSACTION_INDEX}{suffix}", transaction_index_bytes)
         self.bytes_since_index = 0
         self.created_ms = created_ms
         self.modified_ms = created_ms
@@ -164,16 +179,23 @@ class Segment:
             file = self._open(create=False)
         return file
 
+    @property
+    def sizes(self) -> Sizes:
+        """The bytes of the sealed segment's files."""
+        aborted_bytes = 0 if self.aborted is None else self.aborted.size_bytes
+        return Sizes(self.size, self.offsets.size_bytes, self.times.size_bytes, aborted_bytes)
+
     def begin(self) -> None:
-        """Creates the segment's files, empty."""
+        """Creates the segment's files, empty; without a transaction index."""
         self._open(create=True).truncate(0)
+        self.disk.remove(self._beside(names.TRANSACTION_INDEX))
         self.offsets.clear()
         self.times.clear()
 
     def erase(self) -> None:
         """Removes the segment's files, as far as possible."""
         self.let_go()
-        for path in (self._path, self.offsets.path, self.times.path):
+        for path in (self._path, self.offsets.path, self.times.path, self._beside(names.TRANSACTION_INDEX)):
             with contextlib.suppress(OSError):
                 self.disk.remove(path)
 
@@ -191,6 +213,8 @@ class Segment:
         self._file = None
         self.offsets.let_go()
         self.times.let_go()
+        if self.aborted is not None:
+            self.aborted.let_go()
 
     def moved(self, directory: str) -> None:
         """Notes that the files are in `directory` now."""
@@ -207,6 +231,13 @@ class Segment:
             self._path = f"{stem}{names.LOG}{suffix}"
         self.offsets.moved(f"{stem}{names.OFFSET_INDEX}{suffix}")
         self.times.moved(f"{stem}{names.TIME_INDEX}{suffix}")
+        if self.aborted is not None:
+            self.aborted.moved(f"{stem}{names.TRANSACTION_INDEX}{suffix}")
+
+    def _beside(self, kind: str) -> str:
+        """The path of the segment's file of another kind."""
+        stem, _, suffix = self._path.rpartition(names.LOG)
+        return f"{stem}{kind}{suffix}"
 
     # ---- writing
 
@@ -241,6 +272,18 @@ class Segment:
         self.bytes_since_index += size
         self.size = position + size
 
+    def note_aborted(self, transaction: AbortedTransaction) -> None:
+        """Notes an aborted transaction, whose marker is the segment's last batch."""
+        if self.aborted is None:
+            self.aborted = TransactionIndex(self.disk, self._beside(names.TRANSACTION_INDEX))
+        self.aborted.append(transaction)
+
+    def forget_aborted(self) -> None:
+        """Drops the transaction index, which the caller builds anew. Raises OSError."""
+        if self.aborted is not None:
+            self.aborted.clear()
+            self.aborted = None
+
     @property
     def age_stamp(self) -> int:
         """The greatest timestamp in ms; the time of the file's last change where its records have no timestamps."""
@@ -256,22 +299,30 @@ class Segment:
         self.times.append(*self.largest())
         self.offsets.seal()
         self.times.seal()
+        if self.aborted is not None:
+            self.aborted.seal()
 
     def write_out(self) -> None:
         """Writes the indexes' tails to their files, so that they can be synced."""
         self.offsets.write_out()
         self.times.write_out()
+        if self.aborted is not None:
+            self.aborted.write_out()
 
     def files(self) -> list[File]:
         """The open files, for a sync. A deletion meanwhile doesn't matter, because open files can still be synced."""
-        return [self._file or self.disk.open(self._path), self.offsets.file(create=True), self.times.file(create=True)]
+        file = self._file or self.disk.open(self._path)
+        found = [file, self.offsets.file(create=True), self.times.file(create=True)]
+        return found if self.aborted is None else found + self.aborted.files()
 
     def cut_for(self, offset: int) -> tuple[int, int]:
         """The arguments with which `cut` drops every batch that has `offset` or later offsets: the position, and the
         offset at which the log ends then. That end is `offset`, or the base offset of a batch that contains `offset`.
-        Opens the files that will be cut."""
+        Opens the files that will be cut, and reads the transaction index."""
         self.offsets.file(create=True)
         self.times.file(create=True)
+        if self.aborted is not None:
+            self.aborted.load()
         position = self.position_of(offset)
         header = None if position is None else self.header_at(position)
         if position is None or header is None:
@@ -282,6 +333,10 @@ class Segment:
         """Drops the batches from `position` on, so that the log ends at `end_offset`."""
         self.offsets.truncate_to(end_offset)
         self.times.truncate_to(end_offset)
+        if self.aborted is not None:
+            self.aborted.truncate_to(end_offset)
+            if not self.aborted.size_bytes:
+                self.aborted = None
         self.file.truncate(position)
         self.size = position
         self.full = False

@@ -35,6 +35,7 @@ def recover_segment(
     size = segment.size
     segment.offsets.clear()
     segment.times.clear()
+    segment.forget_aborted()
     segment.size = segment.bytes_since_index = 0
     segment.resume()
     reason = ""
@@ -50,9 +51,12 @@ def recover_segment(
                 if not next_offset <= start <= header.base_offset:
                     start = header.base_offset
                 epochs.assign(header.leader_epoch, start)
+            aborted = None
             if header.producer_id >= 0:
-                note_batch(producers, batch, header, header.last_offset, header.max_timestamp)
+                aborted = note_batch(producers, batch, header, header.last_offset, header.max_timestamp)
             segment.appended(header.last_offset, position, header.size, header.max_timestamp, config)
+            if aborted is not None:
+                segment.note_aborted(aborted)
             next_offset = header.last_offset + 1
     except ValueError as error:
         reason = str(error)

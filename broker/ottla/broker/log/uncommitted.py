@@ -1,40 +1,23 @@
-"""Finds the transactions in a stopped broker's log whose records a `read_committed` consumer may not read: open and
-aborted ones. Reads a partition's directory, and changes nothing.
+"""Finds the transactions in a stopped broker's log that are still open. Reads a partition's directory, and changes
+nothing.
 
-Open transactions are in the newest producer snapshot (Kafka writes one at a clean stop), and aborted ones in the
-transaction indexes. Changes after the snapshot are read from the batches. Source: Kafka's ProducerStateManager,
-TransactionIndex and EndTransactionMarker.
+They are in the newest producer snapshot (Kafka writes one at a clean stop). Changes after the snapshot are read from
+the batches. Source: Kafka's ProducerStateManager and EndTransactionMarker.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import NamedTuple
-
-from ottla.protocol.batches import records
-from ottla.protocol.errors import KafkaError, ProtocolError
-from ottla.protocol.received import Buffer
+from ottla.protocol.markers import read_marker
 from ottla.storage import names
-from ottla.storage.indexes import aborted_transactions
 from ottla.storage.producer_snapshot import read_snapshot
 
 from .disk import Disk
 from .segment import OpenFiles, Segment
 
-_ABORT, _COMMIT = 0, 1
-_marker_key = struct.Struct(">hh")  # version, type
 
-
-class Uncommitted(NamedTuple):
-    """The first offset of the earliest transaction of each kind; None where there is none."""
-
-    open_from: int | None = None
-    aborted_from: int | None = None
-
-
-def uncommitted(disk: Disk, directory: str, log_start: int = 0) -> Uncommitted:
-    """The first offsets of the open and of the aborted transactions in a partition's directory. Transactions in a
-    transaction index that end below `log_start` don't count. Raises OSError."""
+def open_from(disk: Disk, directory: str) -> int | None:
+    """The first offset of the earliest open transaction in a partition's directory; None where there is none. Raises
+    OSError."""
     files = {}
     for entry in disk.list(directory):
         if (parsed := names.parse_offset_name(entry.name)) is not None:
@@ -42,21 +25,14 @@ def uncommitted(disk: Disk, directory: str, log_start: int = 0) -> Uncommitted:
     start, still_open = _snapshot(
         disk, directory, [offset for offset, kind in files if kind == names.PRODUCER_SNAPSHOT]
     )
-    aborted = [
-        transaction.first_offset
-        for offset, kind in files
-        if kind == names.TRANSACTION_INDEX
-        for transaction in aborted_transactions(disk.read(f"{directory}/{names.offset_name(offset, kind)}"))
-        if transaction.last_offset >= log_start
-    ]
     bases = sorted(offset for offset, kind in files if kind == names.LOG)
     open_files = OpenFiles()
     for base, end in zip(bases, [*bases[1:], None], strict=True):
         if end is None or end > start:
             segment = Segment(disk, directory, base, open_files=open_files, size=files[base, names.LOG])
-            aborted += _replay(segment, start, still_open)
+            _replay(segment, start, still_open)
             segment.let_go()
-    return Uncommitted(min(still_open.values(), default=None), min(aborted, default=None))
+    return min(still_open.values(), default=None)
 
 
 def _snapshot(disk: Disk, directory: str, offsets: list[int]) -> tuple[int, dict[int, int]]:
@@ -73,28 +49,13 @@ def _snapshot(disk: Disk, directory: str, offsets: list[int]) -> tuple[int, dict
     return 0, {}
 
 
-def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> list[int]:
+def _replay(segment: Segment, start: int, still_open: dict[int, int]) -> None:
     """Reads a segment's batches from `start` on: adds the transactions that begin to `still_open`, and removes those
-    that end. Returns the first offsets of the aborted transactions."""
-    aborted = []
+    that end."""
     for position, header in segment.headers():
         if header.base_offset < start or not header.is_transactional:
             continue
         if not header.is_control:
             still_open.setdefault(header.producer_id, header.base_offset)
-        elif (marker := _marker(segment.batch_at(position, header))) in (_ABORT, _COMMIT):
-            began = still_open.pop(header.producer_id, None)
-            if began is not None and marker == _ABORT:
-                aborted.append(began)
-    return aborted
-
-
-def _marker(batch: Buffer) -> int | None:
-    """The type of a control batch's record; None where it can't be read, or compaction has removed it."""
-    try:
-        for record in records(batch):
-            if record.key is not None and len(record.key) >= _marker_key.size:
-                return int(_marker_key.unpack_from(record.key)[1])
-    except (KafkaError, ProtocolError, ValueError):
-        pass
-    return None
+        elif read_marker(segment.batch_at(position, header)) is not None:
+            still_open.pop(header.producer_id, None)

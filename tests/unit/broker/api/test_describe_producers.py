@@ -17,8 +17,9 @@ from ottla.broker.authorizer import allow_everything
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.log.producers import FrozenProducers, Producers
 from ottla.net.pending import Pending
-from ottla.protocol.batches import BatchHeader
+from ottla.protocol.batches import TRANSACTIONAL, BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.markers import Marker
 from ottla.protocol.messages import EncodedArray, read_response, write_request, write_response
 from tests.unit.broker.api.stand_in import request_of
 
@@ -93,6 +94,16 @@ def test_each_producer_is_told_of() -> None:
     told = topic.partitions[0].active_producers[1]
     assert (told.producer_epoch, told.last_sequence, told.coordinator_epoch) == (3, 0, -1)
     assert (told.last_timestamp, told.current_txn_start_offset) == (1_000, -1)
+
+
+def test_the_last_coordinator_and_the_open_transaction_are_told() -> None:
+    producers = producers_of(2)
+    producers.transaction_ended(0, 3, Marker(True, 12, 2_000), 40)
+    producers.update(BatchHeader(0, 49, 0, 2, 0, TRANSACTIONAL, 0, 0, 0, 1, 3, 1, 1), 41, 3_000)
+    (topic,) = answer(Partitions(producers), [0]).topics
+    ended, opened = topic.partitions[0].active_producers
+    assert (ended.last_timestamp, ended.coordinator_epoch, ended.current_txn_start_offset) == (2_000, 12, -1)
+    assert (opened.last_timestamp, opened.coordinator_epoch, opened.current_txn_start_offset) == (3_000, -1, 41)
 
 
 @pytest.mark.parametrize(

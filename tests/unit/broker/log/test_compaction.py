@@ -34,9 +34,9 @@ from ottla.broker.log.config import MAX_LONG, LogConfig
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
+from ottla.broker.log.segment import Sizes
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, read_header, records
 from ottla.protocol.codecs import Codec
-from ottla.storage.indexes import AbortedTransaction
 from tests.unit.broker.log.workbench import ALONE, Workbench
 from tests.unit.examples import examples
 
@@ -126,13 +126,14 @@ class Compacted:
             segment_bytes=CONFIG.segment_bytes,
             segment_index_bytes=CONFIG.segment_index_bytes,
             index_interval_bytes=CONFIG.index_interval_bytes,
+            aborted=[],
             producers=[[key, entry.last_offset, entry.epoch] for key, entry in self.log.producers.items()],
             keys_max=keys_max,
             bytes_per_second=float("inf"),
         )
         result = compact(job, RealDisk(), lambda count: None)
         for segment in result.segments:
-            self.log.swap_in(segment.old_bases, (segment.sizes[0], segment.sizes[1], segment.sizes[2]))
+            self.log.swap_in(segment.old_bases, Sizes(*segment.sizes))
         self.first_dirty = result.end_offset
         self.bench.sweep()
 
@@ -299,29 +300,6 @@ def test_the_last_batch_of_the_round_and_a_producers_last_stay_empty() -> None:
         assert (header.base_offset, header.last_offset, header.last_sequence) == (10, 11, 9)
         assert list(records(kept)) == []
     assert cleaned(Cleaning(0, HORIZON, end_offset=50, latest=latest, producers={4: (30, 2)}), batch) is None
-
-
-def test_aborted_records_go_and_hide_nothing() -> None:
-    committed = build_batch([Record(0, 0, b"k", b"good")], producer_id=1, producer_epoch=0, base_sequence=0)
-    aborted = build_batch(
-        [Record(5, 0, b"k", b"bad")],
-        base_offset=5,
-        producer_id=2,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
-    )
-    cleaning = Cleaning(0, HORIZON, aborted=[AbortedTransaction(2, 5, 6, 7)])
-    for batch in (committed, aborted):
-        note_keys(cleaning, batch, read_header(batch))
-    cleaning.end_offset = 50
-    assert cleaned(cleaning, committed) == committed
-    assert cleaned(cleaning, aborted) is None
-
-
-def test_markers_stay() -> None:
-    marker = build_batch([Record(3, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")], base_offset=3, control=True, producer_id=1)
-    assert cleaned(Cleaning(10**9, 0, end_offset=50), marker) == marker
 
 
 # ---- choosing

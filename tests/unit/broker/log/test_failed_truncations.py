@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.log.disk import File, RealDisk
 from ottla.broker.log.log import Log
+from ottla.protocol.markers import Marker
 from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents
 
 TO = 30
@@ -38,8 +39,9 @@ def filled(folder: Path, disk: RealDisk) -> Log:
     log = Workbench(folder, disk=disk).log()
     for index in range(100):
         append(log, batch_of([bytes(100)], producer=(index % 3, 0, index // 3)), epoch=index // 20)
-    # a transaction's end, so that a truncation has to read the log
-    log.producers.transaction_ended(2, 0, 0, 1000, log.log_end_offset - 1)
+    # a transaction whose end is committed, so that a truncation has to read the log
+    log.producers.transaction_ended(2, 0, Marker(True, 0, 1000), log.log_end_offset - 1)
+    log.producers.transactions.replicated(log.log_end_offset)
     for segment in log.segments:
         segment.let_go()
     return log

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.log.compaction_child import Job, compact
+from ottla.broker.log.compactor import _ending_later
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
+from ottla.broker.log.segment import Sizes
 from ottla.protocol.batches import Record, records
-from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill
+from tests.unit.broker.log.workbench import Workbench, append, batch_of, contents, fill, transact
 
 CONFIG = LogConfig(segment_bytes=800, index_interval_bytes=150, cleanup_policy=frozenset({"compact"}))
 
@@ -50,6 +52,21 @@ def everything(log: Log) -> list[Record]:
     return [record for segment in log.segments for _, _, batch in segment.batches() for record in records(batch)]
 
 
+def committed(log: Log) -> dict[bytes | None, bytes | None]:
+    """The last value of each key, for a consumer that reads committed records only."""
+    aborted = log.aborted_between(0, log.log_end_offset)
+    found = {}
+    for segment in log.segments:
+        for _, header, batch in segment.batches():
+            if header.is_control or any(
+                each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+                for each in aborted
+            ):
+                continue
+            found.update({record.key: record.value for record in records(batch)})
+    return found
+
+
 def table(found: list[Record]) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in found}
 
@@ -71,6 +88,7 @@ def compacted(bench: Workbench) -> tuple[Log, Callable[[], None]]:
         segment_bytes=CONFIG.segment_bytes * 2,
         segment_index_bytes=10_000,
         index_interval_bytes=CONFIG.index_interval_bytes,
+        aborted=_ending_later(log, ends[-1]),
         producers=[],
         keys_max=1000,
         bytes_per_second=float("inf"),
@@ -79,7 +97,7 @@ def compacted(bench: Workbench) -> tuple[Log, Callable[[], None]]:
 
     def swap() -> None:
         for segment in result.segments:
-            log.swap_in(segment.old_bases, (segment.sizes[0], segment.sizes[1], segment.sizes[2]))
+            log.swap_in(segment.old_bases, Sizes(*segment.sizes))
 
     return log, swap
 
@@ -134,6 +152,40 @@ def test_a_compaction_stopped_at_any_step(tmp_path: Path) -> None:
         if not stopped:
             assert after > 20
             return
+    pytest.fail("the swap never ended")
+
+
+def test_a_compaction_of_aborted_transactions_stopped_at_any_step(tmp_path: Path) -> None:
+    """Where the new segment came without its transaction index, or with the index of a segment that it replaces, a
+    consumer would see aborted records."""
+    original = Workbench(tmp_path / "source", config=CONFIG)
+    log = original.log()
+    for index in range(30):
+        transact(log, 7 + index % 2, index // 2, committed=index % 3 == 0, key=b"%d" % (index % 5))
+    log.active.write_out()
+    before = committed(log)
+    assert set(before.values()) == {b"committed"}
+    end = log.log_end_offset
+    for after in range(200):
+        target = tmp_path / "t-0"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(original.path, target)
+        bench = Workbench(target, config=CONFIG)
+        bench.services.disk = disk = StoppingDisk(10**9)
+        bench.disk = disk
+        held, swap = compacted(bench)
+        disk.left = after
+        try:
+            swap()
+        except Stopped:
+            opened = Workbench(target, config=CONFIG).open(clean=False, recovery_point=end)
+            assert opened.damage is None
+            assert committed(opened.log) == before
+            assert not bench.files(".swap", ".cleaned", ".deleted")
+            continue
+        assert committed(held) == before
+        assert after > 20
+        return
     pytest.fail("the swap never ended")
 
 

@@ -20,9 +20,11 @@ from ottla.broker.log.disk import File, RealDisk
 from ottla.broker.log.future import FutureLog, Pass
 from ottla.broker.log.log import Log
 from ottla.broker.log.moves import Moves
+from ottla.broker.log.segment import Segment
 from ottla.protocol.received import Buffer
 from ottla.storage.checkpoints import render_offsets
-from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill
+from ottla.storage.indexes import AbortedTransaction
+from tests.unit.broker.log.workbench import ALONE, append, batch_of, contents, crash, fill, transact
 
 TOPIC_ID = UUID(int=77)
 KEY = TOPIC_ID, 0
@@ -62,19 +64,28 @@ class Directories:
 def state_of(log: Log) -> object:
     """The whole state of a log."""
     segments = [
-        (s.base_offset, s.size, s.largest(), list(s.offsets.entries()), list(s.times.entries())) for s in log.segments
+        (s.base_offset, s.size, s.largest(), list(s.offsets.entries()), list(s.times.entries()), aborted_of(s))
+        for s in log.segments
     ]
     ends = log.log_start_offset, log.log_end_offset
     return contents(log), segments, ends, log.epochs.entries, log.producers.snapshot(), list(log.snapshots)
 
 
+def aborted_of(segment: Segment) -> list[AbortedTransaction]:
+    return [] if segment.aborted is None else segment.aborted.entries()
+
+
 def lived(log: Log) -> None:
-    """Gives a log several segments, leaders and producers, and a log start offset above its first offset."""
+    """Gives a log several segments, leaders and producers, aborted transactions, and a log start offset above its first
+    offset."""
     fill(log, 60)
+    for sequence in range(3):
+        transact(log, 8, sequence, committed=sequence == 1)
     for sequence in range(20):
         append(log, batch_of([b"p"], producer=(7, 0, sequence)), epoch=1 + sequence // 10)
     log.epochs.assign(5, log.log_end_offset)  # a leader that appended nothing
     fill(log, 40, start=60)
+    transact(log, 8, 3, committed=False, epoch=5)
     log.delete_records_before(10)
     assert len(log.segments) > 3
 
@@ -101,6 +112,23 @@ def test_a_log_is_the_same_afterwards(tmp_path: Path) -> None:
     assert again.log_start_offset == 10
     assert again.epochs.entries == log.epochs.entries
     assert again.producers.snapshot() == log.producers.snapshot()
+
+
+def test_a_transaction_index_that_grows_during_a_move_is_copied_again(tmp_path: Path) -> None:
+    directories = Directories(tmp_path)
+    log = directories.log
+    future = FutureLog(directories.disk, log, TOPIC_ID, f"{directories.two}/copy")
+    for sequence in range(4):
+        if sequence:
+            transact(log, 8, sequence, committed=False)
+        log.active.write_out()
+        done = future.next_pass()
+        done.run(sync=False, bytes_per_second=UNLIMITED, given_up=future.given_up)
+        future.copied(done, synced=False)
+        copies = {path.name: path.read_bytes() for path in Path(future.directory).glob("*.txnindex")}
+        assert copies == {path.name: path.read_bytes() for path in Path(log.directory).glob("*.txnindex")}
+        assert len(copies) == (sequence > 0)
+    directories.release()
 
 
 def test_a_move_back_and_forth(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.producers import Producers
 from ottla.protocol.batches import BatchHeader
+from ottla.protocol.markers import Marker
 from ottla.storage.producer_snapshot import read_snapshot, snapshot_pieces
 from tests.unit.broker.log.workbench import Workbench, append, batch_of
 
@@ -80,7 +81,7 @@ def test_what_is_frozen_stays_as_it_was() -> None:
     frozen = producers.freeze()
     producers.update(header(0, 1), 10, 2000)
     producers.update(header(1, 0, epoch=1), 11, 2000)
-    producers.transaction_ended(2, 0, 5, 3000, 12)
+    producers.transaction_ended(2, 0, Marker(True, 5, 3000), 12)
     producers.update(header(3, 0), 13, 2000)
     producers.expire(10**9, 1)
     assert len(producers) == 0

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from ottla.broker.log.producers import Duplicate, FrozenProducers, Producers
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.storage.producer_snapshot import read_snapshot
+from ottla.protocol.markers import Marker
+from ottla.storage.indexes import AbortedTransaction
+from ottla.storage.producer_snapshot import read_marked_to, read_snapshot
 
 
 def header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7, attributes: int = 0) -> BatchHeader:
@@ -81,7 +83,7 @@ def test_snapshots_keep_the_last_batches() -> None:
     assert restored.check(header(2)) == Duplicate(2, 2, 1000)
     assert restored.check(header(3)) is None
     assert refused(restored, header(4)) == ErrorCode.out_of_order_sequence_number
-    assert restored.first_unstable_offset() == 10
+    assert restored.first_unstable_offset(0) == 10
     assert restored.snapshot() == producers.snapshot()
 
 
@@ -97,9 +99,10 @@ def test_idle_producers_expire_unless_a_transaction_is_open() -> None:
 def test_a_marker_ends_the_transaction() -> None:
     producers = Producers()
     note(producers, header(0, attributes=0x10), 4)
-    assert producers.first_unstable_offset() == 4
-    assert producers.transaction_ended(7, 0, 3, 2000, 5) == 4
-    assert producers.first_unstable_offset() is None
+    assert producers.first_unstable_offset(4) == 4
+    assert producers.transaction_ended(7, 0, Marker(False, 3, 2000), 5) == AbortedTransaction(7, 4, 5, 6)
+    assert producers.first_unstable_offset(5) == 4, "another replica may lack the marker"
+    assert producers.first_unstable_offset(6) is None
     note(producers, header(1), 6)
 
 
@@ -268,17 +271,43 @@ def test_producers_that_a_snapshot_brought_go_back_too() -> None:
     restored.restore(read_snapshot(producers.snapshot()), 6, 0, 10**9)
     assert restored.truncate_to(2)
     assert {producer_id: entry.last_offset for producer_id, entry in restored.items()} == {0: 0, 1: 1}
-    producers.transaction_ended(1, 0, 0, 2000, 6)
-    restored.restore(read_snapshot(producers.snapshot()), 7, 0, 10**9)
-    assert not restored.truncate_to(2), "the entry has no batch for the marker"
+    producers.transaction_ended(1, 0, Marker(True, 0, 2000), 6)
+    restored.restore(read_snapshot(producers.snapshot()), 9, 0, 10**9, read_marked_to(producers.snapshot()))
+    assert not restored.truncate_to(6), "the state before the marker isn't known any more"
+    assert restored.truncate_to(7)
+    restored.restore(read_snapshot(producers.snapshot()), 9, 0, 10**9)
+    assert not restored.truncate_to(8), "Kafka's snapshots don't say where the marker is"
 
 
-def test_what_comes_after_a_marker_goes_without_reading_the_log() -> None:
+def test_a_marker_that_is_truncated_gives_its_producers_former_state_back() -> None:
     producers = Producers()
     note(producers, header(0, attributes=0x10), 0)
-    producers.transaction_ended(7, 0, 3, 2000, 1)
+    producers.transaction_ended(7, 1, Marker(True, 3, 2000), 1)
+    note(producers, header(0, epoch=1, attributes=0x10), 2)
+    assert producers.truncate_to(2)
+    entry = producers.get(7)
+    assert entry is not None
+    assert (entry.epoch, entry.last_sequence, entry.coordinator_epoch, entry.transaction_start) == (1, -1, 3, -1)
+    note(producers, header(0, epoch=1, attributes=0x10), 2)
+    assert producers.truncate_to(1)
+    entry = producers.get(7)
+    assert entry is not None
+    assert (entry.epoch, entry.last_sequence, entry.coordinator_epoch, entry.transaction_start) == (0, 0, -1, 0)
+    assert producers.check(header(0, attributes=0x10)) == Duplicate(0, 0, 1000)
+    assert producers.transactions.open_transactions() == [(0, 7)]
+    producers.transaction_ended(7, 1, Marker(True, 3, 2000), 1)
+    producers.transaction_ended(8, 0, Marker(True, 3, 2000), 2)
+    assert producers.truncate_to(2)
+    assert producers.get(8) is None
+
+
+def test_a_marker_below_the_high_watermark_is_no_reason_to_read_the_log() -> None:
+    producers = Producers()
+    note(producers, header(0, attributes=0x10), 0)
+    producers.transaction_ended(7, 0, Marker(True, 3, 2000), 1)
     note(producers, header(1), 2)
-    assert not producers.truncate_to(1)
+    assert producers.first_unstable_offset(2) is None
+    assert not producers.truncate_to(1), "the state before the marker isn't kept any more"
     assert producers.truncate_to(2)
     entry = producers.get(7)
     assert entry is not None

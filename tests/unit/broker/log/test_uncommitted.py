@@ -1,9 +1,7 @@
-"""Open and aborted transactions are found in the log of a stopped broker: in its producer snapshot, its transaction
-indexes and its batches."""
+"""Open transactions are found in the log of a stopped broker: in its producer snapshot and its batches."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
-from ottla.broker.log.uncommitted import Uncommitted, uncommitted
+from ottla.broker.log.uncommitted import open_from
 from ottla.protocol.batches import Record, assign, build_batch, read_header
 from tests.unit.broker.log.workbench import Workbench
 
@@ -52,45 +50,31 @@ def written(folder: Path, steps: Sequence[Step], *, clean: bool) -> Log:
 @pytest.mark.parametrize(
     ("steps", "found"),
     [
-        ([], Uncommitted()),
-        ([("plain", 1), ("plain", 2)], Uncommitted()),
-        ([("data", 1), ("data", 1), ("commit", 1)], Uncommitted()),
-        ([("plain", 9), ("data", 1), ("data", 2), ("commit", 1), ("data", 1)], Uncommitted(open_from=2)),
-        ([("data", 1), ("commit", 2)], Uncommitted(open_from=0)),
-        ([("abort", 1), ("commit", 1)], Uncommitted()),
+        ([], None),
+        ([("plain", 1), ("plain", 2)], None),
+        ([("data", 1), ("data", 1), ("commit", 1)], None),
+        ([("plain", 9), ("data", 1), ("data", 2), ("commit", 1), ("data", 1)], 2),
+        ([("data", 1), ("commit", 2)], 0),
+        ([("abort", 1), ("commit", 1)], None),
     ],
 )
-def test_open_transactions_are_found(tmp_path: Path, steps: list[Step], found: Uncommitted, clean: bool) -> None:
+def test_open_transactions_are_found(tmp_path: Path, steps: list[Step], found: int | None, clean: bool) -> None:
     before = written(tmp_path / "t-0", steps, clean=clean)
     files = {path.name: path.read_bytes() for path in Path(before.directory).iterdir()}
-    assert uncommitted(RealDisk(), before.directory) == found
+    assert open_from(RealDisk(), before.directory) == found
     assert {path.name: path.read_bytes() for path in Path(before.directory).iterdir()} == files, "no file is changed"
-
-
-def test_aborted_ones_after_the_last_snapshot_are_found_in_the_batches(tmp_path: Path) -> None:
-    steps = [("plain", 9), ("data", 1), ("data", 2), ("abort", 1), ("commit", 2)]
-    log = written(tmp_path / "t-0", steps, clean=False)
-    assert uncommitted(RealDisk(), log.directory) == Uncommitted(aborted_from=1)
-
-
-def test_aborted_ones_before_it_are_found_in_the_transaction_index(tmp_path: Path) -> None:
-    log = written(tmp_path / "t-0", [("data", 1), ("abort", 1)], clean=True)
-    index = Path(log.directory, f"{0:020d}.txnindex")
-    index.write_bytes(struct.pack(">hqqqq", 0, 1, 0, 1, 2) + b"half an entry")
-    assert uncommitted(RealDisk(), log.directory) == Uncommitted(aborted_from=0)
-    assert uncommitted(RealDisk(), log.directory, log_start=2) == Uncommitted(), "its records have been deleted"
 
 
 def test_a_snapshot_that_is_damaged_is_no_reason_to_believe_in_nothing(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0", [("data", 1), ("plain", 2)], clean=True)
     (snapshot,) = Path(log.directory).glob("*.snapshot")
-    assert uncommitted(RealDisk(), log.directory) == Uncommitted(open_from=0)
+    assert open_from(RealDisk(), log.directory) == 0
     snapshot.write_bytes(snapshot.read_bytes()[:-3] + b"???")
-    assert uncommitted(RealDisk(), log.directory) == Uncommitted(open_from=0)
+    assert open_from(RealDisk(), log.directory) == 0
 
 
 def test_a_batch_that_was_torn_ends_the_look(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0", [("data", 1), ("data", 1)], clean=False)
     path = Path(log.directory, f"{0:020d}.log")
     path.write_bytes(path.read_bytes()[:-5])
-    assert uncommitted(RealDisk(), log.directory) == Uncommitted(open_from=0)
+    assert open_from(RealDisk(), log.directory) == 0

@@ -218,37 +218,6 @@ def test_a_job_of_many_producers_is_written_down_while_the_loop_turns(
     assert len(set(turns_at)) > 10
 
 
-def test_what_to_compact_next_is_chosen_in_turns_that_look_at_few_producers(
-    log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each producer may have an open transaction, which bounds what may be compacted."""
-    logs, _ = log
-    for number in range(40):
-        one = logs.open_or_create("few", number, UUID(int=10), COMPACTED)
-        for record in range(5):
-            append(one, batch_of([b"%d" % record * 20]))
-        for producer in range(500):
-            one.producers.update(BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, producer, 0, 0, 1), producer, NOW_MS)
-    looked_at = 0
-    first_unstable_offset = Producers.first_unstable_offset
-
-    def counted(producers: Producers) -> int | None:
-        nonlocal looked_at
-        looked_at += len(producers)
-        return first_unstable_offset(producers)
-
-    monkeypatch.setattr(Producers, "first_unstable_offset", counted)
-    compactor = Compactor(logs, lambda: NOW_MS, CompactionLimits())
-
-    async def choose() -> None:
-        chosen, _ = await compactor.choose()
-        assert chosen is not None
-
-    turns = work_per_turn(choose, lambda: looked_at)
-    assert sum(turns) == 40 * 500
-    assert max(turns) <= 12_000
-
-
 def test_a_child_is_told_of_the_producers_as_they_were(log: tuple[LogDirectories, Log]) -> None:
     logs, _ = log
     many = with_producers(logs, 2_500)

@@ -14,7 +14,7 @@ from ottla.broker.log.disk import Disk, RealDisk
 from ottla.broker.log.log import Log
 from ottla.broker.log.owner import Owner
 from ottla.broker.log.recovery import Opened, open_log
-from ottla.broker.log.segment import OpenFiles
+from ottla.broker.log.segment import OpenFiles, Sizes
 from ottla.protocol.batches import (
     Record,
     assign,
@@ -25,6 +25,7 @@ from ottla.protocol.batches import (
     stamp_append_time,
 )
 from ottla.protocol.codecs import Codec
+from ottla.protocol.markers import Marker, marker_batch
 
 ALONE = Owner(
     high_watermark_of=lambda log: log.log_end_offset,
@@ -60,7 +61,13 @@ class Workbench:
         )
 
     def open(
-        self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0, compacted_to: int = 0
+        self,
+        *,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        compacted_to: int = 0,
+        high_watermark: int = 0,
     ) -> Opened:
         return open_log(
             self.services,
@@ -72,6 +79,7 @@ class Workbench:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             compacted_to=compacted_to,
+            high_watermark=high_watermark,
         )
 
     def log(self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
@@ -128,6 +136,14 @@ def append(log: Log, batch: bytearray, epoch: int = 0) -> int:
     assign(batch, 0, base, epoch)
     log.append(batch, read_header(batch), base, epoch)
     return base
+
+
+def transact(log: Log, producer: int, sequence: int, *, committed: bool, key: bytes = b"k", epoch: int = 0) -> None:
+    """Appends a transaction of one batch, and its marker."""
+    made = [Record(0, 1000, key, b"committed" if committed else b"aborted")]
+    batch = build_batch(made, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True)
+    append(log, bytearray(batch), epoch)
+    append(log, marker_batch(producer, 0, Marker(committed, 0, 1000)), epoch)
 
 
 def fill(log: Log, count: int, *, size: int = 20, start: int = 0) -> None:
@@ -195,13 +211,14 @@ def write_sample(path: Path) -> Path:
         segment_bytes=6000,
         segment_index_bytes=10_000,
         index_interval_bytes=500,
+        aborted=[],
         producers=[],
         keys_max=1000,
         bytes_per_second=float("inf"),
     )
     job = replace(job, segments=job.segments[:3])
     for segment in compact(job, bench.disk, lambda count: None).segments:
-        log.swap_in(segment.old_bases, (segment.sizes[0], segment.sizes[1], segment.sizes[2]))
+        log.swap_in(segment.old_bases, Sizes(*segment.sizes))
     log.close()
     bench.now_ms += 10**9
     bench.sweep()
