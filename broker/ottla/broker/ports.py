@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ottla.broker.applied_revisions import AppliedRevisions
     from ottla.broker.awaited_elections import AwaitedElections
     from ottla.broker.cold_reads import ColdReads
+    from ottla.broker.confirmations import Confirmations
     from ottla.broker.counters import ApiCounters, TopicCounters
     from ottla.broker.directory_moves import DirectoryMoves
     from ottla.broker.election_counts import ElectionCounts
@@ -122,6 +123,14 @@ class WithConfig(Protocol):
     @property
     def config(self) -> BrokerConfig:
         """The settings as they are now: another object after each change of a dynamic setting."""
+
+
+class WithConfirmations(Protocol):
+    """The questions to the coordinators of transactions."""
+
+    @property
+    def confirmations(self) -> Confirmations:
+        """The part that asks them."""
 
 
 class WithControls(Protocol):

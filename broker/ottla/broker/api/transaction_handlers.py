@@ -1,8 +1,8 @@
 """The handlers of transactions' APIs, which `registry.py` doesn't route to yet.
 
-An API that has a route is advertised to clients. These APIs need the partitions' side of transactions (`MarkerLog`, and
-TxnOffsetCommit, which isn't here), and a broker that starts the `TransactionService`. When both are there, each handler
-becomes a route, and takes the place of the one that has its key already.
+An API that has a route is advertised to clients. These APIs need parts that no broker has yet: the
+`TransactionService`, and implementations of `MarkerLog` and `Confirmations`. As soon as a broker has these parts, each
+handler becomes a route, and takes the place of the route that has its key already.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from . import (
     find_coordinator,
     init_producer_id,
     list_transactions,
+    txn_offset_commit,
     write_txn_markers,
 )
 from .declaration import Api, Response
 from .registry import Ports
 
 
-class TransactionPorts(Ports, ports.WithMarkerLog, ports.WithTransactions, Protocol):
+class TransactionPorts(Ports, ports.WithConfirmations, ports.WithMarkerLog, ports.WithTransactions, Protocol):
     """The ports of all handlers together, when these have routes."""
 
 
@@ -42,6 +43,7 @@ HANDLERS: Mapping[int, tuple[Api, Handler]] = {
         (add_offsets_to_txn.API, add_offsets_to_txn.handle),
         (end_txn.API, end_txn.handle),
         (write_txn_markers.API, write_txn_markers.handle),
+        (txn_offset_commit.API, txn_offset_commit.handle),
         (describe_transactions.API, describe_transactions.handle),
         (list_transactions.API, list_transactions.handle),
     )

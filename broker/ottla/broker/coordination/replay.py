@@ -25,15 +25,16 @@ from typing import Any, Protocol
 
 from ottla.broker.cold_reads import ColdReads, ReadLog
 from ottla.broker.log.segment import DamagedSegment
+from ottla.broker.verification import Guard
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.markers import ABORT, COMMIT
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.004
 TOLD_MAX = 10  # the first errors of a replay get a log line each; further errors are only counted
 _control_key = struct.Struct(">hh")
-_COMMIT_MARKER = 1
 
 
 class Piece(Protocol):
@@ -202,7 +203,8 @@ class Replay:
             if len(record.key) < _control_key.size:
                 raise ProtocolError("a transaction's marker ends too early")
             _, kind = _control_key.unpack_from(record.key)
-            self._core.decided(header.producer_id, kind == _COMMIT_MARKER, record.offset, visible)
+            if kind in (ABORT, COMMIT):
+                self._core.decided(header.producer_id, kind == COMMIT, record.offset, visible)
             return
         producer_id = header.producer_id if header.is_transactional else -1
         ours = self._core.replayed(record.key, record.value, record.offset, visible, producer_id)

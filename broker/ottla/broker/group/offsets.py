@@ -5,8 +5,8 @@ decided by it. The *committed* view has only the records below the high watermar
 a consumer must not start from an offset that an election could still revert. If both views have the same value for a
 key, as nearly always, the value is kept once.
 
-An offset of a transaction is in neither view until the transaction's COMMIT marker; it waits among the `undecided` ones.
-Both views take a marker for one record, which changes all offsets of the transaction together.
+An offset of a transaction is in neither view until the transaction's COMMIT marker: it waits in `UndecidedOffsets`. For
+both views a marker is one record, which changes all offsets of the transaction together.
 
 Source: Kafka's OffsetMetadataManager; KIP-211 and KIP-496 (expiry).
 """
@@ -17,12 +17,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ottla.protocol.batches import NO_PRODUCER_ID
+
 from .group import FROM_COMMIT, Group
 from .records import Committed, OffsetKey
 from .undecided import UndecidedOffsets
 
 Partitions = dict[int, Committed]
-NO_PRODUCER = -1
 
 
 class _Appended(NamedTuple):
@@ -51,7 +52,7 @@ class Offsets:
         return self._count
 
     def appended(
-        self, log_offset: int, key: OffsetKey, value: Committed | None, producer_id: int = NO_PRODUCER
+        self, log_offset: int, key: OffsetKey, value: Committed | None, producer_id: int = NO_PRODUCER_ID
     ) -> None:
         """Applies a record (None: tombstone) that was appended at `log_offset`. It becomes visible by a call of
         `committed`. With a producer id ≥ 0 the value belongs to a transaction, and waits for `decided`."""
@@ -94,7 +95,7 @@ class Offsets:
         return len(self._appended)
 
     def replayed(
-        self, log_offset: int, key: OffsetKey, value: Committed | None, producer_id: int = NO_PRODUCER
+        self, log_offset: int, key: OffsetKey, value: Committed | None, producer_id: int = NO_PRODUCER_ID
     ) -> None:
         """Applies a record that was read back from below the high watermark, and is visible at once. `producer_id` is
         as in `appended`."""

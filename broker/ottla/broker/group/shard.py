@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .classic import ClassicGroup
 from .effects import Answer, Created, Effects, Join, Leaver, Limits, Now, Store, Sync
 from .group import Group
-from .offsets import NO_PRODUCER, Offsets
+from .offsets import Offsets
 from .records import (
     Committed,
     GroupKey,
@@ -278,7 +279,7 @@ class GroupShard:
 
     # --- changes of the state ---
 
-    def appended(self, changes: Sequence[Change], base_offset: int, producer_id: int = NO_PRODUCER) -> None:
+    def appended(self, changes: Sequence[Change], base_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed
         yet. With a `producer_id` ≥ 0 they belong to a transaction."""
         for offset, (key, value) in enumerate(changes, base_offset):
@@ -292,7 +293,7 @@ class GroupShard:
                 self.offsets.appended(offset, key, value, producer_id)
 
     def replayed(
-        self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int = NO_PRODUCER
+        self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int = NO_PRODUCER_ID
     ) -> bool:
         """Applies one record that was read back from `offset` of the log. Returns False if the record's kind is
         skipped.

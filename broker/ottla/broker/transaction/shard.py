@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
+from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.errors import ErrorCode
 
 from . import additions
@@ -186,9 +187,9 @@ class TransactionShard:
             if self._under_way.get(change.transactional_id) is change:
                 del self._under_way[change.transactional_id]
 
-    def appended(self, changes: Sequence[Change], base_offset: int) -> None:
+    def appended(self, changes: Sequence[Change], base_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         """Notes that `changes` were appended, one record each from `base_offset` on. They count when `committed` says
-        so."""
+        so. `producer_id` is as in `replayed`."""
         self._appended.extend(enumerate(changes, base_offset))
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
@@ -209,7 +210,9 @@ class TransactionShard:
         """The shard itself keeps the list of appended changes."""
         return self
 
-    def replayed(self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int = -1) -> bool:
+    def replayed(
+        self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int = NO_PRODUCER_ID
+    ) -> bool:
         """Applies one record that was read back from `offset` of the log. Returns False if the record's kind or version
         is skipped.
 
