@@ -28,8 +28,10 @@ from ottla.broker.group.states import State
 from ottla.broker.group_service import GroupService
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.segment import Segment
+from ottla.broker.verification import Guard
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.markers import Marker, marker_batch
 from tests.simulation.machine import LoopThreads
 from tests.unit.broker.log.workbench import Workbench, append
 
@@ -130,7 +132,7 @@ class MemoryPartition:
     def high_watermark(self) -> int:
         return self.log.log_end_offset if self.held_at is None else self.held_at
 
-    def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
+    def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int:
         if self.failing is not None:
             raise KafkaError(self.failing)
         if leader_epoch != self.leader_epoch:
@@ -142,6 +144,15 @@ class MemoryPartition:
         if self.held_at is None:
             self.replicate()
         return base
+
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, committed: bool, transaction_version: int
+    ) -> int:
+        marker = marker_batch(producer_id, epoch, Marker(committed, coordinator_epoch, 1_000_000))
+        return self.append_batch(marker, self.leader_epoch)
+
+    def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard | None:
+        return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -896,14 +907,14 @@ async def _waits_for_nothing(self: Runtime[Any], led: Any, offset: int) -> None:
     return
 
 
-def _appends_in_any_epoch(self: Runtime[Any], led: Any, changes: Any, encoded: Any) -> int:
+def _appends_in_any_epoch(self: Runtime[Any], led: Any, changes: Any, encoded: Any, *rest: Any) -> int:
     led.leader_epoch = led.partition.leader_epoch
-    return _append(self, led, changes, encoded)
+    return _append(self, led, changes, encoded, *rest)
 
 
-def _follows_before_it_appends(self: Runtime[Any], led: Any, changes: Any, encoded: Any) -> int:
+def _follows_before_it_appends(self: Runtime[Any], led: Any, changes: Any, encoded: Any, *rest: Any) -> int:
     led.core.appended(changes, led.partition.log.log_end_offset)
-    return _append(self, led, changes, encoded)
+    return _append(self, led, changes, encoded, *rest)
 
 
 def _commits_one_by_one(self: Runtime[Any], led: Any) -> None:

@@ -70,6 +70,7 @@ from ottla.broker.api import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
     write_txn_markers,
 )
@@ -157,6 +158,7 @@ ROUTES: Mapping[int, Route] = {
         Route(delete_topics.API, delete_topics.handle),
         Route(delete_records.API, delete_records.handle),
         Route(init_producer_id.API, init_producer_id.handle),
+        Route(txn_offset_commit.API, txn_offset_commit.handle),
         Route(write_txn_markers.API, write_txn_markers.handle),
         Route(list_transactions.API, list_transactions.handle),
         Route(end_txn.API, end_txn.handle),

@@ -25,15 +25,16 @@ from typing import Any, Protocol
 
 from ottla.broker.cold_reads import ColdReads, ReadLog
 from ottla.broker.log.segment import DamagedSegment
+from ottla.broker.verification import Guard
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.markers import ABORT, COMMIT
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.004
 TOLD_MAX = 10  # the first errors of a replay get a log line each; further errors are only counted
 _control_key = struct.Struct(">hh")
-_COMMIT_MARKER = 1
 
 
 class Piece(Protocol):
@@ -73,7 +74,11 @@ class ReplayPartition(Protocol):
     def high_watermark(self) -> int: ...
     @property
     def log(self) -> ReplayLog: ...
-    def append_batch(self, batch: bytearray, leader_epoch: int) -> int: ...
+    def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int: ...
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, committed: bool, transaction_version: int
+    ) -> int: ...
+    def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard | None: ...
     def committed(self, offset: int) -> asyncio.Future[None]: ...
     def failed(self, error: OSError) -> KafkaError: ...
 
@@ -81,13 +86,14 @@ class ReplayPartition(Protocol):
 class Replayed(Protocol):
     """The part of a core's interface that a replay uses."""
 
-    def replayed(self, key: bytes, value: bytes | None, producer_id: int, uncommitted_at: int | None) -> bool:
-        """Applies one record that was read back. Returns False if the core doesn't know the record's kind. With a
-        `producer_id` ≥ 0 the record belongs to a transaction. `uncommitted_at` is the record's offset if the record
-        isn't below the high watermark, else None. Raises ProtocolError at malformed bytes."""
+    def replayed(self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int) -> bool:
+        """Applies one record that was read back from `offset` of the log. Returns False if the core doesn't know the
+        record's kind. A `visible` record is below the high watermark. With a `producer_id` ≥ 0 the record belongs to a
+        transaction. Raises ProtocolError at malformed bytes."""
 
-    def decided(self, producer_id: int, committed: bool) -> None:
-        """Applies a transaction's marker that was read back: the transaction was `committed` or aborted."""
+    def decided(self, producer_id: int, commit: bool, offset: int, visible: bool) -> int:
+        """Applies the marker at `offset`: the producer's transaction was committed (`commit`) or aborted. A `visible`
+        marker is below the high watermark. Returns how many entries the marker has in `Unshown` if it isn't visible."""
 
 
 class Replay:
@@ -192,15 +198,16 @@ class Replay:
     def _record(self, header: BatchHeader, record: Record) -> None:
         if record.key is None:
             raise ProtocolError("the record has no key")
+        visible = record.offset < self._partition.high_watermark
         if header.is_control:
             if len(record.key) < _control_key.size:
                 raise ProtocolError("a transaction's marker ends too early")
             _, kind = _control_key.unpack_from(record.key)
-            self._core.decided(header.producer_id, kind == _COMMIT_MARKER)
+            if kind in (ABORT, COMMIT):
+                self._core.decided(header.producer_id, kind == COMMIT, record.offset, visible)
             return
         producer_id = header.producer_id if header.is_transactional else -1
-        uncommitted_at = record.offset if record.offset >= self._partition.high_watermark else None
-        ours = self._core.replayed(record.key, record.value, producer_id, uncommitted_at)
+        ours = self._core.replayed(record.key, record.value, record.offset, visible, producer_id)
         self.replayed += ours
         self.foreign += not ours
 

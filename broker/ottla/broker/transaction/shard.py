@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
+from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.errors import ErrorCode
 
 from . import additions
@@ -186,9 +187,9 @@ class TransactionShard:
             if self._under_way.get(change.transactional_id) is change:
                 del self._under_way[change.transactional_id]
 
-    def appended(self, changes: Sequence[Change], base_offset: int) -> None:
+    def appended(self, changes: Sequence[Change], base_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         """Notes that `changes` were appended, one record each from `base_offset` on. They count when `committed` says
-        so."""
+        so. `producer_id` is as in `replayed`."""
         self._appended.extend(enumerate(changes, base_offset))
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
@@ -210,13 +211,14 @@ class TransactionShard:
         return self
 
     def replayed(
-        self, key: bytes, value: bytes | None, producer_id: int = -1, uncommitted_at: int | None = None
+        self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int = NO_PRODUCER_ID
     ) -> bool:
-        """Applies one record that was read back. Returns False if the record's kind or version is skipped.
+        """Applies one record that was read back from `offset` of the log. Returns False if the record's kind or version
+        is skipped.
 
-        `uncommitted_at` is the record's log offset if the record isn't below the high watermark, else None. Records of
-        this topic never belong to a transaction, so `producer_id` says nothing. Raises ProtocolError at malformed
-        bytes.
+        If the record isn't `visible` yet, because it isn't below the high watermark, it counts when `committed` says
+        so. Records of this topic never belong to a transaction, so `producer_id` says nothing. Raises ProtocolError at
+        malformed bytes.
         """
         transactional_id = read_key(key)
         if transactional_id is None:
@@ -225,14 +227,15 @@ class TransactionShard:
         if value is not None and after is None:
             return False
         change = Change(transactional_id, after)
-        if uncommitted_at is None:
+        if visible:
             self._apply(change)
         else:
-            self._appended.append((uncommitted_at, change))
+            self._appended.append((offset, change))
         return True
 
-    def decided(self, producer_id: int, committed: bool) -> None:
-        """Skips a marker that was read back: no transaction writes to this topic."""
+    def decided(self, producer_id: int, commit: bool, offset: int, visible: bool) -> int:
+        """Skips a marker: no transaction writes to this topic."""
+        return 0
 
     def _apply(self, change: Change) -> None:
         transactional_id, after = change
