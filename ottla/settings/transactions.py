@@ -5,8 +5,6 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 
 from ottla.settings.setting import Importance, Kind, Range, Setting, Update
 
-_TRANSACTIONS = "there are no transactions yet"
-
 SETTINGS = (
     Setting(
         "transaction.state.log.min.isr", Kind.INT, "2", Importance.HIGH,
@@ -32,7 +30,6 @@ SETTINGS = (
     Setting(
         "transaction.partition.verification.enable", Kind.BOOLEAN, "true", Importance.LOW,
         "Check that a partition that a transaction writes to belongs to the transaction.", update=Update.CLUSTER_WIDE,
-        instead=_TRANSACTIONS,
     ),
     Setting(
         "transactional.id.expiration.ms", Kind.INT, "604800000", Importance.HIGH,
@@ -56,10 +53,10 @@ SETTINGS = (
     ),
     Setting(
         "add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, "100", Importance.HIGH,
-        "Longest time spent on adding a partition to a transaction again.", bounds=Range(0), instead=_TRANSACTIONS,
+        "Longest time spent on adding a partition to a transaction again.", bounds=Range(0),
     ),
     Setting(
         "add.partitions.to.txn.retry.backoff.ms", Kind.INT, "20", Importance.HIGH,
-        "Pause before a partition is added to a transaction again.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Pause before a partition is added to a transaction again.", bounds=Range(1),
     ),
 )
