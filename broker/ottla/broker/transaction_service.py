@@ -21,6 +21,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 from ottla.broker.cold_reads import ColdReads
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0  # shorter than the time for which clients wait
 COMPLETE_AGAIN_S = 1.0
+SLICE_SECONDS = 0.004
 BEGUN_PER_TURN = 100  # transactions whose markers begin to be sent in one turn of the event loop
 _NO_CODEC = 0
 
@@ -184,15 +186,24 @@ class TransactionService:
             raise KafkaError(ErrorCode.transactional_id_not_found)
         return found
 
-    def listed(self, wish: Wish) -> list[tuple[str, Transaction]]:
-        """All ids of this broker that `wish` admits. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
+    async def listed(self, wish: Wish) -> list[tuple[str, Transaction]]:
+        """All ids of this broker that `wish` admits. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition loads.
+
+        The ids are looked at in slices, between which other requests are served: each id is listed in the state of one
+        moment, and not all ids in the state of the same moment.
+        """
         now_ms = self._wall_ms()
-        return [
-            (transactional_id, transaction)
-            for led in self._runtime.all_serving()
-            for transactional_id, transaction in led.core.all_described()
-            if wish.admits(transactional_id, transaction, now_ms)
-        ]
+        found = []
+        for led in self._runtime.all_serving():
+            slice_end = perf_counter() + SLICE_SECONDS
+            for transactional_id in list(led.core.transactions):
+                transaction = led.core.described(transactional_id)
+                if transaction is not None and wish.admits(transactional_id, transaction, now_ms):
+                    found.append((transactional_id, transaction))
+                if perf_counter() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = perf_counter() + SLICE_SECONDS
+        return found
 
     def partition_states(self) -> dict[str, int]:
         """How many partitions of `__transaction_state` that this broker leads are loading, active, and failed."""

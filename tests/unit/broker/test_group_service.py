@@ -857,7 +857,7 @@ def test_an_unexpected_error_of_one_append_fails_its_commits_and_no_others(monke
         monkeypatch.undo()
         assert await stage.commit("g", 2) is ErrorCode.none
 
-    def surprised(batch: bytearray, leader_epoch: int) -> int:
+    def surprised(batch: bytearray, leader_epoch: int, guard: Guard | None) -> int:
         raise RuntimeError("nobody foresaw this")
 
     virtually(scene)

@@ -18,7 +18,7 @@ Source: Kafka's TransactionStateManager, TransactionCoordinator.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
@@ -117,12 +117,6 @@ class TransactionShard:
         """The committed state of an id; None if it doesn't exist, or is about to expire."""
         change = self._under_way.get(transactional_id)
         return None if change is not None and change.after is None else self.transactions.get(transactional_id)
-
-    def all_described(self) -> Iterator[tuple[str, Transaction]]:
-        """All ids that `described` finds. The shard may not change during the iteration."""
-        for transactional_id, transaction in self.transactions.items():
-            if self.described(transactional_id) is not None:
-                yield transactional_id, transaction
 
     # --- time ---
 
