@@ -765,17 +765,19 @@ def test_one_bad_batch_doesnt_keep_a_shard_from_loading(
 def test_one_bad_record_doesnt_keep_a_shard_from_loading(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log has a control record that ends too early, and a record whose handling raises an error."""
+    """The log has a control record that ends too early, a control batch that compaction has emptied, and a record whose
+    handling raises an error."""
 
     async def scene() -> None:
         good = offset_value(Committed(4))
         marker = build_batch([Record(0, 1, b"\x00", b"")], control=True, producer_id=7, producer_epoch=0)
+        emptied = build_batch([], control=True, producer_id=7, producer_epoch=0, base_offset=1, last_offset=1)
         entries = [(offset_key(OffsetKey("g", "t", index)), good) for index in range(3)]
         batch = build_batch(
-            [Record(index, 1, key, value) for index, (key, value) in enumerate(entries, 1)], base_offset=1
+            [Record(index, 1, key, value) for index, (key, value) in enumerate(entries, 2)], base_offset=2
         )
         stage = Stage()
-        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), MemoryLog(marker + batch))]
+        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), MemoryLog(marker + emptied + batch))]
         stage.lead()
         await loaded(stage)
         assert [await stage.fetch("g", index) for index in range(3)] == [4, None, 4]
@@ -789,8 +791,8 @@ def test_one_bad_record_doesnt_keep_a_shard_from_loading(
 
     monkeypatch.setattr(GroupShard, "replayed", surprised)
     asyncio.run(scene())
-    assert "offset 0 can't be read: ProtocolError" in caplog.text
-    assert "offset 2 can't be read: AssertionError" in caplog.text
+    assert "offset 0 has no transaction marker" in caplog.text
+    assert "offset 3 can't be read: AssertionError" in caplog.text
 
 
 def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -857,7 +859,7 @@ def test_an_unexpected_error_of_one_append_fails_its_commits_and_no_others(monke
         monkeypatch.undo()
         assert await stage.commit("g", 2) is ErrorCode.none
 
-    def surprised(batch: bytearray, leader_epoch: int) -> int:
+    def surprised(batch: bytearray, leader_epoch: int, guard: Guard | None) -> int:
         raise RuntimeError("nobody foresaw this")
 
     virtually(scene)

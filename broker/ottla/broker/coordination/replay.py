@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,13 +27,12 @@ from ottla.broker.log.segment import DamagedSegment
 from ottla.broker.verification import Guard
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
-from ottla.protocol.markers import ABORT, COMMIT
+from ottla.protocol.markers import read_marker
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.004
 TOLD_MAX = 10  # the first errors of a replay get a log line each; further errors are only counted
-_control_key = struct.Struct(">hh")
 
 
 class Piece(Protocol):
@@ -171,23 +169,44 @@ class Replay:
                 )
             if header.last_offset < self._offset:
                 continue
-            seen = 0
-            try:
-                for record in records(memoryview(data)[position : position + header.size]):
-                    seen += 1
-                    if record.offset >= self._offset:
-                        self._replay(header, record)
-                    if perf_counter() > self._slice_end:
-                        await asyncio.sleep(0)
-                        self._slice_end = perf_counter() + SLICE_SECONDS
-            except (MemoryError, OSError):
-                raise
-            except Exception as error:  # the next load would meet the same error, so the batch is left out
-                missing = min(header.count, header.last_offset_delta + 1) - seen
-                self._leave_out_damaged(
-                    max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}"
-                )
+            batch = memoryview(data)[position : position + header.size]
+            if header.is_control:
+                self._marker(header, batch)
+                if perf_counter() > self._slice_end:
+                    await self._pause()
+            else:
+                await self._data(header, batch)
             self._offset = header.last_offset + 1
+
+    async def _data(self, header: BatchHeader, batch: memoryview) -> None:
+        """Replays the records of a batch from `_offset` on."""
+        seen = 0
+        try:
+            for record in records(batch):
+                seen += 1
+                if record.offset >= self._offset:
+                    self._replay(header, record)
+                if perf_counter() > self._slice_end:
+                    await self._pause()
+        except (MemoryError, OSError):
+            raise
+        except Exception as error:  # the next load would meet the same error, so the batch is left out
+            missing = min(header.count, header.last_offset_delta + 1) - seen
+            self._leave_out_damaged(max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}")
+
+    async def _pause(self) -> None:
+        """Ends a slice: lets other tasks run."""
+        await asyncio.sleep(0)
+        self._slice_end = perf_counter() + SLICE_SECONDS
+
+    def _marker(self, header: BatchHeader, batch: memoryview) -> None:
+        """Replays the transaction marker in a control batch. From an empty one, compaction has removed the marker."""
+        marker = read_marker(batch)
+        if marker is not None:
+            visible = header.base_offset < self._partition.high_watermark
+            self._core.decided(header.producer_id, marker.committed, header.base_offset, visible)
+        elif header.count:
+            self._leave_out(1, f"the control batch at offset {header.base_offset} has no transaction marker")
 
     def _replay(self, header: BatchHeader, record: Record) -> None:
         try:
@@ -198,15 +217,8 @@ class Replay:
     def _record(self, header: BatchHeader, record: Record) -> None:
         if record.key is None:
             raise ProtocolError("the record has no key")
-        visible = record.offset < self._partition.high_watermark
-        if header.is_control:
-            if len(record.key) < _control_key.size:
-                raise ProtocolError("a transaction's marker ends too early")
-            _, kind = _control_key.unpack_from(record.key)
-            if kind in (ABORT, COMMIT):
-                self._core.decided(header.producer_id, kind == COMMIT, record.offset, visible)
-            return
         producer_id = header.producer_id if header.is_transactional else -1
+        visible = record.offset < self._partition.high_watermark
         ours = self._core.replayed(record.key, record.value, record.offset, visible, producer_id)
         self.replayed += ours
         self.foreign += not ours

@@ -263,7 +263,7 @@ def test_ids_at_rest_expire() -> None:
     assert {change.transactional_id for change in changes} == expired
     assert not shard.expire(NOW_MS, 100)
     assert shard.described("0") is None
-    assert {name for name, _ in shard.all_described()} == {"1", "2", "3", "6"}
+    assert {name for name in shard.transactions if shard.described(name) is not None} == {"1", "2", "3", "6"}
     assert shard.init_producer_id("0", Init(1_000), LEVEL_2) == BUSY
     shard.append_failed(changes)
     assert state(shard) is State.EMPTY
