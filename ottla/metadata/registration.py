@@ -12,8 +12,8 @@ So the broker reads its key first. If the key still exists under that lease, at 
 last, no process has deleted it, and the broker renews the lease once more. If any process can have seen the deletion of
 a registration, that registration is never resumed.
 
-A broker refuses to register under a finalised level of a feature that it doesn't support. The registration's transaction
-guards the levels that were checked, so that no level can be raised between the check and the registration.
+A broker refuses to register under a finalised level of a feature that it doesn't support. The registration's
+transaction guards the levels that were checked, so that no level can be raised between the check and the registration.
 
 If the node id is registered already, the process waits until that registration ends. The registration of a killed
 predecessor ends with its lease. The process gives up with NodeIdTaken only if the other process is still alive after a
