@@ -30,6 +30,7 @@ MUST_BE_PURE = (
     "ottla.metadata.store",
     "ottla.metadata.elections",
     "ottla.metadata.eligibility",
+    "ottla.metadata.features",
     "ottla.metadata.lineage",
     "ottla.metadata.reports",
     "ottla.settings.",

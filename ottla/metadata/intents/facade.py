@@ -26,6 +26,7 @@ from ottla.metadata.settling import Settling
 from ottla.metadata.store import Store
 
 from .brokers import BrokerIntents
+from .features import FeatureIntents
 from .partitions import PartitionIntents
 from .settings import SettingIntents
 from .topics import TopicIntents
@@ -52,3 +53,4 @@ class Intents:
         self.alter_config = settings.alter_config
         self.alter_quota = settings.alter_quota
         self.unregister_broker = brokers.unregister_broker
+        self.update_features = FeatureIntents(settling).update_features

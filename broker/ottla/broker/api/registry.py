@@ -73,6 +73,7 @@ from ottla.broker.api import (
     txn_offset_commit,
     unregister_broker,
     write_txn_markers,
+    update_features,
 )
 from ottla.broker.api.declaration import Api, Response
 from ottla.broker.request import Request
@@ -182,6 +183,7 @@ ROUTES: Mapping[int, Route] = {
         Route(describe_cluster.API, describe_cluster.handle),
         Route(describe_producers.API, describe_producers.handle),
         Route(unregister_broker.API, unregister_broker.handle),
+        Route(update_features.API, update_features.handle),
         Route(list_config_resources.API, list_config_resources.handle),
         Route(describe_topic_partitions.API, describe_topic_partitions.handle),
         Route(await_revision.API, serve=await_revision.serve),

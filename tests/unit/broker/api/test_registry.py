@@ -53,6 +53,7 @@ NEEDED = {
     "describe_cluster": set(),
     "describe_producers": {"READ TOPIC"},
     "unregister_broker": {"ALTER CLUSTER"},
+    "update_features": {"ALTER CLUSTER"},
     "list_config_resources": {"DESCRIBE_CONFIGS CLUSTER"},
     "describe_topic_partitions": {"DESCRIBE TOPIC"},
     "await_revision": {"CLUSTER_ACTION CLUSTER"},
