@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
 
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
 _SETTLED_S = 3.0
 _LOOK_S = 0.3
 _NAMED_MAX = 5
@@ -99,14 +100,15 @@ def explained_absence(found: Collection[Leaderless]) -> CommandError:
     )
 
 
-def no_coordinator(group_id: str, offsets_topic: Mapping[str, Any], living: Collection[int]) -> Leaderless | None:
-    """The group's partition of the offsets topic if that partition has no leader, else None. Pure."""
-    from ottla.broker.group.partitioning import partition_for
+def no_coordinator(key: str, topic: Mapping[str, Any], living: Collection[int]) -> Leaderless | None:
+    """The partition of the coordinators' `topic` that `key` (a group or a transactional id) belongs to, if that
+    partition has no leader, else None. Pure."""
+    from ottla.protocol.java_hash import partition_of
 
-    if not offsets_topic["partitions"]:
+    if not topic["partitions"]:
         return None
-    own = partition_for(group_id, len(offsets_topic["partitions"]))
-    return next((one for one in without_leader([offsets_topic], living) if one.partition == own), None)
+    own = partition_of(key, len(topic["partitions"]))
+    return next((one for one in without_leader([topic], living) if one.partition == own), None)
 
 
 def leaderless(cluster: Cluster, topics: Iterable[str]) -> list[Leaderless]:
@@ -165,15 +167,23 @@ def min_isr(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
 
 def check_coordinator(cluster: Cluster, group_id: str) -> None:
     """Raises CommandError if the group still has no coordinator after `_SETTLED_S`, or can't have one."""
+    _check_coordinator(cluster, OFFSETS_TOPIC, group_id, f"group '{group_id}'")
 
+
+def check_transactions(cluster: Cluster, transactional_id: str) -> None:
+    """Raises CommandError if the transactional id still has no coordinator after `_SETTLED_S`, or can't have one."""
+    _check_coordinator(cluster, TRANSACTIONS_TOPIC, transactional_id, f"transactional id '{transactional_id}'")
+
+
+def _check_coordinator(cluster: Cluster, topic: str, key: str, subject: str) -> None:
     def look() -> list[Leaderless]:
         living = cluster.living()
-        found = (no_coordinator(group_id, topic, living) for topic in _described(cluster, [OFFSETS_TOPIC]))
+        found = (no_coordinator(key, described, living) for described in _described(cluster, [topic]))
         return [one for one in found if one is not None]
 
     if found := _settled(cluster, look):
         raise CommandError(
-            f"group '{group_id}' has no coordinator: {found[0].name} has no leader: {reason(found)}",
+            f"{subject} has no coordinator: {found[0].name} has no leader: {reason(found)}",
             remedy(found),
             ExitCode.failed,
             _COORDINATOR_NOT_AVAILABLE,

@@ -33,8 +33,9 @@ _CONNECT_TIMEOUT_S_MAX = 5.0
 _PASSING_S = 1.0
 # The error codes of states that pass by themselves. The group's coordinator is loading, isn't available or has moved
 # (for instance while the offsets topic is created). Or the partition is between two leaders: it has no leader yet, not
-# every broker knows the new epoch, or the new leader doesn't know the high watermark yet.
-_PASSING_CODES = (14, 15, 16, 5, 74, 75, 78)
+# every broker knows the new epoch, or the new leader doesn't know the high watermark yet. Or the broker that was asked
+# is no longer the leader.
+_PASSING_CODES = (14, 15, 16, 5, 6, 74, 75, 78)
 
 
 def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:

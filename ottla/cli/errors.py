@@ -147,6 +147,13 @@ _SENTENCES: dict[int, _Sentence] = {
     41: _Sentence("the controller has just moved", "Try again."),
     42: _Sentence("the broker refuses the request about {0} as invalid"),
     44: _Sentence("a policy of the cluster forbids this for {0}"),
+    47: _Sentence("{0}: the producer's epoch is old", "Another producer may have taken over its transactional id."),
+    48: _Sentence("{0} is in a state that doesn't allow this", "`ottla transactions describe` shows the state."),
+    49: _Sentence("the producer id isn't that of {0}", "`ottla transactions describe` shows the producer id."),
+    50: _Sentence("the time-out is longer than transaction.max.timeout.ms of the brokers", "Ask for a shorter one."),
+    51: _Sentence("the last transaction of {0} is still being ended", "Try again in a moment."),
+    52: _Sentence("a newer coordinator has written to {0}", "`ottla transactions producers` shows the present state."),
+    53: _Sentence("not allowed to use {0}", "Ask for the right, or use another principal."),
     56: _Sentence("the log directory of {0} has failed", "`ottla log-dirs` shows the failed directory."),
     57: _Sentence("the broker has no such log directory for {0}"),
     60: _Sentence("the partitions of {0} are being reassigned", "Try again when the reassignment is done."),
@@ -158,7 +165,12 @@ _SENTENCES: dict[int, _Sentence] = {
     86: _Sentence("{0}: members of the group still read the topic", "Stop the consumers first, then try again."),
     87: _Sentence("{0} refused a record", "A compacted topic needs a key in every record."),
     89: _Sentence("the broker is over its quota", "Try again later."),
+    90: _Sentence(
+        "another producer has taken over {0}", "Producers that run at the same time need different transactional ids."
+    ),
     100: _Sentence("the topic id of {0} isn't known", "The topic may have been deleted and created again."),
+    105: _Sentence("{0} doesn't exist", "`ottla transactions list` shows all of them.", ExitCode.not_found),
+    120: _Sentence("{0}: the transaction can only be aborted"),
 }
 
 

@@ -35,6 +35,7 @@ from ottla.cli import (
     produce,
     reassign,
     topics,
+    transactions,
 )
 from ottla.cli.errors import CommandError, ExitCode, Failures, PipeClosed, sentences
 from ottla.cli.help import App
@@ -63,6 +64,7 @@ app.command("produce", rich_help_panel=_CLUSTER)(produce.produce)
 app.command("consume", rich_help_panel=_CLUSTER)(consume.consume)
 app.add_typer(topics.app, name="topics", rich_help_panel=_CLUSTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_CLUSTER)
+app.add_typer(transactions.app, name="transactions", rich_help_panel=_CLUSTER)
 app.add_typer(configs.app, name="configs", rich_help_panel=_CLUSTER)
 app.command("offsets", rich_help_panel=_CLUSTER)(offsets.offsets)
 app.command("delete-records", rich_help_panel=_CLUSTER)(offsets.delete_records)
