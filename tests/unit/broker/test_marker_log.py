@@ -22,7 +22,7 @@ COMMIT = Marker(PRODUCER, 0, True, 3, V1)
 
 
 class Groups:
-    """The coordinator of groups. Partition 0 accepts every marker, partition 1 refuses it, partition 2 never answers."""
+    """The coordinator of groups: partition 0 accepts every marker, 1 refuses each, 2 never answers."""
 
     def __init__(self) -> None:
         self.ended: list[tuple[int, Marker]] = []

@@ -72,8 +72,8 @@ from ottla.broker.api import (
     sync_group,
     txn_offset_commit,
     unregister_broker,
-    write_txn_markers,
     update_features,
+    write_txn_markers,
 )
 from ottla.broker.api.declaration import Api, Response
 from ottla.broker.request import Request
