@@ -64,7 +64,7 @@ SETTINGS = (
     Setting(
         "ottla.listener.addresses", Kind.LIST, "", Importance.MEDIUM,
         "Addresses that clients are told, as LISTENER://host:port, for addresses that are known only while the broker"
-        " runs. They add to advertised.listeners and outweigh it.",
+        " runs. For its listener, such an address replaces the one in advertised.listeners.",
         bounds=Pattern(r"[^:/,\s]+://[^,/\s]+:[0-9]{1,5}", "LISTENER://host:port"), update=Update.PER_BROKER,
     ),
     Setting(

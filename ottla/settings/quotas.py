@@ -90,7 +90,8 @@ def altered_limits(entity: Entity, present: Mapping[str, float], changes: Iterab
 
 
 def matching(entities: Iterable[Entity], components: Iterable[Component], strict: bool) -> list[Entity]:
-    """The entities that meet every condition; with `strict`, only entities without parts of other types.
+    """The entities that meet every condition. With `strict`, an entity is left out if no condition is about the type
+    of one of its parts.
 
     Raises KafkaError for an invalid filter.
     """
