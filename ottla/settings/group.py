@@ -53,7 +53,7 @@ SETTINGS = (
     ),
     Setting(
         "share.auto.offset.reset", Kind.STRING, "latest", Importance.MEDIUM,
-        "Where a new share group begins.", bounds=_RESET, instead=_SHARE,
+        "Offset at which a new share group begins.", bounds=_RESET, instead=_SHARE,
     ),
     Setting(
         "share.isolation.level", Kind.STRING, "read_uncommitted", Importance.MEDIUM,
