@@ -111,5 +111,5 @@ def _led_by(cluster: Cluster, brokers: list[int]) -> int:
 
 
 def _alone(cluster: Cluster, brokers: list[int]) -> bool:
-    """Whether no other broker has an in-sync replica of a partition that these brokers lead."""
+    """Whether no other broker has an in-sync replica of any partition that these brokers lead."""
     return all(set(partition["isr_nodes"]) <= set(brokers) for partition in _led(cluster, brokers))

@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def run_ottla(arguments: list[str], program: str = "ottla", route: Route | None = None) -> object:
-    """Runs a command of `ottla` with these arguments. It reaches brokers by `route` (None: directly)."""
+    """Runs a command of `ottla` with these arguments. The command reaches brokers by `route` (None: directly)."""
     return app(arguments, prog_name=program, standalone_mode=False, obj=route or Straight())
 
 

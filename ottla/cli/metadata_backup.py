@@ -112,7 +112,7 @@ def go_without(
     config: ConfigFileOption = None,
     settings: SetOption = None,
 ) -> None:
-    """After a restore: wait no longer for brokers that will not come back. Records that only they had are lost."""
+    """After a restore: wait no longer for brokers that will not come back. Records that only those had are lost."""
 
     async def write() -> None:
         from dataclasses import replace

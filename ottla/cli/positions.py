@@ -1,4 +1,4 @@
-"""Finds, for a range of `ranges`, each partition's start and end offsets in the cluster.
+"""Finds the offsets at which a range (`ottla.cli.ranges`) starts and ends in each partition of the cluster.
 
 An end beyond a partition's present end becomes the partition's end: the command doesn't wait for records that may never
 come.

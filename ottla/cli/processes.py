@@ -92,7 +92,7 @@ class PidFile:
         return None
 
     def stop(self, timeout_s: float) -> int | None:
-        """Sends SIGTERM to the running process, and waits for its end. Returns its id, or None if no process ran."""
+        """Sends SIGTERM to the running process, and waits for its end. Returns its process id, or None if none ran."""
         pid = self.running_pid()
         if pid is None:
             return None

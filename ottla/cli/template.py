@@ -39,7 +39,7 @@ BINARY_LENGTH_BYTES = 4  # the size of a length that %R writes
 
 
 class Field(NamedTuple):
-    """A part of a record: kcat's letter for it, and the strftime format of a timestamp; None for milliseconds."""
+    """A part of a record: kcat's letter for it, and the strftime format of a timestamp; the format None means ms."""
 
     letter: str
     strftime: str | None = None

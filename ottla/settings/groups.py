@@ -23,7 +23,7 @@ SETTINGS = (
     ),
     Setting(
         "group.coordinator.background.threads", Kind.INT, "2", Importance.HIGH,
-        "Threads of the coordinator for longer work.", bounds=Range(1), instead=_THREADS,
+        "Threads of the coordinator for background work.", bounds=Range(1), instead=_THREADS,
     ),
     Setting(
         "group.coordinator.append.linger.ms", Kind.INT, "-1", Importance.MEDIUM,

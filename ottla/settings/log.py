@@ -34,13 +34,13 @@ SETTINGS = (
     ),
     Setting(
         "log.roll.jitter.ms", Kind.LONG, None, Importance.HIGH,
-        "Random part that is taken off the age at which a segment is closed.", update=Update.CLUSTER_WIDE,
+        "Longest random time that is subtracted from the age at which a segment is closed.", update=Update.CLUSTER_WIDE,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     Setting(
         "log.roll.jitter.hours", Kind.INT, "0", Importance.HIGH,
-        "Random part, in hours, that is taken off the age at which a segment is closed, when log.roll.jitter.ms is "
-        "not set.", bounds=Range(0),
+        "Longest random time, in hours, that is subtracted from the age at which a segment is closed, when "
+        "log.roll.jitter.ms is not set.", bounds=Range(0),
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     Setting(
@@ -160,7 +160,7 @@ SETTINGS = (
     ),
     Setting(
         "log.cleaner.io.buffer.size", Kind.INT, "524288", Importance.MEDIUM,
-        "Memory for the reading and writing of compaction.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        "Memory of the buffers in which compaction reads and writes.", bounds=Range(0), update=Update.CLUSTER_WIDE,
         instead=_COMPACTION,
     ),
     Setting(

@@ -21,7 +21,7 @@ SETTINGS = (
     ),
     Setting(
         "segment.jitter.ms", Kind.LONG, "0", Importance.MEDIUM,
-        "Random part that is taken off the age at which a segment is closed.", bounds=Range(0),
+        "Longest random time that is subtracted from the age at which a segment is closed.", bounds=Range(0),
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     Setting(
