@@ -59,7 +59,7 @@ def adopt(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be adopted.")] = False,
 ) -> None:
-    """Make a stopped Kafka broker's log directories Ottla's. Kafka must not use the directories any more."""
+    """Turn the log directories of a stopped Kafka broker into Ottla's. Kafka must not use them afterwards."""
     settings = _KEPT | parse_settings(config)
     found = [_surveyed(directory.absolute()) for directory in directories]
     problems = [CommandError(problem) for one in found for problem in one.problems]
@@ -76,7 +76,7 @@ def adopt(
         problems += _uncommitted(topics)
     ids = {one.node_id for one in found if one.node_id is not None}
     if node_id is None and len(ids) != 1:
-        problems.append(UsageError("the directories don't have one broker id in common", "Say --node-id."))
+        problems.append(UsageError("the directories name no broker id, or several", "Say --node-id."))
     if problems:
         raise Failures(problems)
     chosen = node_id if node_id is not None else ids.pop()
@@ -144,9 +144,10 @@ def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:
             CommandError(
                 f"transactions are still open in {', '.join(still_open)}, and Ottla would show their records to"
                 " consumers that read only what is committed",
-                "Start Kafka again, let the producers end them or abort them (`kafka-transactions.sh list`,"
-                " `find-hanging` and `abort`), stop it cleanly and adopt then."
-                " Or say --expose-uncommitted: everybody reads these records, and nothing from there on is compacted.",
+                "Start Kafka again, and let the producers end these transactions, or abort them"
+                " (`kafka-transactions.sh list`, `find-hanging` and `abort`). Then stop Kafka cleanly, and adopt."
+                " Or say --expose-uncommitted: all consumers read these records, and neither these records nor later"
+                " ones of the partition are compacted.",
             )
         )
     if aborted:
@@ -154,9 +155,9 @@ def _uncommitted(topics: list[AdoptableTopic]) -> list[CommandError]:
             CommandError(
                 f"records of aborted transactions are in {', '.join(aborted)}, and Ottla would show them to"
                 " consumers that read only what is committed",
-                "Copy these topics in Kafka with such a consumer, or delete the records there"
-                " (`kafka-delete-records.sh`), and adopt then."
-                " Or say --expose-uncommitted: everybody reads these records.",
+                "Start Kafka again, and copy these topics with a consumer that reads only what is committed, or delete"
+                " the records (`kafka-delete-records.sh`). Then stop Kafka cleanly, and adopt."
+                " Or say --expose-uncommitted: all consumers read these records.",
             )
         )
     return problems

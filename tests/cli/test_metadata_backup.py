@@ -57,7 +57,10 @@ def test_there_and_back(tmp_path: Path, environment: Environment, backup: str) -
         "cluster_id": "abc", "generation": 2, "keys": 4, "backup_revision": 1, "awaited": [2],
     }  # fmt: skip
     unknown = run(environment, "go-without", "7", *store)
-    assert (unknown.code, unknown.stderr) == (4, "error: broker 7 isn't awaited. Awaited are: 2.\n")
+    assert (unknown.code, unknown.stderr) == (
+        4,
+        "error: the restored cluster doesn't wait for broker 7. It waits for brokers: 2.\n",
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}\n", b"\xff", b"hello", b'{"ottla-metadata-backup":1}\n'])

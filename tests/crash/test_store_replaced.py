@@ -458,7 +458,7 @@ def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
     assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
     assert [broker.process.pid for broker in cluster.brokers] == processes
     assert all(broker.running for broker in cluster.brokers)
-    assert "this process joins it anew" in cluster.brokers[0].log_path.read_text()
+    assert "this process joins the restored cluster anew" in cluster.brokers[0].log_path.read_text()
 
 
 def restore(etcd: Etcd, backup: str) -> None:
