@@ -215,7 +215,7 @@ class RenewalThread:
                 still_s,
             )
         elif self._stalled and not stalled:
-            logger.warning("the event loop turns again: the registration is renewed, or made anew")
+            logger.warning("the event loop runs again: the registration is renewed, or made anew if it has ended")
         self._stalled = stalled
         return not stalled
 
