@@ -81,7 +81,7 @@ class Pending:
         return self._connection is not None
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Sends `parts` as soon as the answers before it are sent. Without parts, the request has no answer."""
+        """Sends `parts` as soon as all earlier answers are sent. Without parts, the request has no answer."""
         connection = self._connection
         if connection is None:
             return
@@ -99,8 +99,8 @@ class Pending:
             self._connection.may_go_on()
 
     def close_connection(self) -> None:
-        """Closes the connection because a request without an answer (acks=0) failed: the client can't learn it
-        otherwise."""
+        """Closes the connection because a request without an answer (acks=0) failed: the client can't learn of the
+        failure in another way."""
         if self._connection is not None:
             self._connection.close()
 

@@ -54,7 +54,7 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
 def tasks(
     ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges that each task reads: one piece of `split`, or if there are many pieces, several small neighbours.
+    """The ranges that each task reads: one piece of `split` or, if there are many, several consecutive small pieces.
 
     Spark takes about 50 ms to run a Python task, and a fetch of a few records takes 1 ms. So a thousand small topics
     are read by a few dozen tasks. If there are enough pieces, there are at least TASKS_ALONE tasks, and at least

@@ -32,8 +32,8 @@ class Cluster(Value):
     an id.
 
     If an earlier version of Ottla restores a backup, it writes a new generation, but keeps `restore` from the backup,
-    as it keeps all fields that it doesn't know. So `restore` is the id of the last restore only if the generation in
-    the id is `generation`. Otherwise it is the id of an earlier restore.
+    as it keeps all fields that it doesn't know. So an id that the store has as `restore` is read as the id of the last
+    restore only if it starts with `generation`. Otherwise it is read as one of `past`.
 
     While a restore is under way (`restoring`) the store has only a part of the metadata. `awaited` are the brokers
     that have to report the ends of their logs before a restored partition gets a leader.
