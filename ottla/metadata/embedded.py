@@ -179,7 +179,7 @@ class EmbeddedStore:
         await self._ask(lambda: self._tables.revoke(lease), transactional=True, late=UnknownOutcome)
 
     async def compact(self, revision: int) -> None:
-        """Forgets the history up to `revision`: watches from before it get Compacted."""
+        """Forgets the history up to `revision`: watches that still need it get Compacted."""
         await self._ask(lambda: self._tables.compact(revision), transactional=True)
 
     async def close(self) -> None:

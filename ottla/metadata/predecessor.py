@@ -37,7 +37,7 @@ class SignOfLife:
         self._moved = False
 
     def seen(self, asked_at: float, answered_at: float, left: LeaseLeft) -> bool:
-        """Takes one more answer. Returns whether the lease has been kept alive since the first answer of this term."""
+        """Takes one more answer. Returns whether the earlier answers of its term show that the lease was kept alive."""
         if left.term != self._term:
             self._term, self._ends_before, self._moved = left.term, math.inf, False
         proved = self._moved
@@ -55,7 +55,7 @@ class Predecessor:
         self._sign = SignOfLife()
 
     async def lives(self, lease: LeaseId) -> bool:
-        """Asks the store once more about the owner's lease. Returns whether the lease was kept alive between the calls.
+        """Asks the store once more about the owner's lease. Returns whether the answers so far show a renewal of it.
 
         Raises StoreUnavailable.
         """

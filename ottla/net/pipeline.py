@@ -94,7 +94,7 @@ class Pipeline:
     def waits_for_pipelined(self) -> bool:
         """Whether some request is unanswered, and all unanswered ones are of the pipelined APIs.
 
-        Requests of these APIs take only as long as the broker works on them.
+        The answers to requests of these APIs wait for brokers alone, and not for other clients.
         """
         pipelined = self._pipelined
         return bool(self._unanswered) and all(pending.api_key in pipelined for pending in self._unanswered)

@@ -33,7 +33,7 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
     """Cuts ranges into pieces for tasks: no piece is empty or has more than `max_records` offsets.
 
     If fewer than `min_partitions` pieces result, the larger ones are cut into equal parts, until there are about
-    `min_partitions` pieces. A piece is cut into more parts the larger it is.
+    `min_partitions` pieces. The larger a piece is, the more parts it is cut into.
     """
     pieces = [piece for each in ranges if each.size > 0 for piece in _cut(each, _parts_for(each.size, max_records))]
     if min_partitions is None or len(pieces) >= min_partitions:
