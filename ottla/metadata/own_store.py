@@ -65,7 +65,7 @@ class OwnStore:
         self._cluster: Cluster | None = None
         self._rows: dict[int, LineageRow] = {}  # the newest row of words, and no other
         self._position = 0  # the last revision that was read or watched
-        self._vouched = 0  # the last revision that the known word proves to be this store's
+        self._vouched = 0  # the last revision of which the known word proves that this store made it
         self._fresh = False  # whether a snapshot was read, and no watch has got a new connection since
         self._learned = asyncio.Event()
         self._refused = asyncio.Event()

@@ -117,7 +117,8 @@ class RenewalThread:
         self._stalled = False
         self._closed = False
         self._woken = threading.Event()
-        # Used by the thread alone: the time of the loop's last `_turned`, and by how much the thread was late since.
+        # Used by the thread alone: a time of the loop's last `_turned`, and the seconds by which the thread has been
+        # late since then.
         self._late_s, self._late_since = 0.0, self._turned_at
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()

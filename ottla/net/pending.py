@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
-KNOWN_SECONDS = 0.1  # for this time, bytes of a file that were found in memory count as being there
+KNOWN_SECONDS = 0.1  # for this time after they were found in memory, bytes of a file count as being in memory
 READ_AHEAD_BYTES = 1024 * 1024  # the bytes of a file that a thread reads at once if they aren't in memory
 
 

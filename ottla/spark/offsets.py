@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.net.names import TopicPartition
 
-TASKS_ALONE = 32  # ranges are combined only as far as at least so many tasks remain
+TASKS_ALONE = 32  # ranges are combined only as far as at least this number of tasks remains
 TASK_OFFSETS_MAX = 10_000  # the limit for a task with several ranges
 
 
