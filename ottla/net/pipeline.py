@@ -71,7 +71,7 @@ class Pipeline:
         self._unanswered_bytes += size
 
     def hurry(self, behind: int) -> None:
-        """Tells the first unanswered request that a request of the API `behind` can't start before its answer."""
+        """Tells the first unanswered request that a request of the API `behind` can't start until it is answered."""
         if self._unanswered:
             first = self._unanswered[0]
             first.behind = behind
