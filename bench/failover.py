@@ -1,4 +1,4 @@
-"""How long from the death of a leader to the next acknowledged record?
+"""How long does it take from the death of a leader to the next acknowledged record?
 
 Three brokers, one partition with a replica on each, acks=all with min.insync.replicas 2, and each system's defaults for
 everything else: a session of 9 s; three combined nodes for Kafka; for Ottla an etcd with three members beside its

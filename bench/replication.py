@@ -51,7 +51,7 @@ def _case(clusters: dict[str, list[Peer]], plan: Plan, partitions: int) -> list[
             written = end_offsets(bootstrap, topic, partitions)
             delete_topic(brokers[0].bootstrap, topic)
             if written != count:
-                raise AssertionError(f"{which}: {written} of {count} acknowledged records are there")
+                raise AssertionError(f"{which}: the topic has {written} of {count} acknowledged records")
             if measuring:
                 wall.add(which, count / spent.wall, client_bound=spent.client_bound)
                 per_byte.add(which, spent.broker_cpu / (count * RECORD_BYTES / 1e9))

@@ -75,7 +75,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path, environment: Environment, 
 
 def test_a_store_that_holds_something_is_refused(tmp_path: Path, environment: Environment, backup: str) -> None:
     for cluster_id, brokers, words in (
-        ("abc", (1,), "broker 1 runs on the metadata store: stop it first"),
+        ("abc", (1,), "broker 1 runs on the metadata store: stop its process before the restore"),
         ("other", (), "the backup is of cluster abc, and the store holds cluster other"),
         ("abc", (), "isn't empty: it holds 4 keys. --replace drops its content"),
     ):

@@ -97,7 +97,7 @@ def test_a_loop_that_stands_still_for_longer_than_the_bound_loses_its_lease(capl
 
     run(scene, stall_s=1.0)
     assert "stood still" in caplog.text
-    assert "turns again" in caplog.text
+    assert "runs again" in caplog.text
 
 
 WHOLE_PROCESS = """

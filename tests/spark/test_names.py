@@ -44,7 +44,7 @@ def test_tables_and_views(spark: SparkSession, bootstrap: str, topics: Topics) -
     table = f"kept_{topic[2:]}"
     spark.sql(f"CREATE TABLE {table} USING ottla OPTIONS ({given}) COMMENT 'what it is' TBLPROPERTIES ('made.by'='us')")
     try:
-        with pytest.raises(PySparkException, match="a table's options don't reach a query on it"):
+        with pytest.raises(PySparkException, match="a table's options don't reach its queries"):
             spark.table(table).count()
         assert spark.sql(f"SELECT * FROM {table} WITH ({given})").count() == 5
     finally:
