@@ -207,7 +207,7 @@ class SimulatedDisk:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def names_in(self, path: str) -> list[str]:
-        """The names in a directory, for checks from outside the world: faults don't affect it."""
+        """The names in a directory, for checks from outside the world: faults don't affect this call."""
         return [*self._directory(path).names]
 
     # ---- Disk
