@@ -275,8 +275,8 @@ def seen_for(path: Path, process: threading.Thread) -> list[tuple[bool, float]]:
 
 
 def away(seen: list[tuple[bool, float]]) -> list[float]:
-    """The moments, in seconds since the first read, at which the registration was gone between two moments at which it
-    was there."""
+    """The times, in seconds since the first read, of the reads without a registration, between the first and the last
+    read that found one."""
     first = next(at for there, at in seen if there)
     last = max(at for there, at in seen if there)
     return [at for there, at in seen if not there and first < at < last]

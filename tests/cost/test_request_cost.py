@@ -169,7 +169,7 @@ def multiple(window_cost: Callable[[], float], least_costs: Sequence[Callable[[]
         for number, window_of in enumerate(costs):
             found = window_of()
             if found <= 0:
-                raise ValueError(f"window {window} cost {found} s: the clock doesn't tell")
+                raise ValueError(f"window {window} cost {found} s by a clock that is too coarse for it")
             if found < cheapest[number] * CHEAPER:
                 cheaper_at = window
             cheapest[number] = min(cheapest[number], found)

@@ -161,8 +161,8 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_misleading_index_costs_one_log(broker: OttlaBroker, tmp_path: Path) -> None:
-    """A look-up in an index with wrong positions takes only the index's log offline. It once took the whole log
-    directory offline."""
+    """A look-up in an index with wrong positions takes only the index's log offline. Before the fix, such a look-up
+    took the whole log directory offline."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config={"index.interval.bytes": "1000"})])[TOPIC].result(20)
     bad, good = sorted(partitions_in(tmp_path / "one"))
