@@ -260,8 +260,8 @@ def test_a_large_produce(broker: OttlaBroker, bare: Server) -> None:
 
 
 def packed_multiple(broker: OttlaBroker, bare: Server, codec: Codec) -> float:
-    """The broker's cost, as a multiple of the cost of a server that only writes the bytes plus the codec's own cost: no
-    broker needs less."""
+    """The broker's cost, as a multiple of the sum of two costs that no broker can avoid: the cost of a server that only
+    writes the bytes, and the codec's."""
     topic = f"packed-{codec.name}"
     server = created(broker, topic)
     values = payloads(100)

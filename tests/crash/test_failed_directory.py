@@ -108,7 +108,7 @@ def offline_replicas() -> int:
 
 
 def others_serve(wire: Wire, healthy: set[int], lost: set[int]) -> bool:
-    """Whether produces and fetches get KAFKA_STORAGE_ERROR for the lost partitions, and no error for the healthy
+    """Whether Produce and Fetch requests get KAFKA_STORAGE_ERROR for the lost partitions, and no error for the healthy
     ones."""
     errors = {partition: produce(wire, partition) for partition in healthy | lost}
     reads = {partition: fetch(wire, partition)[0] for partition in healthy | lost}

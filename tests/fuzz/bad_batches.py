@@ -191,7 +191,7 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     broken = record(0, key=None) + record(1, value_length=300)
     yield case("a null key before a broken record", COMPACTED, broken, 2, INVALID)
     yield case("a time too late", PLAIN, late, 3, Answer("invalid_timestamp", (1,)), max_timestamp=now_ms + 2 * HOUR_MS)
-    yield case("a time too late above the header's greatest time", PLAIN, late, 3, Answer("invalid_timestamp", (1,)))
+    yield case("a time too late, but not by the header", PLAIN, late, 3, Answer("invalid_timestamp", (1,)))
     yield case("a time too early", BOUNDED, early, 3, Answer("invalid_timestamp", (1,)))
     yield case("a time too early where times aren't bounded", PLAIN, early, 3, NONE)
     yield case("any time under LogAppendTime", STAMPED, late, 3, NONE)

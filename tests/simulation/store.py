@@ -222,7 +222,7 @@ class StoreServer:
 
 
 class SimulatedStore:
-    """`ottla.metadata.store.Store`, as one process's connection."""
+    """An `ottla.metadata.store.Store`: the connection of one process to the server."""
 
     def __init__(self, server: StoreServer, name: str) -> None:
         self.name = name
