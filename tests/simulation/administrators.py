@@ -66,10 +66,10 @@ class administrators_watched:  # used as a context manager
             if other is broker or not (_registered(other, before) and _registered(other, broker.image)):
                 continue
             if node.id in behind:
-                world.counts["changed topics answered for before a slow broker knew"] += len(topics)
+                world.counts["topic changes answered before a slow broker applied them"] += len(topics)
                 continue
             for name, topic_id in topics:
-                world.counts["changed topics checked on another broker"] += 1
+                world.counts["topic changes checked on another broker"] += 1
                 if why := self._unmade(other, name, topic_id) if made else _undeleted(other, topic_id):
                     done = "created" if made else "deleted"
                     self._wrong.append(f"unseen: {name} was {done} by broker {broker.id}, but on {node.host} {why}")

@@ -161,7 +161,7 @@ class SimulatedFile:
 
 
 class SimulatedDisk:
-    """An `ottla.broker.log.disk.Disk` with faults: `full`, `failing` (the operations that fail with EIO), `lose_power`."""
+    """An `ottla.broker.log.disk.Disk` with faults: `full`, `failing` (operations that fail with EIO), `lose_power`."""
 
     def __init__(self, random: Random, now_ms: Callable[[], int] = lambda: 0, descriptors: Descriptors | None = None):
         self.now_ms = now_ms

@@ -46,8 +46,8 @@ SEEN = (
     "registrations ended",
     "store: rejected",
     "disk: lost changes",
-    "changed topics checked on another broker",
-    "changed topics answered for before a slow broker knew",
+    "topic changes checked on another broker",
+    "topic changes answered before a slow broker applied them",
 )
 
 
