@@ -1,4 +1,4 @@
-"""Details of answers that were misleading before their fix: exit codes, names and numbers in messages, and JSON that
+"""Details of answers that misled users in earlier versions: exit codes, names and numbers in messages, and JSON that
 had two shapes for the same thing."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Format templates: kcat's fields and escapes in output; and text printed by a template is read back by the same
-one."""
+template."""
 
 from __future__ import annotations
 
