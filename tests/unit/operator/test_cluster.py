@@ -821,6 +821,24 @@ def test_scaling_down_too_far_is_refused_and_said() -> None:
     assert len(scene.pods()) == 4
 
 
+def test_a_broker_that_can_not_be_removed_yet_is_waited_for_while_its_pod_is_missing() -> None:
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(3)
+    scene.world.refused_pods.add("k-broker-3")
+    del scene.world.objects["Pod", "shop", "k-broker-3"]
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(3)
+    assert "RollingRestart" not in [reason for reason, _ in scene.world.events]
+    assert "waiting for k-broker-3 to be created" in scene.status["message"]
+    assert scene.budget() == 0
+    scene.world.refused_pods.clear()
+    scene.rounds(14)
+    assert scene.status["version"] == "2"
+    assert len(scene.pods()) == 4
+
+
 def test_what_was_drained_stays_so_when_a_further_step_is_refused_and_comes_back_with_the_spec() -> None:
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     before = scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3)]})
