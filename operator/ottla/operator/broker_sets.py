@@ -120,7 +120,7 @@ class BrokerSets:
         present = found.get("StatefulSet", names.broker_set(cluster, pool))
         for claim in never_made_ones(cluster, pool, present, claims, pods, visit.now):
             await found.annotate(CLAIM, claim, NEVER_MADE, "true")
-        for name in given_up_without_pods(cluster, pool, claims, pods):
+        for name in given_up_without_pods(cluster, pool, present, claims, pods):
             await found.read_again(CLAIM, name)
 
     async def _note(self, visit: Visit, claims: Iterable[Object], emptied_for: str) -> None:
@@ -144,10 +144,10 @@ class BrokerSets:
 def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
     """A pool's StatefulSet. It keeps volumes that the spec doesn't want any more while they may still have replicas."""
     cluster, found = visit.cluster, visit.found
-    claims = found.by_name(CLAIM, BROKER)
-    kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER), visit.now)
-    name = names.broker_set(cluster, pool)
-    with_kept = with_volumes(pool, name, kept, found.get("StatefulSet", name), claims)
+    claims, name = found.by_name(CLAIM, BROKER), names.broker_set(cluster, pool)
+    present = found.get("StatefulSet", name)
+    kept = leaving(cluster, pool, present, claims, found.by_name("Pod", BROKER), visit.now)
+    with_kept = with_volumes(pool, name, kept, present, claims)
     return broker_pods.broker_set(cluster, with_kept, replicas)
 
 

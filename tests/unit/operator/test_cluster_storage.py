@@ -669,6 +669,25 @@ def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> 
     assert disks.cordoned["k-broker-2"] == "/data/0/log"
 
 
+def test_a_volume_stays_for_a_broker_that_is_still_drained_and_whose_pod_is_missing(storage: Any) -> None:
+    """The other brokers have emptied the volume. Before the fix, the StatefulSet was made again without the volume and
+    without the broker: its replicas were out of reach."""
+    scene, disks = storage({"volumes": TWO})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.reconcile()
+    scene.world.refused_pods = {"k-broker-2"}
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    scene.rounds(5)
+    scene.world.refused_pods = set()
+    scene.world.settle()
+    assert "k-broker-2" in scene.pods()
+    for _ in range(8):
+        assert disks.lost() == []
+        scene.rounds(1)
+
+
 def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:
     """The setting is the operator's own: docs/decisions.md says so. Before the fix, the operator remembered that the
     broker cordons nothing, and left the cordon in place.

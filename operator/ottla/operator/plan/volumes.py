@@ -88,12 +88,18 @@ def is_noted(claim: Object) -> bool:
 
 
 def leaving(
-    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object], now: datetime
+    cluster: Cluster,
+    pool: Pool,
+    present: Object | None,
+    claims: Mapping[str, Object],
+    pods: Mapping[str, Object],
+    now: datetime,
 ) -> set[int]:
-    """The ids of a pool's volumes that aren't wanted and may have replicas. `claims` and `pods` by name."""
+    """The ids of a pool's volumes that aren't wanted and may have replicas. `present`: the pool's StatefulSet; `claims`
+    and `pods` by name."""
     found = {
         volume
-        for member in _members(cluster, pool, pods)
+        for member in _members(cluster, pool, present, pods)
         for volume, claim in claims_by_volume(member, claims).items()
         if may_hold_replicas(claim, pods.get(member), now)
     }
@@ -126,7 +132,7 @@ def never_made_ones(
     """
     wanted = {volume.id for volume in pool.volumes}
     found = []
-    for member in _members(cluster, pool, pods):
+    for member in _members(cluster, pool, present, pods):
         pod = pods.get(member)
         for volume, claim in claims_by_volume(member, claims).items():
             if volume in wanted or is_given_up(claim):
@@ -141,11 +147,11 @@ def never_made_ones(
 
 
 def given_up_without_pods(
-    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]
+    cluster: Cluster, pool: Pool, present: Object | None, claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[str]:
     """The names of a pool's claims without a volume that have the annotation NEVER_MADE, and whose pods are missing.
-    `claims` and `pods` by name."""
-    missing = [member for member in _members(cluster, pool, pods) if member not in pods]
+    `present`: the pool's StatefulSet; `claims` and `pods` by name."""
+    missing = [member for member in _members(cluster, pool, present, pods) if member not in pods]
     held = (claim for member in missing for claim in claims_by_volume(member, claims).values())
     return [claim["metadata"]["name"] for claim in held if is_given_up(claim)]
 
@@ -241,10 +247,12 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
     return EmptyPlan({path: tuple(names) for path, names in moves.items()}, left, waits_for)
 
 
-def _members(cluster: Cluster, pool: Pool, pods: Iterable[str]) -> list[str]:
-    """The names of a pool's pods: of wanted ones and of existing ones."""
+def _members(cluster: Cluster, pool: Pool, present: Object | None, pods: Iterable[str]) -> list[str]:
+    """The names of a pool's pods: of wanted ones, of existing ones, and of those that the pool's present StatefulSet
+    will make again. So the volumes of a broker that isn't drained yet count, also while its pod is missing."""
     of = names.broker_set(cluster, pool)
-    return sorted({f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if names.set_of(name) == of})
+    ids = {*pool.ids, *(broker for kept in broker_sets([present] if present else []).values() for broker in kept)}
+    return sorted({f"{of}-{broker}" for broker in ids} | {name for name in pods if names.set_of(name) == of})
 
 
 def _is_claim(claim: str, volume: str, of: str) -> bool:
