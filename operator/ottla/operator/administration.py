@@ -21,6 +21,7 @@ from ottla.operator.plan import services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
 from ottla.operator.plan.roll import Pod
+from ottla.operator.plan.scale import holders
 from ottla.operator.plan.storage import Storage
 from ottla.operator.queue import Retry
 from ottla.operator.scaling import scale
@@ -115,6 +116,16 @@ class Administration:
         visit.busy |= scaling.goes_on
         if leaving and scaling.drained:
             await self._sets.shrink(visit)
+
+    async def free_ids(self, visit: Visit) -> None:
+        """Gives up the volumes of brokers that are gone, if other pools wait for their ids and no partition has a
+        replica on these ids."""
+        if not (gone := visit.findings.held_back.undrained):
+            return
+        kafka = await visit.asked.look(internal=True)
+        for broker in gone.keys() - holders(kafka):
+            await self._sets.free(visit, gone[broker])
+            visit.busy = True
 
     async def balance(self, visit: Visit) -> None:
         """Balances the brokers' load, if the spec asks for it."""

@@ -154,6 +154,7 @@ class ClusterReconciler:
                 Part("Overrides", asking(brokers.overrides), ("KafkaAnswers",)),
                 Part("AddressesTold", asking(brokers.addresses), ("KafkaAnswers", "ListenerAddresses")),
                 Part("Scaling", asking(brokers.scale), ("KafkaAnswers",)),
+                Part("FreeIds", asking(brokers.free_ids), ("KafkaAnswers",)),
                 Part("Balance", asking(brokers.balance), ("KafkaAnswers", "Scaling", "RollDecision")),
                 Part("EmptiedVolumes", asking(brokers.empty_volumes), ("KafkaAnswers",)),
                 Part("LostVolumes", asking(brokers.replace_lost), ("KafkaAnswers",)),
@@ -193,7 +194,10 @@ class ClusterReconciler:
         found = await Found.look(self._kube, cluster)
         status = resource.get("status") or {}
         sets, pods = found.all("StatefulSet", BROKER), found.all("Pod", BROKER)
-        cluster, held_back = within_free_ids(cluster, sets, pods)
+        claims: dict[str, Object] = {}
+        with suppress(KubeError):  # the part Brokers reports such an error, and makes no pods
+            claims = found.by_name("PersistentVolumeClaim", BROKER)
+        cluster, held_back = within_free_ids(cluster, sets, pods, claims)
         findings = Findings(
             refusal=refusal,
             topics_held=self._topics_held(cluster.ref),

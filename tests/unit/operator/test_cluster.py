@@ -821,6 +821,24 @@ def test_scaling_down_too_far_is_refused_and_said() -> None:
     assert len(scene.pods()) == 4
 
 
+def test_a_broker_that_can_not_be_removed_yet_is_waited_for_while_its_pod_is_missing() -> None:
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(3)
+    scene.world.refused_pods.add("k-broker-3")
+    del scene.world.objects["Pod", "shop", "k-broker-3"]
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(3)
+    assert "RollingRestart" not in [reason for reason, _ in scene.world.events]
+    assert "waiting for k-broker-3 to be created" in scene.status["message"]
+    assert scene.budget() == 0
+    scene.world.refused_pods.clear()
+    scene.rounds(14)
+    assert scene.status["version"] == "2"
+    assert len(scene.pods()) == 4
+
+
 def test_what_was_drained_stays_so_when_a_further_step_is_refused_and_comes_back_with_the_spec() -> None:
     scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
     before = scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 3)]})
@@ -888,6 +906,58 @@ def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_an
     scene.rounds(4)
     assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]
     assert scene.status["brokers"]["summary"] == "4/4"
+
+
+@pytest.mark.parametrize("ends", ["it comes back", "nothing is left on it", "its claims are deleted"])
+def test_a_pool_does_not_take_the_id_of_a_broker_that_is_gone_with_replicas_on_its_volumes(ends: str) -> None:
+    """The Cluster was made again with another pool. Before the fix the new pool's broker started as broker 100 with an
+    empty volume, and would have led the partition whose records are on the old volume."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
+    for key in [key for key in scene.world.objects if key[0] not in ("Cluster", "PersistentVolumeClaim")]:
+        del scene.world.objects[key]
+    scene.cluster["status"] = {}
+    scene.kafka.cluster = replace(_cluster(3, {"orders": [(0, 1)], "old": [(100,)]}), racks=dict.fromkeys(range(3)))
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, new]))
+    scene.rounds(8)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert (
+        "the pool huge waits, because broker 100 of k-big is gone without having been drained, and its volumes may "
+        "have replicas (data-0-k-big-100): bring broker 100 back in a pool big, and remove it again, or delete these "
+        "claims"
+    ) in scene.status["message"]
+    assert scene.condition("Ready") == ("False", "BrokersNotReady")
+    assert scene.status["brokers"]["summary"] == "3/4"
+    if ends == "it comes back":
+        scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, old]))
+    elif ends == "nothing is left on it":
+        scene.kafka.cluster = _cluster(3, {"orders": [(0, 1)]})
+    else:
+        del scene.world.objects["PersistentVolumeClaim", "shop", "data-0-k-big-100"]
+    scene.rounds(6)
+    assert [pod for pod in scene.pods() if pod.endswith("-100")] == [
+        "k-big-100" if ends == "it comes back" else "k-huge-100"
+    ]
+    assert scene.status["brokers"]["summary"] == "4/4"
+
+
+def test_a_pool_that_comes_back_with_another_first_id_waits_until_its_brokers_are_drained_and_gone() -> None:
+    """Before the fix its StatefulSet was numbered anew, and Kubernetes deleted the broker before it was drained."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    old = {"name": "huge", "firstId": 100, "replicas": 1}
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 100), (100,)]})
+    new = {**old, "firstId": 101, "replicas": 2}
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, new]))
+    scene.rounds(4)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]
+    waits = "the pool huge waits until broker 100 of k-huge is gone"
+    assert scene.status["message"] == f"draining broker 100: 2 partitions to go; {waits}"
+    assert scene.status["brokers"]["summary"] == "3/5"
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(8)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-101", "k-huge-102"]
 
 
 def test_a_broker_of_a_removed_pool_that_does_not_start_gets_the_present_image_and_is_drained() -> None:

@@ -669,6 +669,44 @@ def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> 
     assert disks.cordoned["k-broker-2"] == "/data/0/log"
 
 
+def test_a_volume_stays_for_a_broker_that_is_still_drained_and_whose_pod_is_missing(storage: Any) -> None:
+    """The other brokers have emptied the volume. Before the fix, the StatefulSet was made again without the volume and
+    without the broker: its replicas were out of reach."""
+    scene, disks = storage({"volumes": TWO})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.reconcile()
+    scene.world.refused_pods = {"k-broker-2"}
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    scene.rounds(5)
+    scene.world.refused_pods = set()
+    scene.world.settle()
+    assert "k-broker-2" in scene.pods()
+    for _ in range(8):
+        assert disks.lost() == []
+        scene.rounds(1)
+
+
+def test_a_broker_that_is_still_drained_is_made_again_with_its_statefulset_though_its_pod_is_missing(
+    storage: Any,
+) -> None:
+    """Before the fix, the new StatefulSet had only the wanted brokers, and nobody drained the other one any more."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(2)
+    scene.world.refused_pods = {"k-broker-2"}
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    store(scene, size="2Gi")
+    scene.rounds(4)
+    scene.world.refused_pods = set()
+    scene.rounds(1)
+    assert "StatefulSetMadeAnew" in [reason for reason, _ in scene.world.events]
+    assert "k-broker-2" in scene.pods()
+    assert disks.lost() == []
+
+
 def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:
     """The setting is the operator's own: docs/decisions.md says so. Before the fix, the operator remembered that the
     broker cordons nothing, and left the cordon in place.

@@ -71,8 +71,12 @@ def absent(cluster: KafkaCluster, wanted: Collection[int]) -> frozenset[int]:
     """
     if not cluster.racks.keys() >= set(wanted):
         return frozenset()
-    holders = {broker for _, partition in _partitions(cluster) for broker in partition.replicas}
-    return frozenset(holders - cluster.racks.keys() - set(wanted))
+    return frozenset(holders(cluster) - cluster.racks.keys() - set(wanted))
+
+
+def holders(cluster: KafkaCluster) -> set[int]:
+    """The brokers that have replicas, registered or not."""
+    return {broker for _, partition in _partitions(cluster) for broker in partition.replicas}
 
 
 def only_on(cluster: KafkaCluster, absent: Collection[int]) -> list[PartitionName]:

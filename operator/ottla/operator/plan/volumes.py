@@ -88,12 +88,18 @@ def is_noted(claim: Object) -> bool:
 
 
 def leaving(
-    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object], now: datetime
+    cluster: Cluster,
+    pool: Pool,
+    present: Object | None,
+    claims: Mapping[str, Object],
+    pods: Mapping[str, Object],
+    now: datetime,
 ) -> set[int]:
-    """The ids of a pool's volumes that aren't wanted and may have replicas. `claims` and `pods` by name."""
+    """The ids of a pool's volumes that aren't wanted and may have replicas. `present`: the pool's StatefulSet; `claims`
+    and `pods` by name."""
     found = {
         volume
-        for member in _members(cluster, pool, pods)
+        for member in _members(cluster, pool, present, claims, pods)
         for volume, claim in claims_by_volume(member, claims).items()
         if may_hold_replicas(claim, pods.get(member), now)
     }
@@ -103,12 +109,16 @@ def leaving(
 def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
     """Whether replicas may be on the volume of a claim. `pod` is the pod that the claim is for, or None if that pod is
     missing."""
-    emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
-        return not emptied_for and not is_given_up(claim)
+        return _is_full_without_pod(claim)
     if never_made(claim, pod, now):
         return False
-    return claim["metadata"]["name"] in claims_of(pod) and emptied_for != pod["metadata"]["uid"]
+    return claim["metadata"]["name"] in claims_of(pod) and annotation(claim, EMPTIED_FOR) != pod["metadata"]["uid"]
+
+
+def _is_full_without_pod(claim: Object) -> bool:
+    """Whether replicas may be on the volume of a claim whose pod is missing."""
+    return not annotation(claim, EMPTIED_FOR) and not is_given_up(claim)
 
 
 def never_made_ones(
@@ -126,7 +136,7 @@ def never_made_ones(
     """
     wanted = {volume.id for volume in pool.volumes}
     found = []
-    for member in _members(cluster, pool, pods):
+    for member in _members(cluster, pool, present, claims, pods):
         pod = pods.get(member)
         for volume, claim in claims_by_volume(member, claims).items():
             if volume in wanted or is_given_up(claim):
@@ -141,11 +151,11 @@ def never_made_ones(
 
 
 def given_up_without_pods(
-    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]
+    cluster: Cluster, pool: Pool, present: Object | None, claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[str]:
     """The names of a pool's claims without a volume that have the annotation NEVER_MADE, and whose pods are missing.
-    `claims` and `pods` by name."""
-    missing = [member for member in _members(cluster, pool, pods) if member not in pods]
+    `present`: the pool's StatefulSet; `claims` and `pods` by name."""
+    missing = [member for member in _members(cluster, pool, present, claims, pods) if member not in pods]
     held = (claim for member in missing for claim in claims_by_volume(member, claims).values())
     return [claim["metadata"]["name"] for claim in held if is_given_up(claim)]
 
@@ -241,10 +251,45 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
     return EmptyPlan({path: tuple(names) for path, names in moves.items()}, left, waits_for)
 
 
-def _members(cluster: Cluster, pool: Pool, pods: Iterable[str]) -> list[str]:
-    """The names of a pool's pods: of wanted ones and of existing ones."""
+def brokers_of(
+    cluster: Cluster, pool: Pool, present: Object | None, claims: Mapping[str, Object], pods: Iterable[str]
+) -> range:
+    """The ids of a pool's brokers. Brokers that are to be removed are among them, because they stay until they are
+    drained. `present`: the pool's StatefulSet; `claims` by name.
+
+    While the StatefulSet is deleted without its pods, to be made again, a broker whose pod is missing is known by its
+    claims. If no pod is left, either, the Cluster is new here, and the pool has no brokers yet.
+    """
     of = names.broker_set(cluster, pool)
-    return sorted({f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if names.set_of(name) == of})
+    if present is not None:
+        return broker_sets([present])[of]
+    ids = [int(name.rpartition("-")[2]) for name in pods if names.set_of(name) == of]
+    if ids:
+        ids += [broker for broker, held in undrained(claims).items() if of in held]
+    return range(pool.first_id, max(ids, default=pool.first_id - 1) + 1)
+
+
+def undrained(claims: Mapping[str, Object]) -> dict[int, dict[str, list[str]]]:
+    """The claims that may hold replicas if the pods that they are for are missing: by the id of the broker, and by the
+    name of its StatefulSet, the names of the claims. `claims` by name."""
+    found: dict[int, dict[str, list[str]]] = {}
+    for name, claim in sorted(claims.items()):
+        number, _, pod = name.removeprefix(names.VOLUME).partition("-")
+        of, _, broker = pod.rpartition("-")
+        is_brokers = name.startswith(names.VOLUME) and number.isdecimal() and broker.isdecimal()
+        if is_brokers and _is_full_without_pod(claim):
+            found.setdefault(int(broker), {}).setdefault(of, []).append(name)
+    return found
+
+
+def _members(
+    cluster: Cluster, pool: Pool, present: Object | None, claims: Mapping[str, Object], pods: Iterable[str]
+) -> list[str]:
+    """The names of a pool's pods: of wanted ones, and of existing ones. The pod of a broker that isn't drained yet
+    counts as existing while it is missing."""
+    of = names.broker_set(cluster, pool)
+    ids = {*pool.ids, *brokers_of(cluster, pool, present, claims, pods)}
+    return sorted({f"{of}-{broker}" for broker in ids} | {name for name in pods if names.set_of(name) == of})
 
 
 def _is_claim(claim: str, volume: str, of: str) -> bool:
