@@ -24,7 +24,7 @@ from ottla.operator.absences import Absences
 from ottla.operator.administration import Administration, asking
 from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.brokers import BrokerPages
-from ottla.operator.claims import look_at_volumes
+from ottla.operator.claims import hold_new_volumes, look_at_volumes
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
@@ -135,7 +135,8 @@ class ClusterReconciler:
                 _of_etcd("EtcdVolumes", etcd.tidy, ("EtcdConfig",)),
                 _of_etcd("EtcdUpkeep", etcd.upkeep, ("Certificates", "EtcdState")),
                 _of_etcd("Metadata", etcd.form),
-                Part("Brokers", self._sets.keep, pods_need),
+                Part("NewVolumes", partial(hold_new_volumes, self._kube), reads=True),
+                Part("Brokers", self._sets.keep, (*pods_need, "NewVolumes")),
                 Part("Volumes", partial(look_at_volumes, self._kube), reads=True),
                 _applied("Controllers", _controllers, pods_need),
                 _applied("ControllerBudget", _controller_budget),

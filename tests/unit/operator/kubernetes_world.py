@@ -42,8 +42,8 @@ class World:
         self.silent_images: set[str] = set()  # images whose containers run, but never become ready
         self.crashing_images: set[str] = set()
         self.homeless_images: set[str] = set()  # images whose pods get no node
-        # Storage classes that don't exist. Pods that wait for volumes of these classes get no node.
-        self.missing_classes: set[str] = set()
+        # Storage classes of which nothing makes volumes. Pods that wait for volumes of these classes get no node.
+        self.idle_classes: set[str] = set()
         self.refused_pods: set[str] = set()  # pods that a quota refuses
         self.alarms: list[Object] = []  # etcd's alarms
         self.used_bytes = 1000  # the bytes that etcd uses
@@ -268,7 +268,7 @@ class World:
             if ("PersistentVolumeClaim", namespace, claim) not in self.objects:
                 meta = {"labels": volume["metadata"]["labels"], "namespace": namespace, "name": claim}
                 made: Object = {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": copied(volume["spec"])}
-                if volume["spec"].get("storageClassName") in self.missing_classes:
+                if volume["spec"].get("storageClassName") in self.idle_classes:
                     meta["creationTimestamp"] = "2026-05-01T12:00:00Z"
                     made["status"] = {"phase": "Pending"}
                 self.create(made)

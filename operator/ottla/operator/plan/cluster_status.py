@@ -257,7 +257,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         or findings.failure
         or findings.awaited
         or findings.brokers_wait_for
-        or (findings.storage and findings.storage.reason in ("Emptying", "Growing"))
+        or (findings.storage and findings.storage.reason in ("Held", "Emptying", "Growing"))
     )
     how = "Changing" if busy else "InvalidSpec" if findings.refusal else "AsWanted"
     found.append(Condition("Progressing", busy and not cluster.paused, how, message))
