@@ -173,6 +173,7 @@ class ClusterReconciler:
             self._turns.ended(key)
             self._absences.forget(key)
             self._administration.forget(key)
+            self._exposure.forget(key)
             # Kubernetes deletes the Cluster's objects by their owner references; that needs no operator.
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])

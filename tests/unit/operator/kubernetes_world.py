@@ -108,11 +108,22 @@ class World:
             _keep_node_ports(merged, present)
             if merged == present:
                 return copied(present)
-        if any(port.get("nodePort") in self.taken_ports for port in merged.get("spec", {}).get("ports", ())):
+        taken = self.taken_ports | self.node_ports(but=key) if key[0] == "Service" else set()
+        if any(port.get("nodePort") in taken for port in merged.get("spec", {}).get("ports", ())):
             raise KubeError(422, f"applying {key[2]}", "provided port is already allocated")
         self.writes.append(f"apply {key[0]} {key[2]}")
         self._put(key, merged, spec_changed=present is None or merged.get("spec") != present.get("spec"))
         return copied(self.objects[key])
+
+    def node_ports(self, but: tuple[str, str, str]) -> set[int]:
+        """The node ports of all Services but one."""
+        return {
+            port["nodePort"]
+            for key, item in self.objects.items()
+            if key[0] == "Service" and key != but
+            for port in item["spec"].get("ports", ())
+            if "nodePort" in port
+        }
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         self._may("patch", kind, subresource)

@@ -25,7 +25,7 @@ from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd, Pool
 from ottla.operator.status import Condition, Trouble, conditions
-from ottla.wording import first_named
+from ottla.wording import counted, first_named
 
 MESSAGE_MAX = 1024
 UNANSWERED_S_MAX = 20.0  # a Cluster that was Ready stays Ready for so long while no broker answers
@@ -221,7 +221,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return f"{rolls[0]} ({trouble})" if trouble else rolls[0]
     if trouble:
         return trouble
-    if scales := _scaling(findings, f": {findings.scaling.remaining} partitions to go"):
+    if scales := _scaling(findings, f": {counted(findings.scaling.remaining, 'partition')} to go"):
         return scales
     if waits_for := (findings.storage.message if findings.storage else "") or findings.racks_wait_for:
         return waits_for
@@ -364,8 +364,10 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
         pods = findings.pods or ()
         outdated, resizes = sum(bool(pod.outdated) for pod in pods), sum(pod.resize is not None for pod in pods)
         others = "changes of the spec may make more pods outdated"
-        later = [f"{outdated} pods are outdated, and are restarted after the pause; {others}"] if outdated else []
-        later += [f"{resizes} pods get other resources after the pause"] if resizes else []
+        are, get = "is" if outdated == 1 else "are", "gets" if resizes == 1 else "get"
+        old, resized = counted(outdated, "pod"), counted(resizes, "pod")
+        later = [f"{old} {are} outdated, and {are} restarted after the pause; {others}"] if outdated else []
+        later += [f"{resized} {get} other resources after the pause"] if resizes else []
         return Condition("Rolling", False, "SpecPaused", "; ".join(later))
     if rolls := _rolls(findings):
         decisions = (findings.decision, findings.controller_roll, findings.etcd_roll)
