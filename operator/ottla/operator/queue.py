@@ -89,9 +89,17 @@ class Queue:
     """The keys of one kind, and the tasks that reconcile them."""
 
     def __init__(
-        self, kind: str, reconciler: Reconciler, workers: int = 4, clock: Callable[[], float] = monotonic
+        self,
+        kind: str,
+        reconciler: Reconciler,
+        workers: int = 4,
+        clock: Callable[[], float] = monotonic,
+        *,
+        of: str = "",
     ) -> None:
+        """`of`: what a key names, for the log; by default a resource of the kind."""
         self.kind = kind
+        self._of = of or kind
         self.counters = Counters()
         self._reconciler = reconciler
         self._workers = workers
@@ -188,7 +196,7 @@ class Queue:
             text = "".join(traceback.format_exception(error))
         # The same failure again is logged at DEBUG only: a line for each attempt would hide all other lines.
         level = logging.DEBUG if said == str(error) else logging.WARNING
-        logger.log(level, "%s %s: %s; again in %.1f s", self.kind, key, text, pause)
+        logger.log(level, "%s %s: %s; again in %.1f s", self._of, key, text, pause)
         return pause
 
     def _counted(self, key: Ref, message: str) -> str | None:

@@ -681,7 +681,7 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
             scene.rounds(1)
             assert disks.lost() == []
     scene.rounds(1)
-    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replicas are still on it"
+    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replica is still on it"
 
 
 def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
