@@ -49,7 +49,7 @@ from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
 from ottla.operator.spec.spec_error import SpecError
-from ottla.operator.status import Condition, Trouble
+from ottla.operator.status import INVALID, Condition, Trouble
 from ottla.operator.turns import ListClusters, Turns, Upgrades
 from ottla.operator.visit import Visit, leaving
 
@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 SOON_S = 3.0
 WARNED = (
     "InvalidSpec",
+    INVALID,
     "NotApplied",
     "ConfigNotApplied",
     "KafkaDoesNotAnswer",

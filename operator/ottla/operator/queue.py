@@ -51,6 +51,8 @@ class Reconciler(Protocol):
 class Retry(Exception):
     """Something doesn't exist yet or can't be reached: the reconcile is tried again, and no stack trace is logged."""
 
+    invalid = False  # whether Kubernetes finds an object invalid as it is, so that only another spec helps
+
 
 def why(error: BaseException) -> str:
     """An error's text, or the name of its type if it has no text (TimeoutError has none)."""

@@ -739,7 +739,7 @@ def _port(scene: Scene, service: str) -> int:
 
 
 def _has_failed(scene: Scene) -> bool:
-    return bool(scene.world.warnings) or scene.condition("Ready") == ("False", "NotApplied")
+    return bool(scene.world.warnings) or scene.condition("Ready")[1] in ("NotApplied", "InvalidObject")
 
 
 def test_a_port_that_goes_from_one_of_the_clusters_services_to_another_is_waited_for() -> None:

@@ -24,7 +24,7 @@ from ottla.operator.plan.storage import REASONS, Storage
 from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd, Pool
-from ottla.operator.status import Condition, Trouble, conditions
+from ottla.operator.status import INVALID, Condition, Trouble, conditions
 from ottla.wording import counted, first_named
 
 MESSAGE_MAX = 1024
@@ -79,9 +79,15 @@ class Findings:
             self.storage = storage
 
     @property
+    def failed(self) -> Trouble | None:
+        """The failed part of the reconcile that is told first: one that only another spec helps, else the first."""
+        failed = [trouble for trouble in self.troubles if trouble.failed]
+        return min(failed, key=lambda trouble: trouble.reason != INVALID, default=None)
+
+    @property
     def failure(self) -> str:
-        """Why the first failed part of the reconcile failed; empty if no part failed."""
-        return next((trouble.message for trouble in self.troubles if trouble.failed), "")
+        """Why this part failed; empty if no part failed."""
+        return self.failed.message if self.failed is not None else ""
 
     @property
     def awaited(self) -> str:
@@ -419,8 +425,9 @@ def _may_be_a_moment(before: Mapping[str, Any], now: datetime) -> bool:
 def _ready(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> Condition:
     if findings.refusal:
         return Condition("Ready", False, "InvalidSpec", findings.refusal)
-    if findings.failure:
-        return Condition("Ready", False, "NotApplied", findings.failure)
+    if findings.failed is not None:
+        reason = INVALID if findings.failed.reason == INVALID else "NotApplied"
+        return Condition("Ready", False, reason, findings.failure)
     if not findings.metadata_serves:
         return Condition("Ready", False, "MetadataNotReady", message)
     if findings.held_back.brokers or ready < len(cluster.broker_ids):
