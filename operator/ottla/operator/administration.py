@@ -109,8 +109,9 @@ class Administration:
             )
         except KafkaError as error:
             raise Retry(f"replicas can't be moved: {said(error)}") from error
-        if stay := (before.draining - scaling.draining) & cluster.broker_ids:
-            await visit.tell("DrainEnded", f"broker {', '.join(map(str, sorted(stay)))} isn't removed after all")
+        if stay := sorted(broker for broker in before.draining - scaling.draining if _stays(visit, broker)):
+            who, is_not = ("brokers", "aren't") if len(stay) > 1 else ("broker", "isn't")
+            await visit.tell("DrainEnded", f"{who} {', '.join(map(str, stay))} {is_not} removed after all")
         if scaling.progress and scaling.progress != before.progress:
             await visit.tell("MovingReplicas", scaling.progress)
         visit.busy |= scaling.goes_on
@@ -153,6 +154,12 @@ class Administration:
             return
         assert after_s is not None
         await begin_anew(self._kube, visit, pod, after_s)
+
+
+def _stays(visit: Visit, broker: int) -> bool:
+    """Whether a broker that was drained is wanted again. If it is gone, the spec may want another pool's broker of the
+    same id, which has no pod yet and was never drained."""
+    return broker in visit.cluster.broker_ids and visit.pod_names()[broker] in visit.found.by_name("Pod", BROKER)
 
 
 def _lacks_replicas(pods: Collection[Pod]) -> bool:

@@ -24,7 +24,7 @@ from ottla.operator.absences import Absences
 from ottla.operator.administration import Administration, asking
 from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.brokers import BrokerPages
-from ottla.operator.claims import look_at_volumes
+from ottla.operator.claims import hold_new_volumes, look_at_volumes
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
@@ -49,7 +49,7 @@ from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
 from ottla.operator.spec.spec_error import SpecError
-from ottla.operator.status import Condition, Trouble
+from ottla.operator.status import INVALID, Condition, Trouble
 from ottla.operator.turns import ListClusters, Turns, Upgrades
 from ottla.operator.visit import Visit, leaving
 
@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 SOON_S = 3.0
 WARNED = (
     "InvalidSpec",
+    INVALID,
     "NotApplied",
     "ConfigNotApplied",
     "KafkaDoesNotAnswer",
@@ -135,7 +136,8 @@ class ClusterReconciler:
                 _of_etcd("EtcdVolumes", etcd.tidy, ("EtcdConfig",)),
                 _of_etcd("EtcdUpkeep", etcd.upkeep, ("Certificates", "EtcdState")),
                 _of_etcd("Metadata", etcd.form),
-                Part("Brokers", self._sets.keep, pods_need),
+                Part("NewVolumes", partial(hold_new_volumes, self._kube), reads=True),
+                Part("Brokers", self._sets.keep, (*pods_need, "NewVolumes")),
                 Part("Volumes", partial(look_at_volumes, self._kube), reads=True),
                 _applied("Controllers", _controllers, pods_need),
                 _applied("ControllerBudget", _controller_budget),
@@ -173,6 +175,7 @@ class ClusterReconciler:
             self._turns.ended(key)
             self._absences.forget(key)
             self._administration.forget(key)
+            self._exposure.forget(key)
             # Kubernetes deletes the Cluster's objects by their owner references; that needs no operator.
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])

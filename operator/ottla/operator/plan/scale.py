@@ -26,6 +26,7 @@ from ottla.operator.plan.topic import (
 )
 from ottla.operator.spec.topic import INTERNAL
 from ottla.placement import PartitionName
+from ottla.wording import counted
 
 PARTITIONS_AT_ONCE = 50
 
@@ -108,7 +109,7 @@ def drain(
         have = "topics have" if len(others) > 1 else "topic has"
         more = f" ({len(others)} more {have} too many, too)" if others else ""
         return ScalePlan(
-            refusal=f"topic {topic} has {count} replicas{more}, and {len(staying)} brokers would stay: "
+            refusal=f"topic {topic} has {count} replicas{more}, and {counted(len(staying), 'broker')} would stay: "
             "lower its replication factor, or keep more brokers"
         )
     takers = {broker: rack for broker, rack in cluster.takers.items() if broker in staying}

@@ -5,10 +5,10 @@ A volume is removed in steps, each of which follows from the present objects. A 
 volume, an annotation of its claim says so, for the pod that was asked. When all claims say so, the StatefulSet is made
 again without the volume, and its pods are restarted one by one.
 
-A volume may never have been made, for example because its StorageClass doesn't exist. Then its pod can't start, and the
-volume is removed immediately, because it holds no data. Before the StatefulSet is made without the volume, the claim
-gets a note (the annotation NEVER_MADE). Without this note, the volume would return to the StatefulSet as soon as its
-broker's pod is missing for a moment, and the next pod would wait for it again.
+A volume may never have been made, for example because nothing makes volumes of its StorageClass. Then its pod can't
+start, and the volume is removed immediately, because it holds no data. Before the StatefulSet is made without the
+volume, the claim gets a note (the annotation NEVER_MADE). Without this note, the volume would return to the StatefulSet
+as soon as its broker's pod is missing for a moment, and the next pod would wait for it again.
 
 The note that a claim was never made must never count for a volume with data. The argument:
 
@@ -82,6 +82,12 @@ def claims_by_volume(pod: str, claims: Mapping[str, Object]) -> dict[int, Object
     return {volume: claim for volume, claim in found.items() if volume is not None}
 
 
+def of_set(stateful_set: Object) -> set[int]:
+    """The ids of the volumes that a StatefulSet gives to its pods."""
+    templates = stateful_set["spec"].get("volumeClaimTemplates") or ()
+    return {found for each in templates if (found := _id(each["metadata"]["name"])) is not None}
+
+
 def is_noted(claim: Object) -> bool:
     """Whether a claim has the annotation EMPTIED_FOR: its volume is being emptied, or was emptied once."""
     return EMPTIED_FOR in (claim["metadata"].get("annotations") or {})
@@ -144,7 +150,7 @@ def never_made_ones(
             if pod is not None and volume in mounted(pod):
                 given_up = never_made(claim, pod, now)
             else:
-                given_up = present is not None and volume not in _of_set(present) and lacks_a_volume(claim, now)
+                given_up = present is not None and volume not in of_set(present) and lacks_a_volume(claim, now)
             if given_up:
                 found.append(claim)
     return found
@@ -177,7 +183,7 @@ def come_back(
     """
     found: dict[str, Object] = {}
     for stateful_set in sets:
-        given = _of_set(stateful_set)
+        given = of_set(stateful_set)
         for of, ids in broker_sets([stateful_set]).items():
             for pod in (f"{of}-{broker}" for broker in ids if broker in pool.ids):
                 has = given | (mounted(pods[pod]) if pod in pods else set())
@@ -296,12 +302,6 @@ def _is_claim(claim: str, volume: str, of: str) -> bool:
     """Whether `claim` is the name of a claim for this volume, of a pod of the StatefulSet `of`."""
     prefix = f"{volume}-{of}-"
     return claim.startswith(prefix) and claim.removeprefix(prefix).isdecimal()
-
-
-def _of_set(stateful_set: Object) -> set[int]:
-    """The ids of the volumes that a StatefulSet gives to its pods."""
-    templates = stateful_set["spec"].get("volumeClaimTemplates") or ()
-    return {found for each in templates if (found := _id(each["metadata"]["name"])) is not None}
 
 
 def _id(name: str) -> int | None:
