@@ -31,7 +31,8 @@ def is_enabled(image: Image) -> bool:
 
 
 def elr_min_isr(image: Image, topic: str, default: str) -> int:
-    """The topic's min.insync.replicas, or `default` without a dynamic setting; NO_ELR if the cluster keeps no ELR."""
+    """The dynamic setting min.insync.replicas of the topic, else of all brokers, else `default`; NO_ELR if the cluster
+    keeps no ELR."""
     if not is_enabled(image):
         return NO_ELR
     return int(image.config("topic", topic).get(MIN_ISR) or image.config("broker", "").get(MIN_ISR) or default)

@@ -58,7 +58,7 @@ class Follower:
         self._waiters: dict[UUID | None, list[_Waiter]] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Calls `listener(image, changed)` after every change from now on. It must neither block nor raise."""
+        """Calls `listener(image, changed)` after every change from now on. A listener must neither block nor raise."""
         self._listeners.append(listener)
 
     def prepare(self, preparer: Preparer) -> None:

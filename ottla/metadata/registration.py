@@ -200,16 +200,21 @@ class Registration:
             try:
                 await self._store.revoke(self._lease)
             except (StoreUnavailable, UnknownOutcome) as reason:
-                logger.warning("broker %d: the registration ends with its session: %s", self.broker.id, reason)
+                logger.warning(
+                    "broker %d: the registration couldn't be deleted, and ends with its session: %s",
+                    self.broker.id,
+                    reason,
+                )
         await self._renewal.close()
 
     async def abandon(self) -> None:
-        """Stops renewing the registration, without a request to the store, which isn't this broker's any more."""
+        """Stops renewing the registration. Sends the store no request, because it isn't this broker's store any
+        more."""
         self._withdrawn = True
         await self._renewal.close()
 
     async def _lives_after_all(self) -> bool:
-        """Whether the lease exists although the store said that it has ended. If so, it is renewed again.
+        """Whether the lease exists although the store said that it has ended. If it exists, it is renewed again.
 
         Raises StoreUnavailable.
         """

@@ -41,11 +41,11 @@ SETTINGS = (
     ),
     Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.INT, "10000", Importance.LOW,
-        "Time between two looks for transactions that took too long.", bounds=Range(1),
+        "Time between two searches for transactions that have timed out.", bounds=Range(1),
     ),
     Setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms", Kind.INT, "3600000", Importance.LOW,
-        "Time between two looks for expired transactional ids.", bounds=Range(1),
+        "Time between two searches for expired transactional ids.", bounds=Range(1),
     ),
     Setting(
         "transaction.two.phase.commit.enable", Kind.BOOLEAN, "false", Importance.LOW,

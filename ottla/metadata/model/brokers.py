@@ -41,9 +41,9 @@ class Broker(Value):
 
     `epoch` is the revision that created the registration, so each registration has a greater epoch than all earlier
     ones. `revision` is the revision of the last change of the broker's state or addresses. `previous_epoch` is the
-    epoch of the registration before, if the broker's logs have lost nothing since: because that registration ended with
-    a clean stop, or because the same process registered anew. Otherwise it is NO_EPOCH. `features` are the levels of
-    features that the broker supports. It is empty for a version of Ottla that doesn't say what it supports.
+    epoch of the previous registration, if the broker's logs have lost nothing since then: either that registration
+    ended with a clean stop, or the same process registered anew. Otherwise it is NO_EPOCH. `features` are the levels
+    of features that the broker supports. The field is empty for a version of Ottla that doesn't say what it supports.
     """
 
     id: int

@@ -47,7 +47,7 @@ class Value:
         version = document.pop("format")
         if version > FORMAT_MAX:
             raise UnsupportedFormat(
-                f"{entry.key} has format {version}; this Ottla reads up to {FORMAT_MAX}: upgrade it"
+                f"{entry.key} has format {version}; this Ottla reads up to {FORMAT_MAX}: upgrade Ottla"
             )
         return cls._from(entry, version, document)
 
