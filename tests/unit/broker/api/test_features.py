@@ -1,5 +1,7 @@
-"""UpdateFeatures and the features in ApiVersions, as clients see them. `tests/conformance/test_features.py` compares the
-answers with Apache Kafka's."""
+"""UpdateFeatures and the features in ApiVersions, as clients see them.
+
+`tests/conformance/test_features.py` compares the answers with Apache Kafka's.
+"""
 
 from __future__ import annotations
 
