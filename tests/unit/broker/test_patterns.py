@@ -25,6 +25,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
         (".", ["ö", "😀"], ["\n", "ab"]),
         ("(?s).", ["\n"], []),
         ("^id$", ["id"], ["id\n"]),
+        (r"\é\-\Q\é\E", [r"é-\é"], ["é-é"]),
         ("(?P<name>a)", ["a"], []),
         ("", [""], ["a"]),
     ],
