@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import perf_counter
@@ -67,6 +68,10 @@ class ProducerIds(Protocol):
 
 class MarkerSending(Protocol):
     """The sender of markers."""
+
+    @property
+    def waiting_count(self) -> int:
+        """How many markers wait for the requests that are under way."""
 
     def send(self, sending: Sending) -> None:
         """Begins to send all missing markers of one transaction."""
@@ -208,6 +213,19 @@ class TransactionService:
     def partition_states(self) -> dict[str, int]:
         """How many partitions of `__transaction_state` that this broker leads are loading, active, and failed."""
         return self._runtime.states()
+
+    @property
+    def markers_waiting(self) -> int:
+        """How many markers wait for the requests that are under way to other brokers."""
+        return self._sender.waiting_count
+
+    def counts(self) -> Counter[str]:
+        """How many transactional ids of this broker have an open transaction, one whose markers are being written
+        (ending), and none (idle)."""
+        counts = Counter({"open": 0, "ending": 0, "idle": 0})
+        for led in self._runtime.partitions.values():
+            counts.update(led.core.counts())
+        return counts
 
     # --- time ---
 

@@ -68,6 +68,8 @@ class TransactionVerifier:
         connect: Connect,
         spawn: Spawn,
     ) -> None:
+        self.asked = 0
+        self.failed = 0  # of the questions that were asked: those with an error for some partition
         self._id = broker_id
         self._image = image
         self._settings = settings
@@ -82,14 +84,17 @@ class TransactionVerifier:
         adds them to it. Returns an error code for each partition: those of Kafka's coordinator, and NETWORK_EXCEPTION
         if no answer came within `ANSWERED_S`. Raises nothing."""
         settings = self._settings()
+        self.asked += 1
         if not adds and not settings["transaction.partition.verification.enable"]:
             return dict.fromkeys(partitions, ErrorCode.none)
         question = _Question(transactional_id, producer, frozenset(partitions), adds)
         try:
             async with asyncio.timeout(ANSWERED_S):
-                return await self._answer(question, settings)
+                errors = await self._answer(question, settings)
         except TimeoutError:
-            return question.all(ErrorCode.network_exception)
+            errors = question.all(ErrorCode.network_exception)
+        self.failed += any(error is not ErrorCode.none for error in errors.values())
+        return errors
 
     async def _answer(self, question: _Question, settings: Settings) -> Errors:
         """The answer. A transaction that has just ended may still be waiting for its markers; then V2's client asks for

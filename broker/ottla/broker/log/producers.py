@@ -166,6 +166,13 @@ class Producers:
         """The number of producers. A producer that wrote only truncated batches counts until `expire` meets it."""
         return len(self._entries)
 
+    def oldest_transaction_ms(self) -> int | None:
+        """The time, in ms since 1970, of the newest batch of the oldest open transaction's producer; None where no
+        transaction is open."""
+        producer_id = self.transactions.oldest_producer_id
+        entry = None if producer_id is None else self._entries.get(producer_id)
+        return None if entry is None else entry.last_timestamp
+
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """(producer id, entry) of each producer."""
         return FrozenProducers(self._entries, self._cuts, self._marked_to).items()

@@ -59,6 +59,11 @@ class Transactions(Generic[State]):
         """The number of open transactions."""
         return len(self._open)
 
+    @property
+    def oldest_producer_id(self) -> int | None:
+        """The producer of the open transaction that began first; None where none is open."""
+        return next(iter(self._open.values()), None)
+
     def open_transactions(self) -> list[tuple[int, int]]:
         """(first offset, producer id) of each open transaction, in order."""
         return list(self._open.items())

@@ -175,6 +175,11 @@ class TransactionShard:
         completed = markers.transaction.completed(moment.now_ms)
         return self._decided(transactional_id, Decision(Answer(), completed))
 
+    def counts(self) -> dict[str, int]:
+        """How many ids have an open transaction, one whose markers are being written (ending), and none (idle)."""
+        opened, ending = len(self._open), len(self.markers)
+        return {"open": opened, "ending": ending, "idle": len(self.transactions) - opened - ending}
+
     # --- changes of the state ---
 
     def append_failed(self, changes: Sequence[Change]) -> None:
