@@ -374,9 +374,10 @@ class Partition:
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
     def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard:
-        """The guard that a transactional batch needs, to be taken before the transaction's coordinator is asked;
-        NOT_NEEDED where the batch continues a transaction that has begun here, so that nobody need be asked. `bumps`
-        tells that the producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
+        """The guard that a transactional batch needs. The caller takes it before it asks the transaction's coordinator,
+        and passes it to the append afterwards. NOT_NEEDED where the batch continues a transaction that has begun here:
+        then the coordinator needn't be asked. `first_sequence` is the batch's base sequence. `bumps` says whether the
+        producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
         known = self.log.producers.get(producer_id)
         check_epoch(known, producer_id, epoch)
         if in_transaction(known, epoch):
@@ -402,6 +403,7 @@ class Partition:
     ) -> int:
         """Appends the marker that ends a producer's transaction, as its coordinator demands; as with acks=all, there
         must be enough replicas in sync. A repeat of the last marker is appended once more. Returns the marker's offset.
+        `transaction_version` is the version of the transaction's protocol, 0 where the coordinator doesn't state it.
         Raises KafkaError INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, NOT_LEADER_OR_FOLLOWER,
         NOT_ENOUGH_REPLICAS or KAFKA_STORAGE_ERROR."""
         self._check_coordinator(self.leader_epoch)
@@ -489,8 +491,8 @@ class Partition:
         return len(self._commits)
 
     def watchers(self, replica_id: int, read_committed: bool) -> list[Waiter]:
-        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) the list
-        of consumers, of those that read committed records only or of all others."""
+        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) one of the
+        two lists of consumers. `read_committed` says whether the fetch reads committed records only."""
         if replica_id >= 0:
             return self.follower_waiters
         if not read_committed:
@@ -500,8 +502,8 @@ class Partition:
         return self.committed_waiters
 
     def stable_moved(self) -> None:
-        """Wakes the fetches that wait for committed records, after the high watermark has moved. If the last stable
-        offset has stayed, they only learn that the high watermark has moved."""
+        """Called when the high watermark has moved. Wakes the fetches that read committed records only, if the last
+        stable offset has moved, too; otherwise these fetches are only told of the high watermark."""
         before, after = self.stable_told, self.last_stable_offset
         if after == before:
             for waiter in self.committed_waiters:

@@ -26,7 +26,7 @@ EPOCH_PER_TRANSACTION = 2  # from this version of the protocol on, each marker h
 
 
 class ProducerState(Protocol):
-    """What a partition knows of a producer."""
+    """The part of a producer's state that these checks use."""
 
     @property
     def epoch(self) -> int: ...
@@ -55,7 +55,7 @@ def check_beginning(
     *,
     from_client: bool,
 ) -> None:
-    """Checks that a transactional batch may be appended as far as its guard is concerned. Raises KafkaError
+    """Checks the guard of a transactional batch, which needs one if it begins a transaction here. Raises KafkaError
     INVALID_TXN_STATE, and OUT_OF_ORDER_SEQUENCE_NUMBER as `Verifications.check_sequence` does."""
     if in_transaction(known, header.producer_epoch):
         return
@@ -83,11 +83,12 @@ def check_coordinators(
 def check_marker(
     known: ProducerState | None, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
 ) -> None:
-    """Checks a marker of `transaction_version` (0 where the coordinator doesn't tell it).
+    """Checks a marker of `transaction_version` (0 where the coordinator doesn't state it).
 
-    A marker of version 2 has a newer epoch than the transaction's data. With the known epoch and no open transaction it
-    is a repeat, whose first answer was lost: it is appended once more. Raises KafkaError INVALID_PRODUCER_EPOCH, or
-    TRANSACTION_COORDINATOR_FENCED for a coordinator of an older epoch than the last one."""
+    A marker of version 2 has a newer epoch than the transaction's data. A marker with the known epoch, where no
+    transaction is open, is a repeat, and the answer to the first one was lost: the marker is appended once more. Raises
+    KafkaError INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator of an older epoch than the
+    last one."""
     if known is None:
         return
     check_epoch(known, producer_id, epoch)

@@ -35,8 +35,8 @@ NOT_NEEDED = Guard()
 
 
 class _Asked:
-    """The questions for one producer that have the same guard. `bumps` tells that the producer gets a new epoch with
-    each transaction; `first_sequence` is the lowest one of the batches that wait for the answer."""
+    """The questions for one producer that have the same guard. `bumps` says whether the producer gets a new epoch with
+    each transaction. `first_sequence` is the lowest base sequence of the batches that wait for the answer."""
 
     __slots__ = ("asked_ms", "bumps", "epoch", "first_sequence", "guard")
 
@@ -62,8 +62,9 @@ class Verifications:
     def ask(
         self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool, now_ms: int, expiration_ms: int
     ) -> Guard:
-        """The guard for a batch that begins a transaction. A batch of an older epoch than another one's gets a guard
-        that is never current. Drops guards that are older than `expiration_ms`, whose batches won't come any more."""
+        """The guard for a batch that begins a transaction. If a batch of a newer epoch has asked before, the returned
+        guard is never current. Guards older than `expiration_ms` are dropped, because their batches won't come any
+        more."""
         asked = self._asked.get(producer_id)
         if asked is None or epoch > asked.epoch:
             self._asked.pop(producer_id, None)
@@ -87,10 +88,11 @@ class Verifications:
         return guard is not None and asked is not None and asked.guard is guard
 
     def check_sequence(self, header: BatchHeader, known: bool) -> None:
-        """Checks a client's batch that begins a transaction; `known` tells whether the partition knows its producer.
+        """Checks a client's batch that begins a transaction; `known` says whether the partition knows the
+        batch's producer.
 
         Raises KafkaError OUT_OF_ORDER_SEQUENCE_NUMBER where another batch comes first, so that the client sends this
-        one again."""
+        batch again."""
         asked = self._asked.get(header.producer_id)
         if asked is None:
             return

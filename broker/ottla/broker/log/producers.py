@@ -14,10 +14,10 @@ the epoch is known then. The epoch is enough:
 3. If the producer's next batch has sequence 0 of this epoch or of a newer one, the batch is accepted. Otherwise it
    follows a batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
 
-Where a transaction's marker is dropped, the producer's state from before the marker is taken back (`transactions`). It
-is kept until the marker is below the high watermark, so the log is read only where a truncation drops records that were
-committed, or drops a marker from before the last start. A snapshot written by Kafka has only one batch of a producer,
-and doesn't say where its last marker is: then the log may have to be read, too.
+Where a transaction's marker is dropped, the producer's state from before the marker is taken back (`transactions`).
+That state is kept until the marker is below the high watermark. So the log is read only if a truncation drops records
+that were committed, or a marker from before the last start. A snapshot written by Kafka has only one batch of each
+producer, and doesn't say where the log's last marker is: then the log may have to be read, too.
 
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360).
 """
@@ -260,8 +260,8 @@ class Producers:
         return entry
 
     def transaction_ended(self, producer_id: int, epoch: int, marker: Marker, offset: int) -> AbortedTransaction | None:
-        """Notes the marker at `offset`. Returns the transaction if it was aborted and has data: then it belongs into
-        the transaction index of the marker's segment."""
+        """Notes the marker at `offset`. Returns the transaction if it was aborted and has data: such a transaction
+        belongs into the transaction index of the marker's segment."""
         old = self.get(producer_id)
         entry = self._entries[producer_id] = self._next_of(old, epoch)  # `old` is kept, for a truncation
         first_offset = entry.transaction_start if entry.transaction_start >= 0 else EMPTY

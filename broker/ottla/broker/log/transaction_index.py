@@ -1,9 +1,9 @@
 """A segment's transaction index: the aborted transactions whose markers are in the segment, in the markers' order.
 
 A transaction without data has no entry, and a segment without entries has no file. New entries go to a tail in memory,
-which is written to the file when it fills a page, and with the tails of the other indexes. Its loss does no harm,
-because a start that wasn't preceded by a clean stop rebuilds the index of every segment beyond the recovery point. The
-file is read when a consumer first needs its entries, and kept in memory until the segment is closed.
+which is written to the file when it fills a page, and with the tails of the other indexes. The loss of a tail does no
+harm, because a start that wasn't preceded by a clean stop rebuilds the index of every segment beyond the recovery
+point. The file is read when a consumer first needs its entries, and kept in memory until the segment is closed.
 
 `ottla.storage.indexes` has the entries' bytes. Source: Kafka's TransactionIndex.
 """
