@@ -122,6 +122,11 @@ class Producer:
         while self._waiting_bytes > self._buffer_bytes:
             self._turn()
 
+    def begin_transaction(self) -> None:
+        """Begins the next transaction of the same producer, after somebody has ended the last one. Nothing may be
+        waiting to be sent."""
+        self._added.clear()
+
     def flush(self) -> None:
         """Returns when every batch is acknowledged (with acks=0: sent)."""
         while self._waiting_bytes:

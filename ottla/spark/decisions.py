@@ -10,19 +10,19 @@ the moment at which the batch counts:
    one, from the record. Ending a transaction again is harmless, because a transactional id gets a new producer epoch
    only by InitProducerId, which tasks send after the decision is recorded as completed.
 3. A batch of which a decision is recorded isn't written when it comes again: its tasks only count their rows.
-4. A record is written in a transaction of the driver's own id. Each driver initialises this id at its beginning. So
+4. A record is written in a transaction of the driver's own id. A driver initialises this id before each batch. So
    an older driver that still runs can't record a decision any more, and the outcome of its last record is settled
    before the new driver reads it.
 
 From 1 and 3 no row becomes visible twice; from 2 no row of a decided batch is lost. One thing can break 2: a decided
-transaction that the coordinator has aborted before its end came, because it timed out. This is found out, by the
-answer to the end, and stops the query.
+transaction that the coordinator has aborted before its end came, because it timed out. The answer to the end tells it,
+and the query stops.
 
 The procedures are generators: they yield steps, and are sent the steps' results. `ottla.spark.exactly_once` carries
 the steps out; the tests carry them out on a model of brokers, and kill the driver before and after every one.
 
-Attempts of a task have different transactional ids. So an attempt that is still running somewhere, or a speculative
-one, can't end the transaction of the attempt that Spark chose.
+Attempts of a task have different transactional ids. So a speculative attempt, or one that still runs although Spark has
+given it up, doesn't fence the attempt that Spark chose.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class Failed(Exception):
-    """The batch isn't decided, and nothing of it is visible. Spark may run it again."""
+    """The batch can't be finished now. The query's next start settles it, and runs it again if it isn't decided."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ class Describe(NamedTuple):
 
 
 class ListOpen(NamedTuple):
-    """List the query's transactional ids with an open transaction, except for the driver's own. Result: the ids."""
+    """List the open transactions of the query's tasks. Result: Transactions."""
 
 
 class Abort(NamedTuple):
-    """Initialise transactional ids, which aborts their open transactions."""
+    """Abort transactions, as far as they are open with this very epoch."""
 
-    ids: tuple[str, ...]
+    transactions: tuple[Transaction, ...]
 
 
 Step = Fence | Read | Record | Commit | Describe | ListOpen | Abort
@@ -163,10 +163,8 @@ def begin(query_id: str | None, confirmed: str) -> Generator[Step, Any, Begun]:
             last = replace(last, completed=True)
         yield Record(driver, last)
         driver = yield Fence()  # the batch's own records begin with a new epoch, and with sequence number 0
-    open_ids = yield ListOpen()
-    if open_ids:
-        yield Abort(tuple(open_ids))
-    return Begun(driver, last)
+    yield from _abort_leftovers(driver)
+    return Begun(driver, None if last is None else replace(last, transactions=()))
 
 
 def check_owner(last: Decision | None, query_id: str, confirmed: str) -> None:
@@ -207,12 +205,14 @@ def finish(begun: Begun, batch: int, results: Sequence[TaskWritten], late: bool,
         assert begun.last is not None
         if rows != begun.last.rows and confirmed != f"skip {batch}":
             raise Refused(
-                f"batch {batch} was written with {begun.last.rows} rows, and comes again with {rows}: the checkpoint was "
-                "set back to an older state, or the query doesn't give the same rows again. To go on without these "
+                f"batch {batch} was written with {begun.last.rows} rows, and comes again with {rows}: the checkpoint "
+                "was set back to an older state, or the query doesn't give the same rows again. To go on without these "
                 f"{rows} rows set the option ottla.exactlyOnce.confirm = 'skip {batch}'"
             )
         return
     transactions = tuple(each.transaction for each in results if each.transaction is not None)
+    if not transactions:
+        return
     if late:
         raise Failed(
             f"batch {batch} took almost as long as its transactions may last: raise kafka.transaction.timeout.ms (and "
@@ -229,28 +229,52 @@ def finish(begun: Begun, batch: int, results: Sequence[TaskWritten], late: bool,
     yield Record(begun.driver, decision)
     lost = yield Commit(transactions)
     if lost:
-        raise Refused(_lost(decision, lost))
+        raise Failed(
+            f"batch {batch} was decided, but {len(lost)} of its {len(transactions)} transactions were ended before by "
+            f"somebody else: they timed out, or another driver runs the query. The next start tells which: {_ids(lost)}"
+        )
     yield Record(begun.driver, replace(decision, completed=True))
     if any(each.attempt for each in results):
-        yield from abandon()  # attempts that failed may have left transactions open
+        yield from _abort_leftovers(begun.driver)
 
 
-def abandon() -> _Steps:
-    """Aborts the open transactions of a batch that isn't decided, or of attempts that Spark didn't choose."""
-    open_ids = yield ListOpen()
-    if open_ids:
-        yield Abort(tuple(open_ids))
+def abandon(results: Sequence[TaskWritten]) -> _Steps:
+    """After a task of a batch failed: aborts the transactions of those that succeeded."""
+    transactions = tuple(each.transaction for each in results if each.transaction is not None)
+    if transactions:
+        yield Abort(transactions)
+
+
+def _abort_leftovers(driver: Transaction) -> _Steps:
+    """Aborts the transactions that attempts of tasks have left open: those of a batch that isn't decided, or of
+    attempts that Spark didn't choose.
+
+    The driver may be an old one that was stopped for a while, and a newer driver's transactions may be among the open
+    ones. So the list is used only if, after it was made, this driver is still the query's: then all of the list began
+    before any newer driver. The abort names each transaction's epoch, so it can't hit a later transaction.
+    """
+    left_open = yield ListOpen()
+    if not left_open:
+        return
+    found = yield Describe((driver.transactional_id,))
+    current = found.get(driver.transactional_id)
+    if current is None or (current.producer_id, current.epoch) != driver[1:]:
+        raise Failed(f"another driver runs the query: {driver.transactional_id} has a newer producer")
+    yield Abort(tuple(left_open))
 
 
 def _lost(decision: Decision, lost: Sequence[Transaction]) -> str:
-    names = ", ".join(sorted(each.transactional_id for each in lost))
     return (
         f"batch {decision.batch} was decided, but the coordinator had aborted {len(lost)} of its "
-        f"{len(decision.transactions)} transactions before their end came, since they timed out: {names}. The rows of "
-        "the others are visible. To write the whole batch again, with these rows doubled, set the option "
-        f"ottla.exactlyOnce.confirm = 'rewrite {decision.batch}'; to go on without the rows that are missing, set it to "
-        f"'skip {decision.batch}'"
+        f"{len(decision.transactions)} transactions before their end came, since they timed out: {_ids(lost)}. The rows "
+        "of the others are visible. To write the whole batch again, with these rows doubled, set the option "
+        f"ottla.exactlyOnce.confirm = 'rewrite {decision.batch}'; to go on without the missing rows, set it to 'skip "
+        f"{decision.batch}'"
     )
+
+
+def _ids(transactions: Sequence[Transaction]) -> str:
+    return ", ".join(sorted(each.transactional_id for each in transactions))
 
 
 # ---- the record
@@ -277,7 +301,9 @@ def from_json(value: bytes) -> Decision:
         content = json.loads(value)
         if content["version"] != 1:
             raise ValueError(f"its version is {content['version']}")
-        transactions = tuple(Transaction(str(name), int(pid), int(epoch)) for name, pid, epoch in content["transactions"])
+        transactions = tuple(
+            Transaction(str(name), int(pid), int(epoch)) for name, pid, epoch in content["transactions"]
+        )
         return Decision(
             str(content["queryId"]),
             int(content["batch"]),

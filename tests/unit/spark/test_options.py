@@ -81,7 +81,7 @@ def test_client_properties_are_mapped() -> None:
     assert not options.properties.check_crc
     assert options.properties.api_timeout_ms == 1500
     written = write_options(
-        {**BASE, "topic": "t", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}
+        {**BASE, "topic": "t", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}, streaming=False
     )
     assert (written.properties.codec, written.properties.level) == (Codec.zstd, 7)
 
@@ -147,7 +147,7 @@ def test_what_spark_adds_itself_is_known(name: str) -> None:
     """Before the fix, a stream with a queryName failed with "unknown option 'queryname'", and so did every sink of
     spark-pipelines.
     """
-    assert write_options({**BASE, "topic": "t", name: "x"}).warnings == ()
+    assert write_options({**BASE, "topic": "t", name: "x"}, streaming=False).warnings == ()
     assert read_options({**BASE, "subscribe": "t", name: "x"}, streaming=False).warnings == ()
 
 
