@@ -266,7 +266,7 @@ def _abort_leftovers(driver: Transaction) -> _Steps:
 def _lost(decision: Decision, lost: Sequence[Transaction]) -> str:
     return (
         f"batch {decision.batch} was decided, but the coordinator had aborted {len(lost)} of its "
-        f"{len(decision.transactions)} transactions before their end came, since they timed out: {_ids(lost)}. The rows "
+        f"{len(decision.transactions)} transactions before their end came, as they timed out: {_ids(lost)}. The rows "
         "of the others are visible. To write the whole batch again, with these rows doubled, set the option "
         f"ottla.exactlyOnce.confirm = 'rewrite {decision.batch}'; to go on without the missing rows, set it to 'skip "
         f"{decision.batch}'"

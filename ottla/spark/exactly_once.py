@@ -101,7 +101,7 @@ class Driver:
 
 
 class InTransaction(WriterCommitMessage):
-    """A task's result, with what its driver knew when the batch began: at `began_s`, in seconds of the driver's clock."""
+    """A task's result, with what its driver knew when the batch began: at `began_s`, seconds of its clock."""
 
     def __init__(self, result: TaskWritten, begun: Begun, began_s: float) -> None:
         self.result = result
