@@ -28,7 +28,7 @@ given it up, doesn't fence the attempt that Spark chose.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -155,6 +155,8 @@ def begin(query_id: str | None, confirmed: str) -> Generator[Step, Any, Begun]:
     last = yield Read()
     if last is not None and not last.completed:
         lost = yield Commit(last.transactions)
+        if lost:
+            yield from _check_current(driver)  # otherwise a newer driver has ended them, and gone on
         if lost and confirmed == f"rewrite {last.batch}":
             last = replace(last, batch=last.batch - 1, rows=0, transactions=(), completed=True)
         elif lost and confirmed != f"skip {last.batch}":
@@ -256,11 +258,20 @@ def _abort_leftovers(driver: Transaction) -> _Steps:
     left_open = yield ListOpen()
     if not left_open:
         return
+    yield from _check_current(driver)
+    yield Abort(tuple(left_open))
+
+
+def _check_current(driver: Transaction) -> _Steps:
     found = yield Describe((driver.transactional_id,))
+    check_current(driver, found)
+
+
+def check_current(driver: Transaction, found: Mapping[str, Description]) -> None:
+    """Raises Failed if another driver of the query has begun, by what the coordinator says of the driver's id."""
     current = found.get(driver.transactional_id)
     if current is None or (current.producer_id, current.epoch) != driver[1:]:
         raise Failed(f"another driver runs the query: {driver.transactional_id} has a newer producer")
-    yield Abort(tuple(left_open))
 
 
 def _lost(decision: Decision, lost: Sequence[Transaction]) -> str:

@@ -24,7 +24,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ottla.net.client import Client
 from ottla.net.transactions import Transaction, Transactions
 
 from . import decisions
@@ -224,7 +223,7 @@ def write_in_transaction(
         return 0, None
     if driver is not None:
         with open_client(options.properties) as client:
-            _check_driver(client, driver)
+            decisions.check_current(driver, Transactions(client).describe([driver.transactional_id]))
     with Writer(options.properties, options.topic, name) as writer:
         writer.write(first)
         for rows in iterator:
@@ -246,12 +245,6 @@ def query_id_in(checkpoint: str) -> str | None:
         return str(json.loads((folder / "metadata").read_bytes())["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _check_driver(client: Client, driver: Transaction) -> None:
-    found = Transactions(client).describe([driver.transactional_id]).get(driver.transactional_id)
-    if found is None or (found.producer_id, found.epoch) != driver[1:]:
-        raise Failed(f"another driver runs the query: {driver.transactional_id} has a newer producer")
 
 
 def _in_transaction(messages: Sequence[WriterCommitMessage | None]) -> list[InTransaction]:
