@@ -21,8 +21,10 @@ and the query stops.
 The procedures are generators: they yield steps, and are sent the steps' results. `ottla.spark.exactly_once` carries
 the steps out; the tests carry them out on a model of brokers, and kill the driver before and after every one.
 
-Attempts of a task have different transactional ids. So a speculative attempt, or one that still runs although Spark has
-given it up, doesn't fence the attempt that Spark chose.
+An id that a task initialises must not be that of a decided transaction, which would be aborted. So attempts of a task
+have different ids: a speculative attempt, or one that still runs although Spark has given it up, can't touch the
+transaction of the attempt that Spark chose. The driver's epoch takes turns in the ids, too: tasks of an older driver
+that still run use other ids than those of the newer driver, for TURNS batches.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from ottla.net.transactions import Description, Transaction
 
 PREFIX = "ottla-spark"
 ONGOING = "Ongoing"
+TURNS = 4
 
 
 class Refused(Exception):
@@ -129,15 +132,15 @@ def driver_id(query: str) -> str:
     return f"{PREFIX}/{query}/driver"
 
 
-def task_id(query: str, task: int, attempt: int) -> str:
-    """The transactional id of an attempt of a task."""
-    return f"{PREFIX}/{query}/{task}/{attempt}"
+def task_id(query: str, task: int, attempt: int, driver: Transaction) -> str:
+    """The transactional id of an attempt of a task, in a batch that `driver` began."""
+    return f"{PREFIX}/{query}/{task}/{attempt}/{driver.epoch % TURNS}"
 
 
 def is_task_of(query: str, transactional_id: str) -> bool:
-    """Whether `task_id` makes this id for the query, for some task and attempt."""
-    start, *numbers = transactional_id.rsplit("/", 2)
-    return start == f"{PREFIX}/{query}" and len(numbers) == 2 and all(each.isdigit() for each in numbers)
+    """Whether `task_id` makes this id for the query, for some task, attempt and driver."""
+    start, *numbers = transactional_id.rsplit("/", 3)
+    return start == f"{PREFIX}/{query}" and len(numbers) == 3 and all(each.isdigit() for each in numbers)
 
 
 # ---- what the driver does

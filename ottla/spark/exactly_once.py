@@ -141,7 +141,8 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
         if decisions.is_written(begun.last, query_id, int(batch), self.exactly_once.confirmed):
             rows = sum(each.num_rows for each in iterator)
         else:
-            name = decisions.task_id(self.exactly_once.query, context.partitionId(), context.attemptNumber())
+            query, attempt = self.exactly_once.query, context.attemptNumber()
+            name = decisions.task_id(query, context.partitionId(), attempt, begun.driver)
             rows, transaction = write_in_transaction(self.options, name, iterator, begun.driver)
         result = TaskWritten(query_id, int(batch), context.attemptNumber(), rows, transaction)
         return InTransaction(result, begun, self.began_s)
@@ -182,7 +183,7 @@ class TransactionalBatchWriter(DataSourceArrowWriter):
         """Writes one task's rows in a transaction that stays open."""
         context = TaskContext.get()
         assert context is not None
-        name = decisions.task_id(self.name, context.partitionId(), context.attemptNumber())
+        name = decisions.task_id(self.name, context.partitionId(), context.attemptNumber(), _NOTHING.driver)
         rows, transaction = write_in_transaction(self.options, name, iterator, None)
         return InTransaction(TaskWritten("", 0, context.attemptNumber(), rows, transaction), _NOTHING, 0.0)
 
@@ -204,7 +205,7 @@ class TransactionalBatchWriter(DataSourceArrowWriter):
             return Transactions(client).end(transactions, committed=committed)
 
 
-_NOTHING = Begun(Transaction("", -1, -1), None)
+_NOTHING = Begun(Transaction("", -1, 0), None)
 
 
 def write_in_transaction(
