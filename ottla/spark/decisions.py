@@ -39,6 +39,7 @@ from ottla.net.transactions import Description, Transaction
 PREFIX = "ottla-spark"
 ONGOING = "Ongoing"
 TURNS = 4
+_SETTLED = frozenset({"Empty", "CompleteCommit", "CompleteAbort"})  # no record is on its way
 
 
 class Refused(Exception):
@@ -243,10 +244,20 @@ def finish(begun: Begun, batch: int, results: Sequence[TaskWritten], late: bool,
         yield from _abort_leftovers(begun.driver)
 
 
-def abandon(results: Sequence[TaskWritten]) -> _Steps:
-    """After a task of a batch failed: aborts the transactions of those that succeeded."""
+def abandon(begun: Begun, results: Sequence[TaskWritten]) -> _Steps:
+    """After a task of a batch, or the batch's end, failed: aborts the transactions of the tasks that succeeded.
+
+    Nothing is aborted if the batch is decided, or may be: the query's next start will tell.
+    """
     transactions = tuple(each.transaction for each in results if each.transaction is not None)
-    if transactions:
+    if not transactions:
+        return
+    driver = yield Describe((begun.driver.transactional_id,))
+    check_current(begun.driver, driver)
+    if driver[begun.driver.transactional_id].state not in _SETTLED:
+        return
+    last = yield Read()
+    if last is None or (last.query_id, last.batch) != (results[0].query_id, results[0].batch):
         yield Abort(transactions)
 
 

@@ -159,9 +159,13 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
             driver.carry_out(decisions.finish(found[0].begun, batchId, results, late, self.exactly_once.confirmed))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Aborts the transactions of the tasks that succeeded. Each task that failed has aborted its own."""
+        """Aborts the transactions of the tasks that succeeded, unless the batch is decided: Spark calls this after an
+        error of `commit`, too. Each task that failed has aborted its own transaction."""
+        found = _in_transaction(messages)
+        if not found:
+            return
         with self._driver() as driver:
-            driver.carry_out(decisions.abandon([each.result for each in _in_transaction(messages)]))
+            driver.carry_out(decisions.abandon(found[0].begun, [each.result for each in found]))
 
     def _driver(self) -> Driver:
         topic = self.exactly_once.topic or DEFAULT_TOPIC
@@ -195,7 +199,8 @@ class TransactionalBatchWriter(DataSourceArrowWriter):
             raise Failed(f"the coordinator aborted transactions of this write, since they timed out: {names}")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Aborts the transactions of the tasks that succeeded. Each task that failed has aborted its own."""
+        """Aborts the transactions of the tasks that succeeded, as far as `commit` hasn't committed them. Each task that
+        failed has aborted its own."""
         self._end(messages, committed=False)
 
     def _end(self, messages: list[WriterCommitMessage | None], *, committed: bool) -> list[Transaction]:
