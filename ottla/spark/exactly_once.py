@@ -32,10 +32,9 @@ from .ledger import DEFAULT_TOPIC, Ledger
 from .options import ExactlyOnce, WriteOptions
 from .planning import open_client
 from .properties import ClientProperties
-from .writing import Writer
+from .writing import Writer, initialised
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # StreamExecution's and MicroBatchExecution's
-_RECORD_TIMEOUT_MS = 60_000  # of the transactions of records of decisions, which take milliseconds
 _LATE = 0.9  # the part of the transactions' time-out after which a batch isn't decided any more
 _Result = TypeVar("_Result")
 
@@ -48,6 +47,7 @@ class Driver:
     """Carries out the steps of a query's driver. A context manager, which closes its connections."""
 
     def __init__(self, properties: ClientProperties, query: str, topic: str) -> None:
+        self._properties = properties
         self._query = query
         self._client = open_client(properties)
         self._coordinators = open_client(properties)
@@ -75,11 +75,8 @@ class Driver:
     def _step(self, step: Step) -> Any:
         match step:
             case decisions.Fence():
-                self._ledger.ensure()
-                name = decisions.driver_id(self._query)
-                return self._transactions.initialise([name], _RECORD_TIMEOUT_MS)[name]
+                return initialised(self._transactions, decisions.driver_id(self._query), self._properties)
             case decisions.Read():
-                self._ledger.ensure()
                 return self._ledger.last()
             case decisions.Record(driver, decision):
                 return self._ledger.record(driver, decision)

@@ -19,12 +19,14 @@ from ottla.net.names import EARLIEST, LATEST, TopicPartition
 from ottla.net.producing import Producer
 from ottla.net.transactions import Transaction, Transactions
 from ottla.protocol.batches import Record, iterate_headers, records, write_record
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.markers import read_marker
 
-from .decisions import Decision, from_json, to_json
+from .decisions import Decision, Failed, from_json, to_json
 
 DEFAULT_TOPIC = "ottla-spark-decisions"
 _REPLICAS = 3
+_FENCED = (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch, ErrorCode.invalid_txn_state)
 _FIRST_WINDOW = 32  # offsets that are read from the topic's end at first
 
 
@@ -39,17 +41,12 @@ class Ledger:
         self._driver: Transaction | None = None
         self._producer: Producer | None = None
 
-    def ensure(self) -> None:
-        """Creates the topic if it doesn't exist. It has three replicas, or as many as there are brokers."""
-        cluster = self._client.metadata([self._partition.topic])
-        if self._partition.topic in cluster.topics:
-            return
-        replicas = min(_REPLICAS, len(cluster.brokers))
-        settings = {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replicas - 1))}
-        self._client.create_topic(self._partition.topic, 1, replication=replicas, configs=settings)
-
     def last(self) -> Decision | None:
-        """The newest decision whose transaction was committed. Raises KafkaError, Unreachable, ValueError."""
+        """The newest decision whose transaction was committed. Creates the topic if it doesn't exist.
+
+        Raises KafkaError, Unreachable, ValueError.
+        """
+        self._ensure_topic()
         first = self._client.list_offsets({self._partition: EARLIEST})[self._partition].offset
         end = self._client.list_offsets({self._partition: LATEST})[self._partition].offset
         window = _FIRST_WINDOW
@@ -66,8 +63,8 @@ class Ledger:
         """Records a decision. When this returns, the record is committed. After an error the record may be committed or
         not; the next InitProducerId for the driver's id settles which.
 
-        Raises KafkaError producer_fenced or invalid_producer_epoch if another driver has begun. With one driver's
-        producer this must be called on one Ledger only, because its sequence numbers go on.
+        Raises Failed if another driver has begun, KafkaError, Unreachable. With one driver's producer this must be
+        called on one Ledger only, because its sequence numbers go on.
         """
         if self._producer is None or self._driver != driver:
             self._driver = driver
@@ -76,20 +73,31 @@ class Ledger:
             self._producer.begin_transaction()
         body = bytearray()
         write_record(body, Record(0, 0, self._key, to_json(decision)), 0, 0)
-        self._producer.send(self._partition, bytes(body), 1, time.time_ns() // 1_000_000)
-        self._producer.flush()
-        if self._transactions.end([driver], committed=True):
-            raise Fenced(f"another driver of the query {self._key.decode()} has begun; this one can't decide any more")
+        try:
+            self._producer.send(self._partition, bytes(body), 1, time.time_ns() // 1_000_000)
+            self._producer.flush()
+            fenced = bool(self._transactions.end([driver], committed=True))
+        except KafkaError as error:
+            if error.code not in _FENCED:
+                raise
+            fenced = True
+        if fenced:
+            raise Failed(f"another driver runs the query: {driver.transactional_id} has a newer producer")
+
+    def _ensure_topic(self) -> None:
+        """Creates the topic if it doesn't exist. It has three replicas, or as many as there are brokers."""
+        cluster = self._client.metadata([self._partition.topic])
+        if self._partition.topic in cluster.topics:
+            return
+        replicas = min(_REPLICAS, len(cluster.brokers))
+        settings = {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replicas - 1))}
+        self._client.create_topic(self._partition.topic, 1, replication=replicas, configs=settings)
 
     def _batches(self, start: int, end: int) -> Iterator[bytes]:
         for fetched in RangeReader(self._client, self._partition, start, end):
             for position, header in iterate_headers(fetched.records):
                 if start <= header.base_offset < end:
                     yield bytes(fetched.records[position : position + header.size])
-
-
-class Fenced(Exception):
-    """A newer driver of the same query has begun."""
 
 
 def last_committed(batches: Iterable[bytes], key: bytes) -> bytes | None:

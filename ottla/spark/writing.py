@@ -23,7 +23,7 @@ from ottla.net.names import TopicPartition
 from ottla.net.producing import Producer
 from ottla.net.transactions import Transaction, Transactions
 from ottla.protocol.batches import HEADER_SIZE
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .encode import encode
 from .options import OptionError
@@ -52,8 +52,7 @@ class Writer:
         self._transactions = Transactions(self._coordinators)
         try:
             if transactional_id is not None:
-                timeout_ms = properties.transaction_timeout_ms
-                self.transaction = self._transactions.initialise([transactional_id], timeout_ms)[transactional_id]
+                self.transaction = initialised(self._transactions, transactional_id, properties)
             self._producer = Producer(
                 self._client,
                 acks=properties.acks,
@@ -137,6 +136,19 @@ class Writer:
         if topic not in self._partitions:
             self._partitions[topic] = topic_partitions(self._client, topic)
         return self._partitions[topic]
+
+
+def initialised(transactions: Transactions, name: str, properties: ClientProperties) -> Transaction:
+    """The producer of a transactional id, from now on. Raises OptionError if transactions may not last so long."""
+    try:
+        return transactions.initialise([name], properties.transaction_timeout_ms)[name]
+    except KafkaError as error:
+        if error.code != ErrorCode.invalid_transaction_timeout:
+            raise
+        raise OptionError(
+            f"kafka.transaction.timeout.ms is {properties.transaction_timeout_ms}, and the brokers' "
+            "transaction.max.timeout.ms is lower: raise theirs, or lower this one"
+        ) from None
 
 
 def topic_partitions(client: Client, topic: str) -> int:

@@ -1,11 +1,11 @@
-"""An exactly-once stream whose processes are killed at chosen points: `python -m tests.spark.kills BOOTSTRAP FOLDER SEED
-COUNT SOURCE TARGET`.
+"""An exactly-once stream whose processes are killed at chosen points.
 
-It starts a query from SOURCE into TARGET again and again, each time with another number of tasks and one point at which
-a process dies by SIGKILL: before or after any step of the query's driver, between every two ends of transactions, or in
-a task, between any two batches of rows. Mostly the Python process dies that is at this point. Every JVM_EVERY-th time
-it is the JVM around that process: the driver, with which this program ends, too, so that its starter starts it again.
-Every second life of this program has executors that are processes of their own; then that JVM may be an executor.
+`python -m tests.spark.kills BOOTSTRAP FOLDER SEED COUNT SOURCE TARGET` starts a query from SOURCE into TARGET again and
+again, each time with another number of tasks and one point at which a process dies by SIGKILL: before or after any step
+of the query's driver, between every two ends of transactions, or in a task, between any two batches of rows. Mostly the
+Python process dies that is at this point. Every JVM_EVERY-th time it is the JVM around that process: the driver, with
+which this program ends, too, so that its starter starts it again. Every second life of this program has executors that
+are processes of their own; then that JVM may be an executor.
 
 FOLDER/kills has a line for each run that has begun, and FOLDER/hits one for each kill: who died, and at which point.
 """
