@@ -13,13 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from ottla.cli import availability, damage, lookup, positions, ranges, records, template
 from ottla.cli.connection import explained
-from ottla.cli.errors import ExitCode, UsageError, nearest
+from ottla.cli.errors import UsageError, end_by_signal, nearest
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, reader_gone
 from ottla.cli.silence import Silence
@@ -167,7 +167,7 @@ def consume(
         availability.check_coordinator(cluster, group)
     consumer = cluster.consumer(**settings)
     try:
-        signal.signal(signal.SIGTERM, _terminated)
+        signal.signal(signal.SIGTERM, end_by_signal)
         if group is None:
             consumer.assign(list(starts))
             for one, start in starts.items():
@@ -350,7 +350,3 @@ def _shown(show: list[str] | None) -> list[str]:
 
 def _json_line(record: Any) -> bytes:
     return json.dumps(records.to_json(record), ensure_ascii=False).encode() + b"\n"
-
-
-def _terminated(signum: int, frame: object) -> NoReturn:
-    raise SystemExit(ExitCode.terminated)
