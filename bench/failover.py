@@ -1,4 +1,4 @@
-"""How long from the death of a leader to the next acknowledged record?
+"""How long does it take from the death of a leader to the next acknowledged record?
 
 Three brokers, one partition with a replica on each, acks=all with min.insync.replicas 2, and each system's defaults for
 everything else: a session of 9 s; three combined nodes for Kafka; for Ottla an etcd with three members beside its
@@ -36,7 +36,11 @@ from tests.peers.apache_kafka import AS_SHIPPED, apache_kafka_cluster
 from tests.peers.ottla_cluster import ottla_cluster
 from tests.peers.wire import Wire
 
-REPLICATED = {"offsets_topic_replication_factor": "3", "transaction_state_log_replication_factor": "3", "min_insync_replicas": "2"}
+REPLICATED = {
+    "offsets_topic_replication_factor": "3",
+    "transaction_state_log_replication_factor": "3",
+    "min_insync_replicas": "2",
+}
 SESSION_S = 9.0
 METADATA, METADATA_VERSION = 3, 8
 DESCRIBE_QUORUM = 55

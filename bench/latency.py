@@ -1,4 +1,4 @@
-"""How long from producing a record to receiving it, at a fixed rate?
+"""How long does it take from producing a record to receiving it, at a fixed rate?
 
 1 KiB, linger 0, acks=all, one partition. The producer and the consumer (librdkafka) are processes of their own; each
 record contains the time at which it was sent. The percentiles are of all records after the first second; the table

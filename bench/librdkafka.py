@@ -54,10 +54,12 @@ def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: s
         except BufferError:
             producer.poll(0.01)
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{number - len(producer)} of {count} records after {PATIENCE_S} s") from None
+                raise RuntimeError(
+                    f"only {number - len(producer)} of {count} records were produced in {PATIENCE_S} s"
+                ) from None
     left = producer.flush(120)
     if left or failures:
-        raise RuntimeError(f"{left} records unacknowledged, {len(failures)} refused: {failures[:1]}")
+        raise RuntimeError(f"{left} records weren't acknowledged, and {len(failures)} were refused: {failures[:1]}")
 
 
 def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
@@ -88,5 +90,5 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     while got < count:
         got += len(consumer.consume(min(10_000, count - got), 1.0))  # ends with this number, or after a second
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{got} of {count} records after {PATIENCE_S} s")
+            raise RuntimeError(f"only {got} of {count} records were received in {PATIENCE_S} s")
     consumer.close()

@@ -39,7 +39,7 @@ _BUCKET = re.compile(r'^ottla_event_loop_lag_seconds_bucket\{le="([^"]+)"\} (\d+
 
 
 def run(plan: Plan) -> list[Row]:
-    """Rows for the lag that one sample in a thousand exceeds, and for the longest lag."""
+    """Rows for the delay that one sample in a thousand exceeds, and for the longest delay."""
     p999 = Row("event loop held under mixed load, p99.9", "ms", within(GOAL_MS))
     longest = Row("event loop held, the longest since the broker's start", "ms", None)
     http = f"127.0.0.1:{free_port()}"
@@ -166,8 +166,8 @@ def _metric(http: str, name: str) -> float:
 
 
 def _percentile(before: Mapping[float, int], after: Mapping[float, int], part: float) -> float:
-    """The lag in seconds that `part` (0 to 1) of the samples don't exceed, interpolated within its bucket, as
-    Prometheus's histogram_quantile does it."""
+    """The delay in seconds that the share `part` (0 to 1) of the samples don't exceed. It is interpolated within its
+    bucket, as by Prometheus's histogram_quantile."""
     bounds = sorted(after)
     counts = [after[bound] - before.get(bound, 0) for bound in bounds]
     rank = part * counts[-1]

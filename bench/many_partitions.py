@@ -190,11 +190,13 @@ class _Measurement:
             states = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
             if len(states) == PARTITIONS_PER_TOPIC and all(map(settled, states)):
                 return
-            assert time.monotonic() < deadline, f"after {_PATIENCE_S:g} s {topic} still isn't as it should be"
+            assert time.monotonic() < deadline, (
+                f"after {_PATIENCE_S:g} s, partitions of {topic} still lack the awaited leader or ISR"
+            )
             time.sleep(_POLL_S)
 
     def _registered(self, number: int) -> bool:
-        """Whether this broker's session hasn't ended yet: a running broker's DescribeCluster still names it."""
+        """Whether this broker's session lasts: DescribeCluster, asked of a running broker, names the broker."""
         for broker in self._cluster.brokers:
             if broker.running:
                 try:

@@ -1,7 +1,7 @@
-"""How much memory does a broker have while it is idle, and after a load?
+"""How much memory does a broker occupy while it is idle, and after a load?
 
-RSS and its anonymous part (without mapped files), children included. The load is a produce and a consume of records of
-1 KiB, and many small requests.
+Measured are the RSS and its anonymous part (without mapped files) of the broker's process and its children. For the
+load, clients produce and consume records of 1 KiB, and send many small requests.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ SETTINGS = {"log_segment_delete_delay_ms": "1000"}
 
 @contextmanager
 def pair(**settings: str) -> Iterator[Pair]:
-    """A context in which both brokers run, with the same settings on top of their defaults."""
+    """A context in which both brokers run. Both have these settings, and otherwise their own defaults."""
     settings = SETTINGS | settings
     with folder() as root:
         kafka = ApacheKafka(root / "kafka", heap="1G", options=AS_SHIPPED, **settings)
@@ -118,7 +118,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, replicas: int 
         if len(states) == partitions and all(each.leader >= 0 and len(each.isrs) == replicas for each in states):
             return
         time.sleep(0.05)
-    raise TimeoutError(f"{topic} isn't led after 60 s")
+    raise TimeoutError(f"after 60 s, a partition of {topic} has no leader, or has replicas that aren't in sync")
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:

@@ -43,7 +43,7 @@ def _case(brokers: Pair, plan: Plan, size: int, codec: str, acks: str) -> list[R
         written = end_offsets(broker.bootstrap, topic, PARTITIONS)
         delete_topic(broker.bootstrap, topic)
         if written != count:
-            raise AssertionError(f"{which}: {written} of {count} acknowledged records are there")
+            raise AssertionError(f"{which}: the topic has {written} of {count} acknowledged records")
         if which not in warm:
             warm.add(which)
             return

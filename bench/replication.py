@@ -19,7 +19,11 @@ from tests.peers.ottla_cluster import ottla_cluster
 RECORD_BYTES = 1024
 BYTES = 1_000_000_000
 PARTITIONS = (1, 6)
-REPLICATED = SETTINGS | {"offsets_topic_replication_factor": "3", "transaction_state_log_replication_factor": "3", "min_insync_replicas": "2"}
+REPLICATED = SETTINGS | {
+    "offsets_topic_replication_factor": "3",
+    "transaction_state_log_replication_factor": "3",
+    "min_insync_replicas": "2",
+}
 
 
 def run(plan: Plan) -> list[Row]:
@@ -51,7 +55,7 @@ def _case(clusters: dict[str, list[Peer]], plan: Plan, partitions: int) -> list[
             written = end_offsets(bootstrap, topic, partitions)
             delete_topic(brokers[0].bootstrap, topic)
             if written != count:
-                raise AssertionError(f"{which}: {written} of {count} acknowledged records are there")
+                raise AssertionError(f"{which}: the topic has {written} of {count} acknowledged records")
             if measuring:
                 wall.add(which, count / spent.wall, client_bound=spent.client_bound)
                 per_byte.add(which, spent.broker_cpu / (count * RECORD_BYTES / 1e9))

@@ -32,7 +32,7 @@ def run(plan: Plan) -> list[Row]:
             )
         for broker in brokers.brokers.values():
             if not end_offsets(broker.bootstrap, "small", 1):
-                raise AssertionError("the records of the small requests are not there")
+                raise AssertionError("the topic `small` has no records, although Produce requests were answered")
         rows += _case(brokers, plan, "fetch", fetch_request("one", 0, 1_000_000), 1, None, None)
     return rows
 

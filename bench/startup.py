@@ -1,4 +1,4 @@
-"""How long from the start of a broker's process to its first answer, and how much CPU does the start cost?
+"""How long does it take from the start of a broker's process to its first answer, and how much CPU does the start cost?
 
 The answer is a Metadata response that names a broker. A fresh start has an empty folder. (Kafka's folder is formatted
 before the clock starts.) The other start is after a SIGKILL, with 1,000 partitions that have a few records.

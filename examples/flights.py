@@ -1,5 +1,6 @@
-"""The demo: three brokers, real data into a topic while one of them is killed, a Spark stream over it into a second
-topic, proof that nothing was lost.
+"""The demo: loads real data into a topic while one of three brokers is killed, and checks that no row was lost.
+
+A Spark stream reads the topic and writes hourly counts to a second topic; the rows in these counts are compared.
 
     python examples/flights.py                              # starts brokers of its own
     python examples/flights.py --bootstrap localhost:9092   # uses a cluster that runs
@@ -68,8 +69,8 @@ def main() -> int:
 
 @contextlib.contextmanager
 def workplace() -> Iterator[Path]:
-    """A new directory for each run. At the end only the results stay in it; after an error all files stay, and after
-    Ctrl-C none."""
+    """A context in which a new directory exists. At the end only the results stay in it; after an error all files stay,
+    and after Ctrl-C the whole directory is removed."""
     directory = Path(tempfile.mkdtemp(prefix="ottla-demo-"))
     try:
         yield directory
@@ -86,7 +87,8 @@ def workplace() -> Iterator[Path]:
 
 
 def run(theirs: str | None, directory: Path) -> int:
-    """Does all steps on the cluster at `theirs` (None: on one that it starts). Returns the process's exit code."""
+    """Does all steps on the cluster with the bootstrap address `theirs`. For None, starts a cluster. Returns the
+    process's exit code."""
     started = time.monotonic()
     running = contextlib.nullcontext(Running(theirs, {})) if theirs else brokers(directory / "data")
     with running as (bootstrap, pids):
@@ -99,7 +101,7 @@ def run(theirs: str | None, directory: Path) -> int:
         spark = spark_session("ottla-demo")
         say("4. Stream", f"Spark {spark.version}: hourly departures per carrier into topic {hourly}")
         seconds = aggregate(spark, bootstrap, flights, hourly, directory)
-        console.print(f"{INDENT}{rows_in / seconds:,.0f} rows a second; the table that the second topic stands for:")
+        console.print(f"{INDENT}{rows_in / seconds:,.0f} rows a second; the counts in topic {hourly}, by carrier:")
         rows_out = report(spark, bootstrap, hourly, directory)
         spark.stop()
     same = rows_in == rows_out == FLIGHTS
@@ -117,7 +119,7 @@ def say(step: str, what: str) -> None:
 
 @contextlib.contextmanager
 def brokers(data: Path) -> Iterator[Running]:
-    """`ottla dev` with three brokers on free ports, stopped at the end."""
+    """A context in which `ottla dev` runs three brokers on free ports."""
     log = data.with_suffix(".log")
     with log.open("wb") as errors:
         command = [sys.executable, "-m", "ottla.cli.main", "dev", "--brokers", str(BROKERS), "--port", "0", "--json"]
@@ -230,7 +232,7 @@ def report(spark: SparkSession, bootstrap: str, hourly: str, directory: Path) ->
 
 
 def draw(hours: list[Row], path: Path) -> None:
-    """Departures and mean delay by hour of the day."""
+    """Draws the departures and the mean delay by hour of the day into the file `path`."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,8 @@
 """The Spark image's entrypoint: `driver …` and `executor` as Spark's Kubernetes backend starts them, or any command.
 
-PySpark's package has that backend but no entrypoint. What is handed over is the contract of Spark's own one: arguments
-for a driver, environment variables for an executor (`BasicExecutorFeatureStep`, `DriverCommandFeatureStep`).
+PySpark's package has that backend but no entrypoint. The backend describes a driver by arguments, and an executor by
+environment variables, as for the entrypoint of Spark's own image. Source: Spark's `BasicExecutorFeatureStep` and
+`DriverCommandFeatureStep`.
 """
 
 import importlib.util
@@ -25,7 +26,7 @@ EXECUTOR_OPTIONS = {
 
 
 def command(arguments: Sequence[str], environment: Mapping[str, str], home: Path) -> list[str]:
-    """The command line to execute; `home`: Spark's home directory. Raises KeyError if Spark left a variable unset."""
+    """The command line to execute. `home` is Spark's home directory. Raises KeyError if Spark left a variable unset."""
     match arguments:
         case ["driver", *rest]:
             address = environment["SPARK_DRIVER_BIND_ADDRESS"]
@@ -56,13 +57,13 @@ def java_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def class_path(environment: Mapping[str, str], home: Path) -> str:
-    """The class path. Spark's configuration directory is first in it, so that a log4j2.properties there counts."""
+    """The class path. Spark's configuration directory comes first, so Java uses a log4j2.properties from there."""
     asked = [environment.get(name, "") for name in ("SPARK_CONF_DIR", "SPARK_EXTRA_CLASSPATH", "SPARK_CLASSPATH")]
     return ":".join([*filter(None, asked), f"{home}/jars/*", *filter(None, [environment.get("SPARK_DIST_CLASSPATH")])])
 
 
 def provide_kernels(prebuilt: Path, place: Path) -> None:
-    """Copies the compiled kernels to a directory where numba may write: numba uses no cache that is read-only."""
+    """Copies the compiled kernels to `place`, where numba may write: numba doesn't use a read-only cache."""
     if prebuilt.is_dir() and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(prebuilt, place)

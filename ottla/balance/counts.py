@@ -91,7 +91,7 @@ class _Plan:
 
     def level_leaders(self) -> None:
         """Changes the order of replicas until no broker leads two partitions more than another broker that could lead
-        in its place.
+        one of these partitions instead.
 
         A change for one broker may make a change possible for another one, so all brokers are tried again.
         """
@@ -160,7 +160,7 @@ class _Plan:
     def _best_goal(self, name: PartitionName, broker: int) -> int | None:
         """The best broker for the partition's replica on `broker`; None if all brokers have replicas of the partition.
 
-        It is the one that puts the partition on the most racks, and among equals the one with the fewest replicas.
+        The best broker puts the partition on the most racks. Of several such brokers, it has the fewest replicas.
         """
         free = [goal for goal in self.rack_of if goal not in self.replicas[name]]
 

@@ -64,7 +64,7 @@ class PartitionLoad(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The lower and the upper bound of a broker's load for one goal, and its load."""
+    """The lower and the upper bound of a broker's load for one goal, and that load."""
 
     low: float
     high: float
@@ -156,8 +156,8 @@ class _Planner:
     def run(self) -> None:
         """Plans the moves for all goals in their order, in up to `_ROUNDS` rounds.
 
-        Another round may find more, because moves for later goals may make moves for earlier goals possible. The rounds
-        end when a round moves nothing.
+        Another round may find more moves, because moves for later goals may make moves for earlier goals possible. The
+        rounds end when a round moves nothing.
         """
         self._evacuate()
         if self.racked:
@@ -284,7 +284,7 @@ class _Planner:
         """Exchanges replicas of `giver` with much load for replicas of `taker` with little load.
 
         Both brokers have as many replicas as before. The exchange ends once `giver` isn't above its band and `taker`
-        isn't below its own. Returns the number of replicas that moved.
+        isn't below its band. Returns the number of replicas that moved.
         """
         exchanged = 0
         load, high, low = self.load[goal], self.high[goal], self.low[goal]

@@ -59,7 +59,7 @@ class Measured:
 
     @property
     def slack(self) -> dict[Goal, float]:
-        """For each goal, the smallest difference between a broker's load and its fair load that is balanced. Smaller
+        """For each goal, the least difference between a broker's load and its fair load that is to be removed. Smaller
         differences are ignored."""
         work = sum(each.leading + (len(each.replicas) - 1) * each.following for each in self.partitions.values())
         cores = sum(self.cores.values())

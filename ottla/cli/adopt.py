@@ -60,7 +60,7 @@ def adopt(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be adopted.")] = False,
 ) -> None:
-    """Make a stopped Kafka broker's log directories Ottla's. Kafka must not use the directories any more."""
+    """Turn the log directories of a stopped Kafka broker into Ottla's. Kafka must not use them afterwards."""
     settings = _KEPT | parse_settings(config)
     found = [_surveyed(directory.absolute()) for directory in directories]
     problems = [CommandError(problem) for one in found for problem in one.problems]
@@ -77,7 +77,7 @@ def adopt(
         problems += _uncommitted(topics)
     ids = {one.node_id for one in found if one.node_id is not None}
     if node_id is None and len(ids) != 1:
-        problems.append(UsageError("the directories don't have one broker id in common", "Say --node-id."))
+        problems.append(UsageError("the directories name no broker id, or several", "Say --node-id."))
     if problems:
         raise Failures(problems)
     chosen = node_id if node_id is not None else ids.pop()

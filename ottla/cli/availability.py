@@ -76,7 +76,7 @@ def reason(found: Collection[Leaderless]) -> str:
         return f"{brokers_text(away)} away, and no other broker has a replica"
     if away:
         return f"{brokers_text(away)} away, and no other replica is in sync"
-    return "no running replica is in sync, or its log directory has failed"
+    return "no running replica is in sync and on a working log directory"
 
 
 def remedy(found: Collection[Leaderless]) -> str:
@@ -84,7 +84,7 @@ def remedy(found: Collection[Leaderless]) -> str:
     topics = sorted({one.topic for one in found})
     more = f"ottla topics alter {topics[0] if len(topics) == 1 else 'TOPIC'} --replication-factor 3"
     if all(one.certain and len(one.replicas) == 1 for one in found):
-        return f"Start the broker again. With three replicas the topic stays available without one broker: {more}"
+        return f"Start the broker again. A topic with three replicas stays available while one broker is away: {more}"
     if all(one.certain for one in found):
         return "Start one of these brokers again."
     return "Start the brokers that are away, or accept the loss of records: ottla topics elect TOPIC --unclean"
@@ -142,9 +142,9 @@ def check_writable(cluster: Cluster, topic: str, *, all_replicas: bool) -> None:
             behind = [broker for broker in replicas if broker not in isr]
             raise CommandError(
                 f"{topic}:{partition} has {len(isr)} of its replicas in sync, and min.insync.replicas is {minimum}:"
-                f" {brokers_text(behind)} not",
+                f" {brokers_text(behind)} not in sync",
                 "Start the brokers that are away, or wait until they have caught up (`ottla cluster status`); "
-                "--acks 1 doesn't wait for them.",
+                "--acks 1 doesn't wait for these brokers.",
                 kafka_code=_NOT_ENOUGH_REPLICAS,
             )
 

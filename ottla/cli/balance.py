@@ -50,7 +50,9 @@ WindowOption = Annotated[
 ]
 ToleranceOption = Annotated[
     float,
-    typer.Option("--tolerance", min=1, max=100, metavar="PERCENT", help="How far from its share a broker may be."),
+    typer.Option(
+        "--tolerance", min=1, max=100, metavar="PERCENT", help="How far a broker's load may be from its share."
+    ),
 ]
 _NOTHING = "Nothing to move: the brokers are in balance, or no move would help."
 _COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "from": "FROM", "to": "TO", "copied": "COPIED"}
@@ -125,7 +127,7 @@ def run(
     cluster: Cluster,
     output: Output,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="A plan; left out, the brokers are measured now.")
+        str | None, typer.Argument(metavar="[FILE]", help="The file of a plan. By default a plan is made now.")
     ] = None,
     goal: GoalOption = None,
     topic: TopicOption = None,
@@ -172,7 +174,7 @@ def _planned(
     window: float,
     tolerance: float,
 ) -> tuple[moves.Plan, list[dict[str, Any]], list[dict[str, Any]]]:
-    """(the plan, an output row for each move, an output row for each goal)."""
+    """Measures the brokers' loads. Returns (the plan, an output row for each move, an output row for each goal)."""
     from ottla.balance.loads import levelled
     from ottla.cli.measuring import measure
 
@@ -183,11 +185,11 @@ def _planned(
     holders = {broker for each in measured.partitions.values() for broker in each.replicas}
     unknown = sorted(set(without or ()).difference(measured.brokers, holders))
     if unknown:
-        raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows which there are.")
+        raise UsageError(f"there is no broker {unknown[0]}", "`ottla brokers list` shows all brokers.")
     if away := sorted(holders.difference(measured.brokers, without or ())):
         raise CommandError(
             f"broker {away[0]} is away, and all its replicas would be copied to other brokers",
-            f"Start it; if it doesn't come back, say --without {away[0]}.",
+            f"Start the broker. If it will not come back, say --without {away[0]}.",
         )
     brokers = [broker for broker in measured.brokers.values() if broker.id not in (without or ())]
     if not brokers:
@@ -298,8 +300,8 @@ def _say_what_is_unknown(output: Output, measured: Measured) -> None:
     silent = set(measured.brokers).difference(measured.cores)
     if silent:
         output.warn(
-            f"{brokers_text(silent)} silent about CPU time, which counts as 0",
-            "Apache Kafka's brokers don't report it, nor do brokers that are away.",
+            f"{brokers_text(silent)} silent about CPU time, so that it counts as 0",
+            "Apache Kafka's brokers don't report CPU time, and brokers that are away can't.",
         )
 
 

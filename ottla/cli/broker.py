@@ -55,10 +55,11 @@ ConfigFileOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting, over the file's; may be repeated."),
+    typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting that overrides the file's; may be repeated."),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="The broker's first log directory, instead of settings.")
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="The broker's first log directory, instead of its settings."),
 ]
 
 
@@ -91,7 +92,7 @@ def broker(
     settings: SetOption = None,
     etcd: Annotated[
         str | None,
-        typer.Option("--etcd", metavar="ENDPOINTS", help="Metadata in etcd at HOST:PORT,…, not in a file."),
+        typer.Option("--etcd", metavar="ENDPOINTS", help="Keep metadata in etcd at HOST:PORT,…, not in a file."),
     ] = None,
     daemon: Annotated[bool, typer.Option("--daemon", "-d", help="Run in the background.")] = False,
     log: Annotated[
@@ -166,7 +167,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, begin: int) -
         time.sleep(0.1)
     raise CommandError(
         f"the broker (process {process.pid}) is still starting after {_READY_TIMEOUT_S:g} s",
-        f"It goes on; its log is {log}.",
+        f"The broker continues to start; its log is {log}.",
         ExitCode.timed_out,
     )
 

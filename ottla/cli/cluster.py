@@ -193,7 +193,7 @@ def away(topics: list[dict[str, Any]], brokers: list[dict[str, Any]]) -> list[in
 @brokers_app.command("list")
 @cluster_command
 def list_brokers(cluster: Cluster, output: Output) -> None:
-    """List all brokers, also stopped ones: the addresses that clients get, replicas, leaderships."""
+    """List all brokers, also stopped ones: the addresses that clients get, the numbers of replicas and of leaders."""
     _, rows = describe_brokers(cluster)
     topics = all_topics(cluster)
     drained = drained_brokers(cluster)
@@ -220,7 +220,7 @@ def drained_brokers(cluster: Cluster) -> list[int]:
 
 
 def check_brokers(cluster: Cluster, brokers: Iterable[int]) -> None:
-    """Raises NotFound for the lowest of these ids that no broker of the cluster has."""
+    """Raises NotFound if the cluster has no broker with one of these ids. The error names the lowest such id."""
     _, known = describe_brokers(cluster)
     missing = set(brokers) - {row["id"] for row in known}
     if missing:

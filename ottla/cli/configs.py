@@ -25,7 +25,7 @@ _KINDS = ("topic", "broker", "group", "client-metrics")
 _ALTER_FAILURE = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)
 
 KindArgument = Annotated[
-    str, typer.Argument(metavar="topic|broker|group|client-metrics", help="What the settings belong to.")
+    str, typer.Argument(metavar="topic|broker|group|client-metrics", help="The kind of thing that has the settings.")
 ]
 
 
@@ -88,8 +88,8 @@ def alter_resource(
     subtract: dict[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Sets `settings`, resets the settings in `reset` to their defaults, extends or shortens lists. Makes all changes
-    or none."""
+    """Sets `settings`, resets the settings in `reset` to their defaults, and adds to or removes from settings that are
+    lists. Makes all changes or none."""
     from kafka.admin import AlterConfigOp
 
     changes: dict[str, tuple[Any, str | None]] = {key: (AlterConfigOp.SET, value) for key, value in settings.items()}
@@ -134,7 +134,7 @@ def describe(
         list[str] | None, typer.Option("--setting", "-s", metavar="NAME", help="Only this setting; may be repeated.")
     ] = None,
     synonyms: Annotated[
-        bool, typer.Option("--synonyms", help="Show where a value may come from, in order of precedence.")
+        bool, typer.Option("--synonyms", help="Show all places that set a value, in order of precedence.")
     ] = False,
 ) -> None:
     """Show settings; without --all only those that were set."""
@@ -224,6 +224,6 @@ def _require(cluster: Cluster, kind: str, name: str) -> None:
         lookup.describe_topics(cluster, [name])
     elif kind == "broker":
         if not name.isdecimal():
-            raise UsageError(f"'{name}' is not a broker id", "`ottla brokers list` shows them.")
+            raise UsageError(f"'{name}' is not a broker id", "`ottla brokers list` shows the ids of all brokers.")
         if int(name) not in cluster.racks():
             raise NotFound(f"there is no broker {name}", "`ottla brokers list` shows all brokers.")

@@ -110,7 +110,7 @@ def add_context(
     name: Annotated[str, typer.Argument(help="A name for the cluster.")],
     bootstrap: Annotated[str, typer.Argument(metavar="HOST:PORT,…", help="Its bootstrap address.")],
 ) -> None:
-    """Add or change a context. The first one becomes current."""
+    """Add or change a context. The first context becomes the current one."""
     from ottla.cli.connection import parse_bootstrap
 
     if not name:

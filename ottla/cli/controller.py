@@ -23,7 +23,7 @@ def controller(
     settings: SetOption = None,
     etcd: Annotated[
         str | None,
-        typer.Option("--etcd", metavar="ENDPOINTS", help="Metadata in etcd at HOST:PORT,…, not in a file."),
+        typer.Option("--etcd", metavar="ENDPOINTS", help="Use the metadata in etcd at HOST:PORT,…, not in a file."),
     ] = None,
     debug: DebugOption = False,
 ) -> None:

@@ -31,7 +31,7 @@ def of_records(error: Exception) -> bool:
 def located(cluster: Cluster, consumer: KafkaConsumer, error: Exception) -> CommandError | None:
     """An error that names the partition and the offset of the batch whose read raised `error`.
 
-    It is None if no partition's read raises again.
+    Returns None if no partition's read raises again.
     """
     positions = {one: consumer.position(one) for one in consumer.assignment()}
     for one, offset in sorted(positions.items(), key=lambda item: (repr(item[0]) not in str(error), item[0])):
@@ -61,7 +61,7 @@ def _described(partition: TopicPartition, offset: int, leader: int | None, reaso
     return CommandError(
         f"the record batch at offset {offset} of {topic}:{index} is corrupt: {reason}",
         f"Look {where}: ottla log verify LOG-DIRECTORY/{topic}-{index}."
-        f" To continue behind the batch: ottla consume {topic}:{index} --offset N.",
+        f" To continue after the batch: ottla consume {topic}:{index} --offset N.",
         kafka_code=_CORRUPT_MESSAGE,
     )
 

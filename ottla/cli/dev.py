@@ -48,7 +48,7 @@ def dev(
             "-n",
             min=1,
             envvar="OTTLA_DEV_BROKERS",
-            help="How many brokers, each a process; by default as many as at the last start, at first 1.",
+            help="The number of brokers; by default that of the last start, or 1 at the first start.",
         ),
     ] = None,
     data: Annotated[
@@ -57,7 +57,7 @@ def dev(
             "--data",
             metavar="DIR",
             envvar="OTTLA_DEV_DATA",
-            help="Directory of all data; by default in your data home.",
+            help="Directory of all data; by default ottla/dev in your data home.",
         ),
     ] = None,
     port: Annotated[
@@ -109,7 +109,7 @@ def dev(
     count = brokers or max(known, 1)
     if count < known:
         output.note(
-            f"The data was written by {known} brokers: partitions in sync only on the missing ones get no leader."
+            f"The data was written by {known} brokers: partitions whose replicas in sync are all away get no leader."
         )
     cluster = [
         planned(number, chosen, directory, listen, told, count, settings or [])

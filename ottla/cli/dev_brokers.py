@@ -49,8 +49,8 @@ class DevBroker:
     restart_at: float | None = None
 
     def start(self, lifeline: int) -> None:
-        """Starts the broker's process, which inherits the lock on its data directory. Its standard input is `lifeline`,
-        the pipe that the function `lifeline` opens. The broker stops when that pipe ends."""
+        """Starts the broker's process, which inherits the lock on its data directory. The process's standard input is
+        `lifeline`, the pipe that the function `lifeline` opens. The broker stops when that pipe ends."""
         pid_file = PidFile(self.directory)
         own = pid_file.acquire("another broker")
         self.ready.clear()
@@ -174,7 +174,7 @@ def free_ports(listen: str, port: int, count: int) -> list[int]:
 def planned(
     number: int, port: int, directory: Path, listen: str, told: str, brokers: int, settings: list[str]
 ) -> DevBroker:
-    """A broker that isn't started yet. Its defaults are written to its properties file."""
+    """A broker that isn't started yet. The defaults of its settings are written to its properties file."""
     own = directory / f"broker-{number}"
     # The defaults for a laptop are in a file, so that the environment and --set take precedence over them.
     replication = default_factor(brokers)

@@ -1,8 +1,8 @@
 """A thread of `ottla dev` that talks to the cluster as a client does.
 
 The thread gives topics more replicas after the cluster has grown (`dev_growth`). It also prints troubles on the
-terminal, because the brokers' own messages may go to files: log directories that are full, have failed, or work again;
-logs that can't be read; and the bytes that recovery cut off. No error in this thread stops the cluster.
+terminal, because the brokers' own messages may go to files. These troubles are log directories that are full or have
+failed, logs that can't be read, and bytes that recovery cut off. No error in this thread stops the cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DevWatch:
     It runs from `start` to `stop`."""
 
     def __init__(self, bootstrap: str, growth: dev_growth.Growth, output: Output, *, logs_hidden: bool) -> None:
-        """`logs_hidden`: the brokers' logs go to files, not to this terminal."""
+        """`logs_hidden`: whether the brokers' logs go to files, and not to this terminal."""
         self._thread = threading.Thread(target=self._run, name="ottla dev watch", daemon=True)
         self._bootstrap = bootstrap
         self._growth = growth
@@ -87,7 +87,7 @@ class DevWatch:
         for told in health.recovered(cluster, living):
             if self._recovered.get(told.broker) != (told.logs, told.bytes_dropped):
                 self._recovered[told.broker] = told.logs, told.bytes_dropped
-                self._say(f"{told.line()}; `ottla cluster status` shows them.")
+                self._say(f"{told.line()}; `ottla cluster status` shows the logs.")
 
     def _say(self, text: str) -> None:
         if not self._stopping.is_set():

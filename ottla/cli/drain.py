@@ -57,7 +57,11 @@ def drain(
         led = _led_by(cluster, brokers)
     names = ", ".join(map(str, brokers))
     moved = f", {counted(len(planned), 'partition')} moved" if replicas else ""
-    rest = f"; of {counted(led, 'partition')} no other broker has a replica in sync" if led else ""
+    rest = (
+        f"; {counted(led, 'partition')} still led: no other broker with an in-sync replica has taken over"
+        if led
+        else ""
+    )
     output.done(f"Drained: {names}{moved}{rest}.", {"drained": brokers, "moved": len(planned), "still_led": led})
 
 
@@ -107,5 +111,5 @@ def _led_by(cluster: Cluster, brokers: list[int]) -> int:
 
 
 def _alone(cluster: Cluster, brokers: list[int]) -> bool:
-    """Whether no partition that these brokers lead has an in-sync replica on another broker that could lead it."""
+    """Whether no other broker has an in-sync replica of any partition that these brokers lead."""
     return all(set(partition["isr_nodes"]) <= set(brokers) for partition in _led(cluster, brokers))

@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Runs `ottla`. Ctrl-C ends it in the same way during the import of the command line as afterwards."""
+    """Runs `ottla`. Ctrl-C during the import of the command line ends the program as Ctrl-C afterwards does."""
     try:
         from ottla.cli.main import main as run
     except KeyboardInterrupt:
@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def kubectl_plugin() -> None:
-    """Runs `kubectl ottla`. Ctrl-C ends it in the same way during the import of the command line as afterwards."""
+    """Runs `kubectl ottla`. Ctrl-C during the import of the command line ends the program as Ctrl-C afterwards does."""
     try:
         from ottla.cli.kubectl_plugin import main as run
     except KeyboardInterrupt:

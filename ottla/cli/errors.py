@@ -69,7 +69,7 @@ def end_by_signal(signum: int, frame: object) -> NoReturn:
 
 
 def sentences(*parts: str) -> str:
-    """The non-empty texts, joined to one line. Each ends with a full stop, unless it is the only one."""
+    """The non-empty texts, joined to one line. If there are several texts, each ends with a full stop."""
     flat = [text for text in (" ".join(part.split()) for part in parts) if text]
     ended = [text if text.endswith((".", "?", "!")) else text + "." for text in flat]
     return flat[0] if len(flat) == 1 else " ".join(ended)
@@ -108,7 +108,7 @@ _SENTENCES: dict[int, _Sentence] = {
     -1: _Sentence("the broker failed unexpectedly while working on {0}", "The broker's log says why."),
     1: _Sentence(
         "the offset is outside of the offsets of {0}",
-        "`ottla offsets TOPIC` shows the first and the last.",
+        "`ottla offsets TOPIC` shows the first and the end offset.",
         ExitCode.not_found,
     ),
     2: _Sentence("a record batch of {0} is corrupt", "`ottla log verify FILE` shows where."),
@@ -138,20 +138,26 @@ _SENTENCES: dict[int, _Sentence] = {
     27: _Sentence("{0} is rebalancing", "Try again in a moment."),
     29: _Sentence("not allowed to work on {0}", "Ask for the right, or use another principal."),
     30: _Sentence("not allowed to use {0}", "Ask for the right, or use another principal."),
-    31: _Sentence("not allowed to do this to the cluster", "Ask for the right, or use another principal."),
+    31: _Sentence("not allowed to make this request to the cluster", "Ask for the right, or use another principal."),
     32: _Sentence(
         "the timestamp is outside what {0} accepts",
         "See message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
     ),
     35: _Sentence("the broker is too old or too new for this request about {0}"),
-    36: _Sentence("{0} exists already", "`ottla topics create --if-not-exists` accepts that."),
-    37: _Sentence("the number of partitions of {0} is invalid", "It is at least 1 and can only grow."),
-    38: _Sentence("the replication factor of {0} is invalid", "It is at least 1 and at most the number of brokers."),
+    36: _Sentence("{0} exists already", "`ottla topics create --if-not-exists` accepts an existing topic."),
+    37: _Sentence(
+        "the number of partitions of {0} is invalid",
+        "A topic has at least 1 partition, and their number can only grow.",
+    ),
+    38: _Sentence(
+        "the replication factor of {0} is invalid",
+        "A replication factor is at least 1 and at most the number of brokers.",
+    ),
     39: _Sentence("the replica assignment of {0} is invalid"),
     40: _Sentence("the configuration of {0} is invalid", "`ottla configs describe … --all` shows names and values."),
     41: _Sentence("the controller has just moved", "Try again."),
     42: _Sentence("the broker refuses the request about {0} as invalid"),
-    44: _Sentence("a policy of the cluster forbids this for {0}"),
+    44: _Sentence("a policy of the cluster forbids the request about {0}"),
     47: _Sentence("{0}: the producer's epoch is old", "Another producer may have taken over its transactional id."),
     48: _Sentence("{0} is in a state that doesn't allow this", "`ottla transactions describe` shows the state."),
     49: _Sentence("the producer id isn't that of {0}", "`ottla transactions describe` shows the producer id."),
@@ -162,10 +168,12 @@ _SENTENCES: dict[int, _Sentence] = {
     56: _Sentence("the log directory of {0} has failed", "`ottla log-dirs` shows the failed directory."),
     57: _Sentence("the broker has no such log directory for {0}"),
     60: _Sentence("the partitions of {0} are being reassigned", "Try again when the reassignment is done."),
-    68: _Sentence("{0} still has active members", "Stop its consumers first, then try again."),
+    68: _Sentence("{0} still has active members", "Stop the group's consumers first, then try again."),
     69: _Sentence("{0} doesn't exist", "`ottla groups list` shows all groups.", ExitCode.not_found),
-    73: _Sentence("deleting topics is switched off in the cluster", "Set delete.topic.enable=true in the brokers."),
-    78: _Sentence("the new leader of {0} doesn't know yet how far its predecessor got", "Try again in a moment."),
+    73: _Sentence(
+        "deleting topics is switched off in the cluster", "Set delete.topic.enable=true in the settings of all brokers."
+    ),
+    78: _Sentence("the new leader of {0} doesn't know the high watermark yet", "Try again in a moment."),
     84: _Sentence("no replica of {0} can be elected as leader"),
     86: _Sentence("{0}: members of the group still read the topic", "Stop the consumers first, then try again."),
     87: _Sentence("{0} refused a record", "A compacted topic needs a key in every record."),
@@ -181,7 +189,7 @@ _SENTENCES: dict[int, _Sentence] = {
 
 def explain_code(code: int, subject: str, server_message: str | None = None, *, code_name: str = "") -> CommandError:
     """The CommandError for a Kafka error code about `subject` ("topic 'flights'"). A message that the broker sent
-    replaces the message of this module's table, except for codes of things that don't exist or exist already."""
+    replaces the message of this module's table, unless the code says that something doesn't exist or exists already."""
     sentence = _SENTENCES.get(code)
     if sentence is None:
         named = code_name or f"error {code}"

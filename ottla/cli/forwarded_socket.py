@@ -1,8 +1,8 @@
 """kafka-python's connections through the forwards of `ottla.cli.forwards`.
 
 kafka-python passes each address, also each advertised address, to the socket class that is registered for the scheme of
-the setting `proxy_url`. This module's class connects to the forward's port instead of the address. It never blocks,
-because kafka-python calls it on its event loop, which also serves other brokers' connections and the heartbeats.
+the setting `proxy_url`. This module's class connects to the forward's port instead of the address. The class
+never blocks: kafka-python calls it on its event loop, which also serves other brokers' connections and the heartbeats.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Forwards:
             return forward
 
     def reach(self, host: str, port: int, timeout_s: float) -> tuple[str, int]:
-        """The address to connect to instead of (host, port), once its forward listens. Raises NoWay."""
+        """The address to connect to instead of (host, port). Waits until the forward listens. Raises NoWay."""
         target = target_of(host, port)
         if target is None:
             return host, port

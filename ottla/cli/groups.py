@@ -64,8 +64,8 @@ def list_groups(
     """List groups."""
     if unlisted := availability.leaderless(cluster, [availability.OFFSETS_TOPIC]):
         output.warn(
-            f"{counted(len(unlisted), 'partition')} of {availability.OFFSETS_TOPIC} lack a leader, so that their groups"
-            f" are not listed: {availability.reason(unlisted)}",
+            f"the groups in {counted(len(unlisted), 'partition')} of {availability.OFFSETS_TOPIC} are not listed,"
+            f" because there is no leader: {availability.reason(unlisted)}",
             availability.remedy(unlisted),
         )
     rows = [
@@ -228,7 +228,7 @@ def reset_offsets(
         int | None, typer.Option("--shift-by", help="Forwards by this number of offsets, backwards if it is negative.")
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Move the offsets; without it they are only shown.")
+        bool, typer.Option("--execute", help="Move the offsets; by default the new ones are only shown.")
     ] = False,
 ) -> None:
     """Move a group's committed offsets. Without --execute it only shows the new offsets."""
@@ -264,8 +264,8 @@ def reset_offsets(
     for partition, wish in wished.items():
         if wish != new[partition]:
             output.warn(
-                f"{partition.topic}:{partition.partition} has no offset {wish}: {new[partition]} is taken",
-                f"It begins at {starts[partition]} and ends before {ends[partition]}.",
+                f"{partition.topic}:{partition.partition} has no offset {wish}: {new[partition]} is used instead",
+                f"The partition begins at {starts[partition]} and ends before {ends[partition]}.",
             )
     if execute:
         _commit(cluster, name, new)
@@ -283,7 +283,7 @@ def reset_offsets(
     ]
     output.rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "old_offset": "OLD", "new_offset": "NEW"})
     if not execute:
-        output.note("Nothing is changed yet. Say --execute to do it.")
+        output.note("Nothing is changed yet. Say --execute to move the offsets.")
 
 
 def _commit(cluster: Cluster, group_id: str, offsets: dict[TopicPartition, int]) -> None:

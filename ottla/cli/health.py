@@ -60,7 +60,7 @@ class Damaged(NamedTuple):
     trouble: str
 
     def line(self) -> str:
-        """As one sentence."""
+        """The place and its trouble as one sentence."""
         where = f" at offset {self.offset}" if self.offset is not None else ""
         return f"{self.topic}:{self.partition} can't be read{where}: {self.trouble} (reported by broker {self.broker})"
 
@@ -74,7 +74,7 @@ class Recovered(NamedTuple):
     cuts: list[dict[str, Any]]
 
     def line(self) -> str:
-        """As one sentence."""
+        """The bytes and the number of logs as one sentence."""
         logs = counted(self.logs, "log")
         return f"At the start of broker {self.broker} recovery cut {size_text(self.bytes_dropped)} off {logs}"
 
@@ -163,8 +163,11 @@ def damaged(cluster: Cluster, brokers: Iterable[int]) -> list[Damaged]:
 
 
 def with_cause(cluster: Cluster, error: CommandError) -> CommandError:
-    """The error. If a broker's request timed out, and a log directory is full or has failed, the result names this
-    directory as the cause, because the metadata store may be on the same volume."""
+    """The error, with its cause if that can be found.
+
+    If a broker's request timed out, and a log directory is full or has failed, this directory counts as the cause: the
+    metadata store may be on the same volume.
+    """
     if error.kafka_code != _REQUEST_TIMED_OUT or not (found := directories(cluster, cluster.living())):
         return error
     cause = found[0].error()

@@ -39,7 +39,7 @@ class _Piped:
 
 
 class _Command(_Piped, TyperCommand):
-    """A command. Its help lists its own options before the shared ones."""
+    """A command. The help lists the command's own options before the shared ones."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words after the command in the usage line."""
@@ -51,7 +51,7 @@ class _Command(_Piped, TyperCommand):
 
 
 class Group(_Piped, TyperGroup):
-    """A command with subcommands; its help lists them in their sections."""
+    """A command with subcommands; its help lists the subcommands in sections."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words after the command in the usage line."""

@@ -43,7 +43,7 @@ def plugin(
         str, typer.Option("--cluster", metavar="NAME", help="Which Cluster; by default the only one of the namespace.")
     ] = "",
 ) -> None:
-    """Run a command of `ottla` on a Cluster in Kubernetes. Its own options come before that command."""
+    """Run a command of `ottla` on a Cluster in Kubernetes. Options of this program come before that command."""
     options = {"--kubeconfig": kubeconfig, "--context": context, "--namespace": namespace}
     kubectl = ["kubectl", *(f"{option}={value}" for option, value in options.items() if value)]
     # These variables name a cluster for `ottla`; here the kubeconfig names it.

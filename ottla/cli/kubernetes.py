@@ -56,7 +56,7 @@ class KubernetesRoute:
         except FileNotFoundError:
             raise CommandError(f"there is no command '{command[0]}'", "Install kubectl, or put it into PATH.") from None
         if done.returncode:
-            said = kubectl_sentence(done.stderr) or f"it ended with exit code {done.returncode}"
+            said = kubectl_sentence(done.stderr) or f"ended with exit code {done.returncode}"
             raise CommandError(
                 f"kubectl: {said}",
                 f"Check that `kubectl get {_RESOURCE}` works with the same --context and --namespace.",
@@ -80,7 +80,9 @@ def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapp
             raise UsageError(f"the namespace has several Clusters: {names}", "Name one of them with --cluster.")
         return next(iter(known.values()))
     if name not in known:
-        raise NotFound(f"there is no Cluster '{name}' in the namespace", f"It has: {names}.{nearest(name, known)}")
+        raise NotFound(
+            f"there is no Cluster '{name}' in the namespace", f"The namespace has: {names}.{nearest(name, known)}"
+        )
     return known[name]
 
 
@@ -94,6 +96,6 @@ def bootstrap_inside(cluster: Mapping[str, Any]) -> str:
     name, message = cluster["metadata"]["name"], status.get("message", "")
     raise CommandError(
         f"the Cluster '{name}' has no address for clients yet{f': {message}' if message else ''}",
-        f"`kubectl wait {_RESOURCE}/{name} --for=condition=Ready` waits for it.",
+        f"`kubectl wait {_RESOURCE}/{name} --for=condition=Ready` waits for the address.",
         ExitCode.unreachable,
     )

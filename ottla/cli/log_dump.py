@@ -115,11 +115,11 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Dumped]:
         return offset_entries(_read(path), base_offset)
     if suffix == names.TIME_INDEX:
         return time_entries(_read(path), base_offset)
-    raise UnknownFile(f"{path}: a log has no {suffix} files that `ottla log dump` can show")
+    raise UnknownFile(f"{path}: `ottla log dump` can't show {suffix} files")
 
 
 def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
-    """The batches of a log file up to the first that isn't whole."""
+    """The batches of a log file that come before the first incomplete batch."""
     with open(path, "rb") as file:
         for position, header, batch in _batches(file):
             valid = header.magic == MAGIC and crc_valid(batch, 0, len(batch))
@@ -162,7 +162,7 @@ def _records(batch: bytes) -> list[Record] | None:
 
 
 def _batches(file: BinaryIO) -> Iterator[tuple[int, BatchHeader, bytes]]:
-    """Yields (position, header, bytes) of the batches before the first that isn't whole."""
+    """Yields (position, header, bytes) of the batches that come before the first incomplete batch."""
     position = 0
     while len(start := file.read(HEADER_SIZE)) == HEADER_SIZE:
         header = read_header(start)

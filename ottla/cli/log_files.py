@@ -104,14 +104,14 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
     if not stretches:
         return
     yield ""
-    yield "If another replica has no faults (verify its files, too), move this one away and back (`ottla reassign`)."
+    yield "If another replica has no faults (verify it, too), move this one off its broker and back (`ottla reassign`)."
     yield "Otherwise let consumers skip the damaged records:"
     for stretch in stretches:
         where = f"{stretch['topic'] or 'TOPIC'}:{max(stretch['partition'], 0) if stretch['topic'] else 'PARTITION'}"
         go_on = stretch["next_offset"]
         yield f"  {where}, offsets {stretch['offset']} to {go_on - 1}: continue at {go_on}"
-        yield f"    ottla groups reset-offsets GROUP --topic {where} --to-offset {go_on} --execute   (a stopped group)"
-        yield f"    ottla delete-records {where} --before {go_on}   (all consumers; deletes the records before it)"
+        yield f"    ottla groups reset-offsets GROUP --topic {where} --to-offset {go_on} --execute   (one group)"
+        yield f"    ottla delete-records {where} --before {go_on}   (all consumers; deletes all earlier records)"
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _readable(file: Path) -> Iterator[None]:
     except ValueError as error:
         raise CommandError(f"{file}: {error}", "The file isn't what its name says.") from error
     except KafkaError as error:
-        raise CommandError(f"{file}: {error.message}", f"`ottla log verify {file}` says where.") from error
+        raise CommandError(f"{file}: {error.message}", f"`ottla log verify {file}` says where the fault is.") from error
 
 
 def _plain(value: Any) -> Any:

@@ -51,7 +51,7 @@ def verify(path: str) -> Iterator[Fault]:
     if not os.path.isdir(path):
         parsed = names.parse_offset_name(plain_name(path))
         if parsed is None or parsed[1] != names.LOG:
-            raise UnknownFile(f"{path}: neither a segment's log file, nor a partition's, nor a log directory")
+            raise UnknownFile(f"{path}: neither a segment's log file, nor a partition's directory, nor a log directory")
         yield from _verify_segment(path, parsed[0])
         return
     partitions, segments = [], []
@@ -110,7 +110,7 @@ def _fault(header: BatchHeader, batch: memoryview, next_offset: int) -> str:
     if not crc_valid(batch, 0, len(batch)):
         return "the CRC doesn't match"
     if header.base_offset < next_offset:
-        return f"offset {header.base_offset} after {next_offset - 1}"
+        return f"the batch begins at offset {header.base_offset}, after a batch that ends at {next_offset - 1}"
     if header.count < 0 or header.last_offset_delta < 0:
         return f"the batch states {header.count} records and a last offset delta of {header.last_offset_delta}"
     payload = batch[HEADER_SIZE:]
@@ -173,7 +173,7 @@ class _OffsetIndex(_Index):
 
     def _ascends(self, place: int, offset: int) -> Iterator[tuple[int, str]]:
         if offset <= self._last:
-            yield place, f"offset {offset} after {self._last}"
+            yield place, f"offset {offset} comes after offset {self._last}"
         self._last = offset
         self._take()
 
@@ -198,8 +198,11 @@ class _TimeIndex(_Index):
             if entry.offset >= below:
                 return
             if entry.timestamp != self._greatest:
-                yield place, f"timestamp {entry.timestamp} at offset {entry.offset}, the log has {self._greatest}"
+                yield (
+                    place,
+                    f"timestamp {entry.timestamp} at offset {entry.offset}, but the log's greatest is {self._greatest}",
+                )
             if entry.timestamp <= self._last:
-                yield place, f"timestamp {entry.timestamp} after {self._last}"
+                yield place, f"timestamp {entry.timestamp} comes after timestamp {self._last}"
             self._last = entry.timestamp
             self._take()

@@ -59,8 +59,8 @@ def parse_pattern(text: str) -> re.Pattern[str]:
 def matching_topics(cluster: Cluster, pattern: str) -> list[str]:
     """The topics whose whole name matches a regular expression, sorted. Raises NotFound if there are none.
 
-    `.*` must not match hidden topics. So an internal topic is found only by its exact name, and another topic with a
-    name that begins with two underscores only by an expression that begins with two underscores.
+    `.*` must not match hidden topics. So an internal topic is found only by its exact name. Another topic whose
+    name begins with two underscores is found only by an expression that begins with two underscores.
     """
     compiled = parse_pattern(pattern)
     with explained("the list of topics"):
@@ -77,7 +77,7 @@ def matching_topics(cluster: Cluster, pattern: str) -> list[str]:
         )
     )
     if not found:
-        raise NotFound(f"no topic matches '{pattern}'", "`ottla topics list` shows them all.")
+        raise NotFound(f"no topic matches '{pattern}'", "`ottla topics list` shows all topics.")
     return found
 
 
@@ -111,12 +111,12 @@ def no_topic(cluster: Cluster, name: str) -> NotFound:
 
 def no_partition(name: str, partition: int, count: int) -> NotFound:
     """The error for a partition that a topic with `count` partitions doesn't have."""
-    has = f"It has {count}: 0 to {count - 1}." if count else ""
+    has = f"The topic has {count}: 0 to {count - 1}." if count else ""
     return NotFound(f"topic '{name}' has no partition {partition}", has, kafka_code=3)
 
 
 def topic_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
-    """The partitions that `topics` (each TOPIC or TOPIC:PARTITIONS) name. Raises an error if one doesn't exist."""
+    """The partitions that `topics` (each TOPIC or TOPIC:PARTITIONS) name. Raises an error if one is missing."""
     from kafka import TopicPartition
 
     wanted = [parse_topic(topic) for topic in topics]
@@ -145,7 +145,7 @@ def offsets_at(
     cluster: Cluster, partitions: Iterable[TopicPartition], moment: Any, isolation: str = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
     """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 if all records that readers of this
-    `isolation` get are older than it."""
+    `isolation` get are older."""
     asked = dict.fromkeys(partitions, moment)
     if not asked:
         return {}

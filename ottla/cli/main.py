@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def run_ottla(arguments: list[str], program: str = "ottla", route: Route | None = None) -> object:
-    """Runs a command of `ottla` with these arguments. It reaches brokers by `route` (None: directly)."""
+    """Runs a command of `ottla` with these arguments. The command reaches brokers by `route` (None: directly)."""
     return app(arguments, prog_name=program, standalone_mode=False, obj=route or Straight())
 
 
@@ -187,7 +187,7 @@ def _usage(error: Exception, program: str) -> int:
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
     remedy = f"See: {path} --help"
     if getattr(error, "option_name", None) in _AFTER_THE_COMMAND and path.removeprefix(program).count(" ") < 2:
-        remedy = f"It stands after the command, as in: {program} topics list {error.option_name}"  # type: ignore[attr-defined]
+        remedy = f"The option stands after the command, as in: {program} topics list {error.option_name}"  # type: ignore[attr-defined]
     print(f"error: {sentences(message, remedy)}".rstrip("."), file=sys.stderr)
     return ExitCode.usage
 
@@ -196,7 +196,7 @@ def _unforeseen(error: Exception) -> CommandError:
     """The error for an exception that no command expected: one line that says how to see the stack trace."""
     if isinstance(error, OSError) and error.strerror:
         name = f"{error.filename}: " if error.filename else ""
-        return CommandError(f"{name}{error.strerror.lower()}", "Run it again with --debug for the details.")
+        return CommandError(f"{name}{error.strerror.lower()}", "Run the command again with --debug for the details.")
     kafka_errors = sys.modules.get("kafka.errors")
     if kafka_errors is not None and isinstance(error, kafka_errors.KafkaError):
         from ottla.cli.connection import sentence
@@ -204,7 +204,7 @@ def _unforeseen(error: Exception) -> CommandError:
         return sentence(error, "the request")
     return CommandError(
         f"this should not happen: {type(error).__name__}: {error}",
-        "Run it again with --debug and report what it shows.",
+        "Run the command again with --debug, and report the output.",
     )
 
 

@@ -32,7 +32,7 @@ def worked(cluster: Cluster, brokers: Iterable[int]) -> dict[int, Worked]:
 
 
 def directories(cluster: Cluster, brokers: Iterable[int]) -> list[Directory]:
-    """The log directories of these brokers, as far as they answer, without replicas that are still being copied."""
+    """The log directories of those brokers that answer, without the replicas that are still being copied."""
     return [
         Directory(
             answer["broker"],

@@ -35,7 +35,8 @@ StoreOption = Annotated[
     ),
 ]
 ConfigFileOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The server.properties of a broker on the store.")
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The server.properties of a broker that uses the store."),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -109,7 +110,7 @@ def get(
             if entry is None:
                 known = [entry.key for entry in (await source.read()).entries]
                 guess = nearest(key, known).strip()
-                raise NotFound(f"there is no key '{key}'", f"{guess} `ottla metadata ls -r` lists all.".strip())
+                raise NotFound(f"there is no key '{key}'", f"{guess} `ottla metadata ls -r` lists all keys.".strip())
         described = _described(entry)
         if output.as_json:
             output.document(described)
@@ -128,7 +129,13 @@ def watch(
     output: Output,
     prefix: PrefixArgument = "",
     after: Annotated[
-        int | None, typer.Option("--after", min=0, metavar="REVISION", help="Begin after this revision, not now.")
+        int | None,
+        typer.Option(
+            "--after",
+            min=0,
+            metavar="REVISION",
+            help="Begin with the changes after this revision; by default with the next change.",
+        ),
     ] = None,
     store: StoreOption = None,
     config: ConfigFileOption = None,
@@ -165,7 +172,7 @@ async def _print_changes(store: Store, prefix: str, begin: int, output: Output) 
     except Compacted as error:
         raise CommandError(
             f"the metadata store no longer has the changes after revision {begin}",
-            "Give a later revision with --after, or leave it out.",
+            "Give a later revision with --after, or leave out --after.",
         ) from error
 
 
@@ -254,7 +261,8 @@ def _file(store: str | None, create: bool) -> tuple[Awaitable[Store], str]:
         path.parent.mkdir(parents=True, exist_ok=True)
     elif not path.is_file():
         raise NotFound(
-            f"there is no metadata store at {path}", "Name it with --store PATH, or a broker's file with --config FILE."
+            f"there is no metadata store at {path}",
+            "Name the store with --store PATH, or a broker's file with --config FILE.",
         )
     return EmbeddedStore.open(path), str(path)
 

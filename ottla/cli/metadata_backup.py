@@ -112,7 +112,7 @@ def go_without(
     config: ConfigFileOption = None,
     settings: SetOption = None,
 ) -> None:
-    """After a restore: wait no longer for brokers that will not come back. Records that only they had are lost."""
+    """After a restore: wait no longer for brokers that will not come back. Records that only those had are lost."""
 
     async def write() -> None:
         from dataclasses import replace
@@ -129,13 +129,15 @@ def go_without(
             unknown = set(brokers) - set(cluster.awaited)
             if unknown:
                 awaited = ", ".join(map(str, cluster.awaited)) or "none"
-                raise NotFound(f"broker {min(unknown)} isn't awaited", f"Awaited are: {awaited}.")
+                raise NotFound(
+                    f"the restored cluster doesn't wait for broker {min(unknown)}", f"It waits for brokers: {awaited}."
+                )
             left = tuple(broker for broker in cluster.awaited if broker not in brokers)
             put = Put(keys.cluster.key, replace(cluster, awaited=left).encode())
             if not isinstance(await target.transact([Guard(keys.cluster.key, cluster.revision)], [put]), Committed):
                 raise CommandError("another process changed the cluster's entry meanwhile", "Run the command again.")
         shown = ", ".join(map(str, left)) or "none"
-        output.done(f"Brokers that are still awaited: {shown}.", {"awaited": list(left)})
+        output.done(f"The restored cluster still waits for brokers: {shown}.", {"awaited": list(left)})
 
     run(write())
 

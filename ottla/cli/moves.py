@@ -162,7 +162,7 @@ def from_file(path: str) -> Plan:
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             f"{path} is not a plan",
-            "`ottla reassign plan --out FILE` or kafka-reassign-partitions --generate make one.",
+            "`ottla reassign plan --out FILE` or kafka-reassign-partitions --generate makes a plan.",
         ) from None
     if not replicas:
         raise UsageError(f"{path} is a plan without partitions")
@@ -185,7 +185,8 @@ def begin(cluster: Cluster, moves: Mapping[PartitionName, Replicas | None]) -> N
 
 
 def move_directories(cluster: Cluster, wanted: Mapping[ReplicaName, str]) -> int:
-    """Asks brokers to move their replicas to these log directories. Returns how many replicas weren't there already.
+    """Asks brokers to move their replicas to these log directories. Returns the number of replicas that weren't
+    in the wanted directory already.
 
     Raises an error for each refused replica.
     """

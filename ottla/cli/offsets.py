@@ -111,8 +111,8 @@ def delete_records(
         if error.kafka_code != _POLICY_VIOLATION and "PolicyViolationError" not in str(error.__cause__):
             raise
         raise CommandError(
-            f"{named} can't be deleted: a topic is only compacted",
-            "`ottla topics describe` shows cleanup.policy; where it has 'delete', too, records can be deleted.",
+            f"{named} can't be deleted: a topic here is only compacted",
+            "`ottla topics describe` shows cleanup.policy. Records can be deleted if that setting has 'delete', too.",
             kafka_code=_POLICY_VIOLATION,
         ) from error
     rows = [

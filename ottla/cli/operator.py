@@ -55,7 +55,7 @@ def operator(
     lease: Annotated[
         str,
         typer.Option(
-            metavar="NAME", envvar="OTTLA_OPERATOR_LEASE", help="Lease by which one of several operators acts."
+            metavar="NAME", envvar="OTTLA_OPERATOR_LEASE", help="Lease whose holder is the one operator that acts."
         ),
     ] = "",
     namespace: Annotated[
@@ -65,7 +65,10 @@ def operator(
         ),
     ] = "default",
     pod: Annotated[
-        str, typer.Option(metavar="NAME", envvar="OTTLA_OPERATOR_POD", help="The operator's own name for the Lease.")
+        str,
+        typer.Option(
+            metavar="NAME", envvar="OTTLA_OPERATOR_POD", help="The name under which this operator holds the Lease."
+        ),
     ] = "",
     port: Annotated[
         int,
@@ -79,7 +82,7 @@ def operator(
         typer.Option(
             metavar="FILE",
             envvar="OTTLA_OPERATOR_LOG_LEVEL_FILE",
-            help="A file with the level of the log, which may change while the operator runs.",
+            help="A file with the log level, whose content may change while the operator runs.",
         ),
     ] = None,
     debug: DebugOption = False,
@@ -121,7 +124,7 @@ def doctor(
         typer.Option("--context", metavar="NAME", help="Which context of kubectl's configuration to use."),
     ] = None,
 ) -> None:
-    """Say what is wrong with the operator's rights, definitions and versions. It asks Kubernetes as kubectl would."""
+    """Say what is wrong with the operator's rights, definitions and versions. Uses kubectl's configuration."""
     import asyncio
     from datetime import UTC, datetime
     from importlib.metadata import version

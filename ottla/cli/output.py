@@ -59,7 +59,7 @@ class Output:
             print(text)
 
     def note(self, text: str) -> None:
-        """Prints a remark for a person, which is no result, to stderr. With --json nothing is printed."""
+        """Prints a remark for people to stderr, because it is no result. With --json nothing is printed."""
         if not self.as_json:
             print(text, file=sys.stderr)
 

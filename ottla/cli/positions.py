@@ -1,4 +1,4 @@
-"""Finds, for a range of `ranges`, each partition's start and end offsets in the cluster.
+"""Finds the offsets at which a range (`ottla.cli.ranges`) starts and ends in each partition of the cluster.
 
 An end beyond a partition's present end becomes the partition's end: the command doesn't wait for records that may never
 come.
@@ -65,7 +65,8 @@ def ends(
     if short:
         record = "committed record" if isolation == lookup.READ_COMMITTED else "record"
         output.warn(
-            f"no {record} has offset {end.number - 1} yet in {_named(short)}", "It is read as far as it goes now."
+            f"no {record} has offset {end.number - 1} yet in {_named(short)}",
+            "The read ends at the present end instead.",
         )
     return {one: min(end.number, now[one]) for one in partitions}
 
@@ -88,5 +89,5 @@ def _named(partitions: list[TopicPartition]) -> str:
 def _extent(start: int, end: int) -> str:
     """A sentence that says which offsets a partition has."""
     if start == end:
-        return f"It is empty; the next record gets offset {end}."
-    return f"It has offsets {start} to {end - 1}; the next record gets offset {end}."
+        return f"The partition is empty; the next record gets offset {end}."
+    return f"The partition has offsets {start} to {end - 1}; the next record gets offset {end}."

@@ -49,7 +49,7 @@ class PidFile:
         except OSError as error:
             raise CommandError(
                 f"can't use the data directory {self.path.parent}: {(error.strerror or str(error)).lower()}",
-                "Name another one, or change its owner.",
+                "Name another directory, or change the owner of this one.",
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +58,7 @@ class PidFile:
             running = self.running_pid()
             raise CommandError(
                 f"{self.path.parent} is in use by {owner}" + (f" (process {running})" if running else ""),
-                "Stop it first, or name another data directory.",
+                "Stop that process first, or name another data directory.",
             ) from None
         self._file = descriptor
         self.write(os.getpid())
@@ -92,14 +92,14 @@ class PidFile:
         return None
 
     def stop(self, timeout_s: float) -> int | None:
-        """Sends SIGTERM to the running process, and waits for its end. Returns its id, or None if no process ran."""
+        """Sends SIGTERM to the running process, and waits for its end. Returns its process id, or None if none ran."""
         pid = self.running_pid()
         if pid is None:
             return None
         try:
             os.kill(pid, signal.SIGTERM)
         except PermissionError as error:
-            raise CommandError(f"process {pid} belongs to another user", "Stop it as that user.") from error
+            raise CommandError(f"process {pid} belongs to another user", "Stop the process as that user.") from error
         except ProcessLookupError:
             return pid
         deadline = time.monotonic() + timeout_s
@@ -107,7 +107,7 @@ class PidFile:
             if time.monotonic() > deadline:
                 raise CommandError(
                     f"process {pid} got SIGTERM, and still runs after {timeout_s:g} s",
-                    "Its log shows what it is doing; --timeout gives it more time.",
+                    "The process's log shows what it is doing; --timeout gives it more time.",
                     ExitCode.timed_out,
                 )
             time.sleep(0.05)

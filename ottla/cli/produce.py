@@ -42,9 +42,11 @@ _ACKS: dict[str, Any] = {"all": "all", "-1": "all", "1": 1, "0": 0}
 def produce(
     cluster: Cluster,
     output: Output,
-    topic: Annotated[str, typer.Argument(help="Which topic; it must exist, unless --create.")],
+    topic: Annotated[str, typer.Argument(help="Which topic; it must exist, unless --create is given.")],
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read this file instead of standard input.")] = None,
-    value: Annotated[str | None, typer.Option("--value", "-v", help="Write this one record and read nothing.")] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", "-v", help="Write one record with this value; read nothing.")
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     key_separator: Annotated[
         str | None,
@@ -57,7 +59,7 @@ def produce(
     header_separator: Annotated[
         str | None,
         typer.Option(
-            "--header-separator", metavar="TEXT", help="Text behind the headers (a:1,b:2) that each line begins with."
+            "--header-separator", metavar="TEXT", help="Text between the headers (a:1,b:2) and the rest of each line."
         ),
     ] = None,
     null_marker: Annotated[
@@ -69,7 +71,7 @@ def produce(
             "--format",
             metavar="lines|json|TEMPLATE",
             help="json: one object a line, as `consume --json` prints; a template: for instance '%k:%s\\n' "
-            "(%k key, %s value, %h headers, %T timestamp, %p partition, %K %S lengths). -f is --file here.",
+            "(%k key, %s value, %h headers, %T timestamp, %p partition, %K %S lengths). -f means --file, not --format.",
         ),
     ] = "lines",
     timestamp: Annotated[
@@ -116,7 +118,7 @@ def produce(
     if value is not None and file is not None:
         raise UsageError("--value and --file are both given", "Leave one of them out.")
     if value is not None and format_ != "lines":
-        raise UsageError("--value and --format are both given: --value is one record as it stands", "Leave one out.")
+        raise UsageError("--value and --format are both given: --value is not read by a format", "Leave one out.")
     marker = null_marker.encode() if null_marker is not None else None
     constants = records.Constants(
         key=records.nullable(key.encode(), marker) if key is not None else None,
@@ -176,7 +178,7 @@ def _template(
 ) -> Reader | None:
     """The reader for the template in --format; None if --format isn't a template.
 
-    Raises UsageError for an option whose value the template reads, too.
+    Raises UsageError if an option gives a part of records that the template reads, too.
     """
     if format_ in _FORMATS:
         return None
@@ -254,7 +256,7 @@ class _Run:
         )
 
     def send_all(self, new_records: Iterable[records.NewRecord]) -> None:
-        """Sends all records and waits until each is acknowledged. Raises an error at the first that isn't."""
+        """Sends all records and waits until each is acknowledged. Raises an error for the first failure."""
         from kafka.errors import KafkaError
 
         try:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ottla.cli.errors import UsageError
 from ottla.cli.times import FORMS, duration_ms, parse_moment
 
-START_FORMS = "N, -N (before the end), +N (behind the first), @MOMENT, earliest, latest"
+START_FORMS = "N, -N (before the end), +N (after the first), @MOMENT, earliest, latest"
 END_FORMS = "N, @MOMENT"
 _MOMENT_DIGITS_MIN = 9
 _OFFSET_MAX = 2**63 - 1
@@ -84,7 +84,7 @@ def parse_end(text: str, now_ms: int) -> End:
     if text.isascii() and text.isdigit():
         return Offset(_number(text))
     if re.fullmatch(r"[+-]\d+", text):
-        raise UsageError(f"'{text}' is not an end", f"Write one of: {END_FORMS}.")
+        raise UsageError(f"'{text}' is not the end of a range", f"Write one of: {END_FORMS}.")
     return _moment(text.removeprefix("@"), now_ms)
 
 
@@ -93,7 +93,7 @@ def _start(text: str) -> Start:
         return _WORDS[text]
     if re.fullmatch(r"[+-]?[0-9]+", text) is None:
         raise UsageError(
-            f"'{text}' is not an offset", f"Write one of: {START_FORMS}; behind a colon an end: {END_FORMS}."
+            f"'{text}' is not an offset", f"Write one of: {START_FORMS}. After a colon, write an end: {END_FORMS}."
         )
     number = _number(text.lstrip("+-"))
     return FromEnd(number) if text[0] == "-" else FromStart(number) if text[0] == "+" else Offset(number)
@@ -131,7 +131,7 @@ def _end_of_time(text: str, first: str | None, now_ms: int) -> End:
         return _moment(text, now_ms)
     if text[0] != "+":
         raise UsageError(
-            f"'{text}' behind a date can mean two things", f"Say +{text} (after the date) or -{text} (before now)."
+            f"'{text}' after a date can mean two things", f"Say +{text} (after the date) or -{text} (before now)."
         )
     return Moment(parse_moment(first, now_ms) + length_ms)
 

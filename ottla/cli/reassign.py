@@ -42,10 +42,10 @@ def plan(
     output: Output,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only these topics; may be repeated.")] = None,
     broker: Annotated[
-        list[int] | None, typer.Option("--broker", help="Only on these brokers; may be repeated.")
+        list[int] | None, typer.Option("--broker", help="Use these brokers only; may be repeated.")
     ] = None,
     without: Annotated[
-        list[int] | None, typer.Option("--without", metavar="BROKER", help="Not on these brokers; may be repeated.")
+        list[int] | None, typer.Option("--without", metavar="BROKER", help="Don't use these brokers; may be repeated.")
     ] = None,
     out: Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write the plan to a file.")] = None,
 ) -> None:
@@ -62,7 +62,11 @@ def plan(
     output.rows(_rows(present, planned), _COLUMNS, empty="Nothing to move: all is spread evenly over the brokers.")
     if planned:
         copied = sum(len(set(replicas).difference(present[name])) for name, replicas in planned.items())
-        rest = f"Begin: ottla reassign execute {out}" if out is not None else "Keep it: ottla reassign plan --out FILE"
+        rest = (
+            f"Begin: ottla reassign execute {out}"
+            if out is not None
+            else "Keep the plan: ottla reassign plan --out FILE"
+        )
         output.note(f"{counted(copied, 'replica')} to copy, {counted(len(planned), 'partition')} to change. {rest}")
 
 
@@ -88,7 +92,7 @@ def execute(
     if coming := [at for at in directories if at[1] not in present[at[0]]]:
         (topic, index), broker = min(coming)
         output.warn(
-            f"broker {broker} itself chooses the log directory of its new replica of {topic}-{index}, not the plan",
+            f"broker {broker}, not the plan, chooses the log directory of its new replica of {topic}-{index}",
             "Execute the plan again once the broker has the replicas.",
         )
     moves.begin(cluster, planned)

@@ -1,7 +1,7 @@
 """Reads the records to write from a file or standard input: one record a line, or by a template.
 
 Reads the input, and puts the place (file and line) into every error about it. Only one record at a time is in memory,
-with the rest of its last line.
+with the rest of the line in which it ends.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def parse_headers(text: bytes, between: bytes) -> Headers:
 
 
 class LineFormat:
-    """`a:1,b:2 <header separator> key <key separator> value`; a part is there only if its separator was given."""
+    """A line: `a:1,b:2 <header separator> key <key separator> value`. Without a separator, its part is left out."""
 
     def __init__(self, key_separator: str | None, header_separator: str | None, null_marker: bytes | None) -> None:
         if key_separator == "" or header_separator == "":
@@ -122,7 +122,7 @@ def parse_json(line: bytes) -> NewRecord:
     if isinstance(headers, dict):
         headers = [{"key": name, "value": value} for name, value in headers.items()]
     if not isinstance(headers, list) or not all(isinstance(header, dict) and "key" in header for header in headers):
-        raise UsageError('headers are not [{"key": …, "value": …}] and not an object')
+        raise UsageError('headers are neither a list [{"key": …, "value": …}] nor an object')
     return NewRecord(
         _from_json(data, "key"),
         _from_json(data, "value"),

@@ -32,7 +32,7 @@ class Route(Protocol):
 class Straight:
     """The direct route: a command connects to each broker's own address."""
 
-    remedy = "Start one with `ottla dev`, or name another address with --bootstrap."
+    remedy = "Start a broker with `ottla dev`, or name another address with --bootstrap."
 
     def bootstrap(self) -> None:
         """None: this route isn't bound to one cluster."""

@@ -103,7 +103,7 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
     if until_stdin_ends:
         loop.add_reader(0, _stdin_read, loop, stopping)
     if on_etcd(config):
-        logger.info("reading the metadata: %s has to answer first", config.get_str("ottla.metadata.store"))
+        logger.info("waiting until the metadata store %s answers", config.get_str("ottla.metadata.store"))
     run = _serve if "broker" in config.roles else _control
     patience = Patience(config.get_int("initial.broker.registration.timeout.ms") / 1000, stopping)
     if run is _serve and not record_walk.NATIVE:
@@ -116,7 +116,7 @@ async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
         except StoreRestored as reason:
             if stopping.is_set():
                 return 0
-            logger.warning("%s: this process joins it anew", reason)
+            logger.warning("%s: this process joins the restored cluster anew", reason)
 
 
 async def _answering(config: BrokerConfig, patience: Patience) -> Store:

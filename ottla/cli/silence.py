@@ -37,14 +37,14 @@ class Silence:
         self.broken()
 
     def broken(self) -> None:
-        """To be called when records have come: the silence ends."""
+        """Ends the silence. The caller calls this method whenever records have come."""
         self.since = time.monotonic()
         self._next_look = self.since + min(_FIRST_LOOK_S, self._cluster.timeout_s)
 
     def goes_on(self) -> None:
-        """To be called when a poll brought no record. From time to time it checks whether a leader or coordinator is
-        missing, and warns of it. Raises CommandError if a run that ends by itself has waited for longer than the
-        time-out."""
+        """The caller calls this method after a poll without a record. From time to time the method checks
+        whether a leader or coordinator is missing, and warns of it. Raises CommandError if a run that ends by itself
+        has waited for longer than the time-out."""
         now = time.monotonic()
         if now < self._next_look:
             return

@@ -30,16 +30,16 @@ _FIELDS = {
     "p": "partition",
     "o": "offset",
     "T": "timestamp in ms",
-    "d": "the same, or as %d{strftime[%F %T]}",
+    "d": "timestamp in ms, or formatted by %d{strftime[%F %T]}",
     "K": "length of the key",
     "S": "length of the value (or %V)",
-    "R": "the same in four bytes, big-endian",
+    "R": "length of the value in four bytes, big-endian",
 }
 BINARY_LENGTH_BYTES = 4  # the size of a length that %R writes
 
 
 class Field(NamedTuple):
-    """A part of a record: kcat's letter for it, and the strftime format of a timestamp; None for milliseconds."""
+    """A part of a record: kcat's letter for it, and the strftime format of a timestamp; the format None means ms."""
 
     letter: str
     strftime: str | None = None

@@ -39,7 +39,7 @@ class Matched(NamedTuple):
 
 
 class Reader:
-    """Finds records in bytes. A key or value that isn't in the template is null, a partition or timestamp is None."""
+    """Finds records in bytes. A key or value that the template lacks is null, such a partition or timestamp None."""
 
     def __init__(self, text: str, null_marker: bytes | None) -> None:
         self._null_marker = null_marker
@@ -71,8 +71,8 @@ class Reader:
                 raise UsageError(f"%{letter} is given twice in the template '{text}'", "Leave one of them out.")
             if target is not None and (target in seen or Field(target) not in fields):
                 raise UsageError(
-                    f"%{letter} has no %{target} behind it in the template '{text}'",
-                    "A length stands before what it measures.",
+                    f"%{letter} has no %{target} after it in the template '{text}'",
+                    "A length must stand before the field that it measures.",
                 )
             seen.append(letter)
 
@@ -84,16 +84,16 @@ class Reader:
                 raise UsageError(
                     f"it is ambiguous where %{token.letter} ends and %{following.letter} begins,"
                     f" in the template '{text}'",
-                    "Put text between them, or the length before: %K,%k%s.",
+                    "Put text between the two, or the first one's length before it: %K,%k%s.",
                 )
             if token.letter in _NUMBERS and following[:1].isdigit():
                 raise UsageError(
                     f"it is ambiguous where the number %{token.letter} ends, in the template '{text}'",
-                    "Begin the text behind it with something else than a digit.",
+                    "Begin the text after the number with another character than a digit.",
                 )
 
     def match(self, data: bytes, at: int) -> Matched | int:
-        """The record that begins at `at`; if the data ends inside it, the least number of bytes that it lacks.
+        """The record that begins at `at`. If the data ends inside that record: the least number of missing bytes.
 
         Raises Mismatch.
         """
@@ -113,7 +113,7 @@ class Reader:
         return Matched(record, at)
 
     def _expect(self, data: bytes, at: int, text: bytes, previous: str) -> int:
-        """The number of bytes of `text` that are beyond the end of the data, if it begins at `at`. Raises Mismatch."""
+        """Expects `text` at `at`. Returns how many bytes of `text` the data lacks at its end. Raises Mismatch."""
         there = data[at : at + len(text)]
         if there == text:
             return 0
@@ -124,7 +124,7 @@ class Reader:
     def _field(
         self, data: bytes, at: int, letter: str, following: list[Field | bytes], found: dict[str, Any]
     ) -> tuple[int, int]:
-        """Reads one field into `found`. Returns (the position after the field, the number of bytes that it lacks)."""
+        """Reads one field into `found`. Returns (position after the field, number of the field's missing bytes)."""
         if letter in self._measured:
             length = found[f"length of {letter}"]
             found[letter] = None if length < 0 else data[at : at + length]
@@ -187,7 +187,7 @@ class Reader:
 
 
 def _shown(text: bytes) -> str:
-    """Bytes in quotes, with a template's escapes, for an error message; long ones are cut off."""
+    """Bytes in quotes, with a template's escapes, for an error message; a long text is cut off."""
     shown = text[:60].decode("utf-8", "backslashreplace")
     for character, escape in (("\n", r"\n"), ("\t", r"\t"), ("\r", r"\r"), ("\0", r"\0")):
         shown = shown.replace(character, escape)

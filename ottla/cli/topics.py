@@ -47,16 +47,19 @@ def create(
     output: Output,
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The topics' names.")],
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=-1, help="How many partitions; -1 leaves it to the broker.")
+        int, typer.Option("--partitions", "-p", min=-1, help="How many partitions; -1 means the broker's default.")
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", min=-1, help="How many replicas; -1 leaves it to the broker.")
+        int,
+        typer.Option("--replication-factor", "-r", min=-1, help="How many replicas; -1 means the broker's default."),
     ] = -1,
     config: ConfigOption = None,
     assignment: Annotated[
         str | None,
         typer.Option(
-            "--assignment", metavar="1:2,2:3", help="Brokers of each partition: replicas by ':', partitions by ','."
+            "--assignment",
+            metavar="1:2,2:3",
+            help="Brokers of each partition: ':' between replicas, ',' between partitions.",
         ),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="A topic that exists is no error.")] = False,
@@ -68,7 +71,7 @@ def create(
     settings = parse_settings(config)
     assignments = _parse_assignment(assignment)
     if assignments and (partitions != -1 or replication_factor != -1):
-        raise UsageError("--assignment already says how many partitions and replicas", "Leave the numbers out.")
+        raise UsageError("--assignment already gives the numbers of partitions and replicas", "Leave the numbers out.")
     wanted = {
         name: {
             "num_partitions": partitions,
@@ -207,7 +210,7 @@ def describe(
         output.document(described)
         return
     if not described:
-        output.note("No partition is like that." if under_replicated or unavailable else "There are no topics.")
+        output.note("No partition meets the conditions." if under_replicated or unavailable else "There are no topics.")
     for number, row in enumerate(described):
         settings_text = ", ".join(f"{name}={value}" for name, value in row["configs"].items())
         output.title(

@@ -4,17 +4,19 @@ The file consists of lines of JSON: a head, one line for each key, and a tail wi
 is never taken for a whole one. Keys that are attached to leases aren't in the file: such a key says that a process is
 alive, and only that process may write the key.
 
-A backup is outdated when it is restored: leaders, ISRs and epochs have changed since, and the brokers have acknowledged
-records since. So a restore begins a new *generation*, under a random id (`lineage.py` says why). Values that may have
-become false aren't restored:
+A backup is outdated when it is restored: after it was made, leaders, ISRs and epochs have changed, and brokers have
+acknowledged records. So a restore begins a new *generation*, under a random id (`lineage.py` says why). Values that may
+have become false aren't restored:
 
 1. No restored partition has a leader. A leader is elected only by the ends of the replicas' logs, once all awaited
    brokers have reported them (`ottla.controller.recovery`). Epochs of registrations are removed, because they are
    revisions of another store.
-2. Producer ids continue far above all ids that can have been handed out since the backup. The first id follows from the
-   clock, at 2^30 ids a second. If the backup or the store has an id that is higher by more than a minute's worth, the
-   clock was ahead at an earlier restore; then the next ids begin 2^40 above the highest known id.
-3. Requested elections and reassignments are dropped. So are the words of the lineage: a new lineage begins.
+2. Producer ids continue far above all ids that can have been handed out since the backup. The first id is the number of
+   seconds since 2020, by the clock, times 2^30. If the backup or the store has an id that the clock would reach only
+   after more than a minute, the clock was ahead at an earlier restore. Then the first id is 2^40 above the highest id
+   of the backup and the store.
+3. Requested elections and reassignments are dropped. So are the words of the lineage (`lineage.py`): a new lineage
+   begins.
 4. Topics are written after the states of their partitions, and the cluster is `restoring` until everything is written.
    Until then, brokers don't start, and no controller decides by the part of the metadata that is already written.
 """
@@ -108,7 +110,7 @@ def read_backup(lines: Sequence[str]) -> Backup:
     except (ValueError, KeyError, TypeError) as error:
         raise NotABackup("this is no backup of a metadata store, or the end of it is missing") from error
     if file_format != FILE_FORMAT:
-        raise NotABackup(f"the backup has format {file_format}; this Ottla reads {FILE_FORMAT}: upgrade it")
+        raise NotABackup(f"the backup has format {file_format}; this Ottla reads {FILE_FORMAT}: upgrade Ottla")
     checksum = hashlib.sha256("".join(lines[:-1]).encode()).hexdigest()
     if not isinstance(tail, dict) or (tail.get("keys"), tail.get("sha256")) != (len(documents), checksum):
         raise NotABackup("the backup is damaged, or the end of it is missing")
@@ -180,8 +182,8 @@ async def restore(store: Store, backup: Backup, *, replace_all: bool = False, go
 
 
 def _kept(key: str) -> Kept:
-    """Whether backups contain a key, and whether it is restored. Keys of later versions of Ottla are restored as they
-    are."""
+    """Whether a backup contains this key, and whether a restore writes it. A key of a later version of Ottla is
+    restored unchanged."""
     kind = kind_of(key)
     return Kept.RESTORED if kind is None else kind.kept
 
@@ -189,8 +191,8 @@ def _kept(key: str) -> Kept:
 def _handed_out(entries: Iterable[Entry]) -> int:
     """The first producer id after the restore, which is above all ids that were handed out before.
 
-    It follows from the clock or, if the clock was ahead at an earlier restore, from the highest known id. Raises
-    RestoreRefused if the clock shows a time before 2020.
+    The first id follows from the clock or, if the clock was ahead at an earlier restore, from the highest id in the
+    `entries`. Raises RestoreRefused if the clock shows a time before 2020.
     """
     by_clock = int(time.time() - _PRODUCER_IDS_SINCE_S) * _PRODUCER_IDS_PER_SECOND
     if by_clock < 0:
@@ -208,12 +210,17 @@ def _handed_out(entries: Iterable[Entry]) -> int:
 def _check(backup: Backup, before: dict[str, Entry], present: Cluster | None, *, replace_all: bool) -> None:
     alive = sorted(keys.broker.of(key) for key in before if kind_of(key) is keys.broker)
     if len(alive) > 1:
-        raise RestoreRefused(f"brokers {', '.join(map(str, alive))} run on the metadata store: stop all of them first")
+        raise RestoreRefused(
+            f"brokers {', '.join(map(str, alive))} run on the metadata store: stop all of them before the restore"
+        )
     if alive or keys.controller.key in before:
         who = f"broker {alive[0]}" if alive else "a controller"
-        raise RestoreRefused(f"{who} runs on the metadata store: stop it first")
+        raise RestoreRefused(f"{who} runs on the metadata store: stop its process before the restore")
     if present is not None and present.id != backup.cluster.id:
-        raise RestoreRefused(f"the backup is of cluster {backup.cluster.id}, and the store holds cluster {present.id}")
+        raise RestoreRefused(
+            f"the backup is of cluster {backup.cluster.id}, and the store holds cluster {present.id}; choose another"
+            " backup, or another store"
+        )
     half = present is not None and present.restoring
     if before and not half and not replace_all:
         raise StoreNotEmpty(f"the metadata store isn't empty: it holds {len(before)} keys")
@@ -243,7 +250,8 @@ def _batches(writes: Iterable[Write]) -> Iterator[list[Write]]:
 
 
 def _without_beliefs(state: Partition) -> Partition:
-    """The state without its leader, its ISR's registration epochs and its ELR, which may be false since the backup."""
+    """The state without its leader, its ISR's registration epochs and its ELR: these may have become false since the
+    backup was made."""
     return replace(
         state,
         leader=NO_LEADER,

@@ -3,8 +3,8 @@
 A broker must not lose data because its store is empty, half restored, or another cluster's. So if a broker's log
 directories belong to a cluster that isn't the store's, the broker refuses to start, and deletes nothing.
 
-A new cluster keeps eligible leader replicas (KIP-966), as Apache Kafka's clusters do since 4.1. A cluster that an
-earlier version of Ottla made without them continues without them.
+A new cluster begins with the highest levels of all features (`features.py`), as a cluster of Apache Kafka 4.3 does. A
+cluster that an earlier version of Ottla made continues with the levels that it has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import UUID
 from ottla.uuids import uuid_text
 
 from . import keys
-from .eligibility import FEATURE
+from .features import FEATURES, OFF
 from .model.cluster import Cluster
 from .model.settings import Feature
 from .store import Committed, ForeignStore, Guard, Put, Store, UnknownOutcome
@@ -64,9 +64,13 @@ async def join_cluster(
             )
         cluster = Cluster(wanted_id or uuid_text(UUID(bytes=os.urandom(16), version=4)))
         try:
-            eligible = Put(keys.feature(FEATURE), Feature(1).encode())
+            levels = [
+                Put(keys.feature(name), Feature(feature.of_new_clusters, format=feature.format).encode())
+                for name, feature in FEATURES.items()
+                if feature.of_new_clusters != OFF
+            ]
             result = await store.transact(
-                [Guard(keys.cluster.key, 0)], [Put(keys.cluster.key, cluster.encode()), eligible]
+                [Guard(keys.cluster.key, 0)], [Put(keys.cluster.key, cluster.encode()), *levels]
             )
         except UnknownOutcome:
             continue

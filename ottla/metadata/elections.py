@@ -3,7 +3,8 @@
 The controller decides by this rule. A broker uses it to predict which partitions would lose their leader, or would have
 too few replicas in sync, if brokers stopped.
 
-The rules are those of Kafka's PartitionChangeBuilder and the design's fencing rule:
+The rules are those of Kafka's PartitionChangeBuilder. There is one more: a broker that registers under a new epoch
+counts as dead and started again.
 
 1. A member of the ISR is dead if its broker isn't registered, or has registered anew (under another epoch) since the
    member was admitted. A dead member leaves the ISR if another member survives. The last members never leave, because
@@ -46,7 +47,7 @@ class Electorate:
     ends: Mapping[int, LogEnd] = field(default_factory=dict)  # the log ends that members of ISR and ELR have reported
 
     def alive(self, replica: int, epoch: int) -> bool:
-        """Whether the replica's broker is still registered under that epoch."""
+        """Whether the replica's broker is still registered under the registration epoch `epoch`."""
         broker = self.brokers.get(replica)
         return broker is not None and broker.epoch == epoch
 
@@ -56,11 +57,11 @@ class Electorate:
         return broker is not None and broker.electable
 
     def epochs(self, members: Iterable[int]) -> tuple[int, ...]:
-        """The present registration epochs of the members, all of which must be registered."""
+        """The present registration epochs of these brokers. Each of them must be registered."""
         return tuple(self.brokers[member].epoch for member in members)
 
     def undrained_first(self, replicas: Iterable[int]) -> list[int]:
-        """The same replicas, with those of drained brokers at the end."""
+        """The `replicas`, of which those on drained brokers come last."""
         return sorted(replicas, key=lambda replica: replica in self.drained)
 
 
@@ -73,8 +74,8 @@ class Outcome(NamedTuple):
 
 
 def led(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition with the leader and the ISR that `election` finds. Its epochs and its ELR are left to `stamped` and
-    `with_eligible`."""
+    """The partition with the leader and the ISR that `election` finds. Its epochs and its ELR are the old ones:
+    `stamped` and `with_eligible` change them."""
     outcome = election(partition, electorate)
     after = _with(partition, outcome.leader, outcome.isr, electorate)
     return replace(after, recovering=True) if outcome.unclean else after

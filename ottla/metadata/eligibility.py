@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .features import ELIGIBLE_LEADER_REPLICAS, level
 from .image import Image
 from .model.brokers import Broker
 from .model.partitions import Partition
 
-FEATURE = "eligible.leader.replicas.version"
 MIN_ISR = "min.insync.replicas"
 NO_ELR = 0  # stands for the minimal ISR if the feature is off
 
 
 def is_enabled(image: Image) -> bool:
     """Whether the cluster keeps eligible leader replicas."""
-    feature = image.features.get(FEATURE)
-    return feature is not None and feature.level >= 1
+    return level(image, ELIGIBLE_LEADER_REPLICAS) >= 1
 
 
 def elr_min_isr(image: Image, topic: str, default: str) -> int:
-    """The topic's min.insync.replicas, or `default` without a dynamic setting; NO_ELR if the cluster keeps no ELR."""
+    """The dynamic setting min.insync.replicas of the topic, else of all brokers, else `default`; NO_ELR if the cluster
+    keeps no ELR."""
     if not is_enabled(image):
         return NO_ELR
     return int(image.config("topic", topic).get(MIN_ISR) or image.config("broker", "").get(MIN_ISR) or default)

@@ -3,8 +3,8 @@
 One worker thread per process makes all calls that block (`tables.py`); the event loop only exchanges messages with
 the thread. Transactions that wait for the worker at the same time share one sync of the disk, each with its own guards
 and its own revision. Watches get this process's own changes immediately. To notice other processes' changes, the worker
-reads SQLite's data version every `poll_interval_s`, which costs a few microseconds, and less often while no other
-process has the file open.
+reads SQLite's data version, which takes a few microseconds. It does so every `poll_interval_s`, and less often while no
+other process has the file open.
 
 Before each transaction and at each poll, the worker checks whether the file was removed, or replaced by another file of
 the same name. If so, other processes wouldn't see any writes to the open file. So from then on the store refuses all
@@ -179,7 +179,7 @@ class EmbeddedStore:
         await self._ask(lambda: self._tables.revoke(lease), transactional=True, late=UnknownOutcome)
 
     async def compact(self, revision: int) -> None:
-        """Forgets the history up to `revision`: watches from before it get Compacted."""
+        """Forgets the history up to `revision`: watches that still need it get Compacted."""
         await self._ask(lambda: self._tables.compact(revision), transactional=True)
 
     async def close(self) -> None:

@@ -2,15 +2,15 @@
 
 Revisions are etcd's, so a cluster sees gaps where other clusters wrote. Transactions compare mod revisions and leases.
 A snapshot is read in pages, all at the revision of the first page. If a watch's stream breaks off, the watch resumes
-behind the last revision that it has yielded, at another endpoint if need be. Its reader gets an error only if that
-fails for `timeout_s`. If a member's watch has brought nothing for a while, a small request checks whether the member
-still answers. At each new stream, before anything of the stream is yielded, the reader may check that the store is
-still the same one (`attached`).
+behind the last revision that it has yielded, at another endpoint if need be. The watch's reader gets an error only if
+no attempt to resume succeeds for `timeout_s`. If a member's watch has brought nothing for a while, a small request
+checks whether the member still answers. At each new stream, before anything of the stream is yielded, the reader may
+check that the store is still the same one (`attached`).
 
 Numbered argument that a watch yields every revision exactly once:
 
-1. A revision is yielded only when it is whole. The watch's position advances only then, or when etcd reports that no
-   changes up to a revision are still to come.
+1. A revision is yielded only when all its changes have come. The watch's position advances only when a revision is
+   yielded, or when etcd reports that all changes up to some revision have been sent.
 2. A new stream asks for all revisions after the position.
 3. If a stream repeats revisions up to the position, they are dropped.
 4. If etcd has forgotten the revisions after the position, or is itself behind the position because it was restored from
@@ -293,7 +293,7 @@ def _let_go(task: asyncio.Task[Any]) -> None:
 
 
 class _Cut(Exception):
-    """A watch's stream ended early. `began` says whether the stream had brought an answer before."""
+    """A watch's stream ended early. `began` says whether the stream had brought an answer before its end."""
 
     def __init__(self, reason: str, began: bool) -> None:
         super().__init__(reason)

@@ -223,7 +223,7 @@ class EtcdConnection:
             await member.channel.close()
 
     async def _trouble(self) -> str:
-        """The reason why the preferred endpoint isn't connected, from the error of a call that is made to learn it."""
+        """The reason why the preferred endpoint isn't connected: the error of a call that is made only to get one."""
         try:
             await self._unless_closed(
                 self._members[self._current].auth.AuthStatus(rpc.AuthStatusRequest(), timeout=0.1)

@@ -59,7 +59,10 @@ class Keys:
         """
         comparisons = [comparison for guard in guards for comparison in self._comparisons(guard)]
         if len(comparisons) > COMPARISONS_MAX:
-            raise ValueError(f"{len(comparisons)} comparisons (a guard with a lease is two); at most {COMPARISONS_MAX}")
+            raise ValueError(
+                f"a transaction has {len(comparisons)} comparisons (a guard with a lease makes two), and etcd allows"
+                f" at most {COMPARISONS_MAX}"
+            )
         looks = [rpc.RequestOp(request_range=rpc.RangeRequest(key=self.encode(guard.key))) for guard in guards]
         return rpc.TxnRequest(compare=comparisons, success=[self._operation(write) for write in writes], failure=looks)
 
@@ -97,7 +100,8 @@ def changed_anything(response: Any) -> bool:
 
 
 class Assembly:
-    """Assembles whole revisions, each once and in order, from the answers of one stream after the other."""
+    """Assembles whole revisions, each once and in order, from the answers of a watch's streams. A stream that breaks
+    off is followed by another."""
 
     def __init__(self, keys: Keys, position: int) -> None:
         """Revisions up to `position` are known already, and are dropped."""
@@ -107,7 +111,7 @@ class Assembly:
         self._changes: list[Change] = []
 
     def add(self, response: Any) -> Iterator[Revision]:
-        """Yields, one by one, the revisions that are whole with this answer: there may be thousands."""
+        """Yields, one by one, the revisions that this answer completes. An answer may complete thousands."""
         for event in response.events:
             revision = event.kv.mod_revision
             if revision <= self.position:
@@ -125,7 +129,7 @@ class Assembly:
                 self.position = max(self.position, response.header.revision)
 
     def interrupted(self) -> None:
-        """Drops an incomplete revision after the connection was lost: the next watch brings it again."""
+        """Drops an incomplete revision after its stream broke off: the next stream brings the whole revision."""
         self._changes = []
 
     def _change(self, event: Any) -> Change:

@@ -8,7 +8,8 @@ topic already opened.
 While the store can't be reached, the image stays as it is; afterwards the watch continues from the last applied
 revision. If the history in between is gone, a new snapshot is compared with the image, and the listeners get the
 difference as one change. A snapshot that can't be later than the image belongs to an older store, and is never
-published.
+published. Nor is an image with a finalised level of a feature that this version of Ottla doesn't support: the follower
+ends with UnsupportedLevel, and its process with it (`features.py` says why).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from .features import SUPPORTED, check_levels
 from .image import Changed, Image, difference
 from .lineage import check_successor
 from .model.brokers import NO_BROKER
@@ -56,7 +58,7 @@ class Follower:
         self._waiters: dict[UUID | None, list[_Waiter]] = {}
 
     def listen(self, listener: Listener) -> None:
-        """Calls `listener(image, changed)` after every change from now on. It must neither block nor raise."""
+        """Calls `listener(image, changed)` after every change from now on. A listener must neither block nor raise."""
         self._listeners.append(listener)
 
     def prepare(self, preparer: Preparer) -> None:
@@ -67,11 +69,11 @@ class Follower:
         self._preparers.append(preparer)
 
     async def start(self) -> None:
-        """Reads the first snapshot and tells the listeners. Raises StoreUnavailable."""
+        """Reads the first snapshot and tells the listeners. Raises StoreUnavailable, UnsupportedFormat."""
         await self._resync()
 
     async def run(self) -> None:
-        """Follows the store until cancelled, or until the store is closed. Raises ForeignStore."""
+        """Follows the store until cancelled, or until the store is closed. Raises ForeignStore, UnsupportedFormat."""
         while True:
             try:
                 await self._follow()
@@ -134,6 +136,8 @@ class Follower:
         await self._publish(image, difference(self.image, image))
 
     async def _publish(self, image: Image, changed: Changed) -> None:
+        if changed.features:
+            check_levels(image.features, SUPPORTED)
         for preparer in self._preparers:
             await preparer(image, changed)
         self.image = image

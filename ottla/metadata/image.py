@@ -43,7 +43,7 @@ _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _NO_PARTITIONS: PersistentMap[int, Partition] = PersistentMap()
 
 SHOWN_BY_TOPICS = ("intents", "ready")
-"""The fields whose changes `Changed` reports in its field `topics`, because it has no fields of their names."""
+"""The fields of `Image` that have no field of the same name in `Changed`: `Changed.topics` reports their changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The store's lineage: random words by which a process recognises its store, and tells an older copy from it. Pure.
+"""The store's lineage: random words by which a process tells its own store from an older copy or another store. Pure.
 
 While brokers run or are stopped, the store may be emptied, restored from a snapshot, or replaced by another cluster's.
 Revisions don't show that: a restored store may have been given higher ones (`etcdutl --bump-revision`), or may have
@@ -63,8 +63,9 @@ Rows = Mapping[int, LineageRow]
 class Known(NamedTuple):
     """The lineage of the cluster's metadata as a process has last seen it.
 
-    `number` and `word` are those of the last word that the process has seen; the number is −1 if it has seen none.
-    `past` are the ids of the restores before the present one that the store or the process knows of.
+    `word` is the last word that the process has seen, and `number` its number, which is −1 if the process has seen no
+    word. `past` are the ids of the restores that came before the last one, as far as the store or the process knows
+    them.
     """
 
     cluster_id: str
@@ -125,7 +126,7 @@ def newest_of(found: Iterable[Known]) -> Known | None:
 
 
 def ids_of(restores: Iterable[str], but: str) -> tuple[str, ...]:
-    """The ids in `restores`, each once, without the id `but` and empty ids; at most the last `RESTORES_MAX` of them."""
+    """The ids in `restores`, each once; at most the last `RESTORES_MAX`. The id `but` and empty ids are left out."""
     return tuple(each for each in dict.fromkeys(restores) if each not in ("", but))[-RESTORES_MAX:]
 
 
@@ -159,8 +160,8 @@ def is_due(image: Image) -> bool:
 
 def guards_of(known: Known, rows: Rows) -> tuple[Guard, Guard]:
     """Two guards for a transaction on the store that `known` was read from. Both hold as long as the lineage's newest
-    word in that store is the known one. The first guard is on the word's key, which was written together with its row.
-    The second is on the row. It proves nothing by itself, but if it fails, the rejection brings the row's present
+    word in that store is `known.word`. The first guard is on the word's key, which was written together with its row.
+    The second guard is on the row. It proves nothing by itself, but if it fails, the rejection brings the row's present
     value."""
     row = known.number // WORDS_PER_ROW
     revision = rows[row].revision
@@ -177,8 +178,8 @@ def check_successor(before: Image, after: Image, broker_id: int) -> Iterator[Non
 
     Raises ForeignStore if `after`, a new snapshot, can't be a later state of the same history as `before`:
 
-    1. If an entry of `after` was last changed at a revision up to that of `before`, then `before` has it with that same
-       revision.
+    1. If an entry of `after` was last changed at or before the revision of `before`, then `before` has the same entry,
+       last changed at the same revision.
     2. A partition's epochs never decrease.
     3. A partition of which this broker has a replica is missing in `after` only if its topic has a tombstone. The
        tombstone may be in `before` alone, because the controller removes it once this broker has confirmed that it

@@ -1,4 +1,4 @@
-"""A metadata store that refuses all calls as soon as it isn't the process's own any more.
+"""A metadata store that refuses all calls as soon as another store has taken the place of the process's own.
 
 `OwnStore` is a `Store` around another `Store`. It notices when an empty, older or foreign store has replaced the inner
 store (`lineage.py` says how). From then on it refuses every call with the same error. Its owner waits for the refusal
@@ -53,8 +53,8 @@ from .store import (
 class OwnStore:
     """A `Store` that refuses all calls once the store behind it isn't the one that this process belongs to.
 
-    It compares the lineage words in the store with `known`, the lineage that the process knows. At the process's start
-    that is the lineage that its former run wrote to the disk.
+    It compares the lineage words in the store with `known`, the lineage that the process knows. At the process's start,
+    `known` is the lineage that a former process of the same broker wrote to the disk, if there was one.
     """
 
     def __init__(self, store: Store, known: Known | None) -> None:
@@ -65,7 +65,7 @@ class OwnStore:
         self._cluster: Cluster | None = None
         self._rows: dict[int, LineageRow] = {}  # the newest row of words, and no other
         self._position = 0  # the last revision that was read or watched
-        self._vouched = 0  # the last revision that the known word proves to be this store's
+        self._vouched = 0  # the last revision of which the known word proves that this store made it
         self._fresh = False  # whether a snapshot was read, and no watch has got a new connection since
         self._learned = asyncio.Event()
         self._refused = asyncio.Event()
@@ -115,7 +115,8 @@ class OwnStore:
             fresh, self._fresh = self._fresh, False
             if beyond_the_word and not fresh:
                 raise Compacted(
-                    "the watch has a new connection, and no lineage word proves its last revisions to be this store's"
+                    "the watch has a new connection, and no lineage word proves that the revisions before it belong to"
+                    " the store that answers now"
                 )
             if attached is not None:
                 await attached()

@@ -38,7 +38,7 @@ class Patience:
         self._stopping = stopping
 
     async def answer(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Calls `ask` until the store answers, and returns its result. Logs what it waits for.
+        """Calls `ask` until the store answers, and returns the answer. Meanwhile logs why the store doesn't answer.
 
         After `patience_s` it raises the last StoreUnavailable or UnknownOutcome. When `stopping` is set, it raises
         GivenUp. AccessRefused and ForeignStore are raised immediately, because waiting corrects neither a wrong
@@ -56,7 +56,11 @@ class Patience:
                 if loop.time() >= deadline:
                     raise
                 if loop.time() >= say_at:
-                    logger.warning("waits for the metadata store, %.0f s more: %s", deadline - loop.time(), reason)
+                    logger.warning(
+                        "this process waits for the metadata store, for at most %.0f s more: %s",
+                        deadline - loop.time(),
+                        reason,
+                    )
                     say_at = loop.time() + _SAID_AGAIN_S
                 waited = True
             else:

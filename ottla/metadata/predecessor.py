@@ -1,8 +1,8 @@
-"""Whether the process that owns a lease is alive: only if the store's answers show that the lease is kept alive.
+"""Finds out whether the process that owns a lease is alive: it is, if the store's answers show renewals of the lease.
 
 The existence of a lease proves nothing: its owner may have been killed long ago. Each time that etcd elects a leader,
-so also after each restart of etcd, it starts the time of every lease anew, and adds some more. Besides, the session of
-the lease's owner may be longer than that of the process which waits for its end.
+so also after each restart of etcd, it starts the time of every lease anew, and adds some more. Besides, the lease may
+have been granted for a longer session than that of the process which waits for the lease's end.
 
 Numbered argument that a lease which no process keeps alive is never taken for one of a living process:
 
@@ -37,7 +37,7 @@ class SignOfLife:
         self._moved = False
 
     def seen(self, asked_at: float, answered_at: float, left: LeaseLeft) -> bool:
-        """Takes one more answer. Returns whether the lease has been kept alive since the first answer of this term."""
+        """Takes one more answer. Returns whether the earlier answers of its term show that the lease was kept alive."""
         if left.term != self._term:
             self._term, self._ends_before, self._moved = left.term, math.inf, False
         proved = self._moved
@@ -47,7 +47,7 @@ class SignOfLife:
 
 
 class Predecessor:
-    """Finds out whether the process is alive that owns a key which this process wants for itself."""
+    """Finds out whether another process is alive: the owner of a key that this process wants for itself."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class Predecessor:
         self._sign = SignOfLife()
 
     async def lives(self, lease: LeaseId) -> bool:
-        """Asks the store once more about the owner's lease. Returns whether the lease was kept alive between the calls.
+        """Asks the store once more about the owner's lease. Returns whether the answers so far show a renewal of it.
 
         Raises StoreUnavailable.
         """

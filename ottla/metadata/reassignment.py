@@ -42,7 +42,7 @@ def check_cancellable(partition: Partition, brokers: Mapping[int, Broker]) -> No
     if not can_cancel(partition, brokers):
         raise KafkaError(
             ErrorCode.invalid_replica_assignment,
-            "The move can't be cancelled: of the replicas from before it, none is in sync.",
+            "The move can't be cancelled: no replica that the partition had before the move is in sync.",
         )
 
 

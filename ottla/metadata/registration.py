@@ -12,6 +12,9 @@ So the broker reads its key first. If the key still exists under that lease, at 
 last, no process has deleted it, and the broker renews the lease once more. If any process can have seen the deletion of
 a registration, that registration is never resumed.
 
+A broker refuses to register under a finalised level of a feature that it doesn't support. The registration's
+transaction guards the levels that were checked, so that no level can be raised between the check and the registration.
+
 If the node id is registered already, the process waits until that registration ends. The registration of a killed
 predecessor ends with its lease. The process gives up with NodeIdTaken only if the other process is still alive after a
 session (`predecessor.py`).
@@ -28,8 +31,10 @@ from dataclasses import replace
 from functools import partial
 
 from . import keys
+from .features import check_levels
 from .image import Changed, Image
 from .model.brokers import NO_EPOCH, Broker, BrokerState, Endpoint
+from .model.settings import Feature
 from .predecessor import Predecessor
 from .renewal import Renewal
 from .store import (
@@ -114,7 +119,7 @@ class Registration:
         """Registers the broker, after the registration of a dead predecessor has ended. May be called again on failure.
 
         `previous_epoch` is the epoch of the registration that ended with a clean stop. Raises NodeIdTaken,
-        StoreUnavailable, UnknownOutcome.
+        UnsupportedLevel, StoreUnavailable, UnknownOutcome.
         """
         self.broker = replace(self.broker, previous_epoch=previous_epoch)
         async with self._changing:
@@ -125,7 +130,8 @@ class Registration:
                     logger.warning("broker %d: registers once more: %s", self.broker.id, reason)
 
     async def run(self) -> None:
-        """Registers again whenever the lease has ended or the key is gone, until cancelled."""
+        """Registers again whenever the lease has ended or the key is gone, until cancelled. Raises NodeIdTaken,
+        UnsupportedLevel."""
         while not self._withdrawn:
             await self._missed.wait()
             self._missed.clear()
@@ -194,16 +200,21 @@ class Registration:
             try:
                 await self._store.revoke(self._lease)
             except (StoreUnavailable, UnknownOutcome) as reason:
-                logger.warning("broker %d: the registration ends with its session: %s", self.broker.id, reason)
+                logger.warning(
+                    "broker %d: the registration couldn't be deleted, and ends with its session: %s",
+                    self.broker.id,
+                    reason,
+                )
         await self._renewal.close()
 
     async def abandon(self) -> None:
-        """Stops renewing the registration, without a request to the store, which isn't this broker's any more."""
+        """Stops renewing the registration. Sends the store no request, because it isn't this broker's store any
+        more."""
         self._withdrawn = True
         await self._renewal.close()
 
     async def _lives_after_all(self) -> bool:
-        """Whether the lease exists although the store said that it has ended. If so, it is renewed again.
+        """Whether the lease exists although the store said that it has ended. If it exists, it is renewed again.
 
         Raises StoreUnavailable.
         """
@@ -242,6 +253,7 @@ class Registration:
     async def _register(self) -> Broker:
         key = keys.broker(self.broker.id)
         self._renewal.let_go()
+        levels = await self._checked_levels()
         self._lease = await self._store.grant(self._session_s)
         put = Put(key, self.broker.encode(), self._lease)
         loop = asyncio.get_running_loop()
@@ -250,12 +262,15 @@ class Registration:
         said = False
         while True:
             try:
-                result = await self._store.transact([Guard(key, 0)], [put])
+                result = await self._store.transact([Guard(key, 0), *levels], [put])
             except UnknownOutcome:
                 continue  # if the key was written, the next attempt finds it
             if isinstance(result, Committed):
                 self.broker = replace(self.broker, epoch=result.revision, revision=result.revision)
                 break
+            if key not in result.failed:  # a level was changed meanwhile
+                levels = await self._checked_levels()
+                continue
             entry = result.failed[key]
             if entry is None:
                 continue
@@ -285,6 +300,17 @@ class Registration:
         logger.info("broker %d: registered with epoch %d", self.broker.id, self.epoch)
         self._told(self.broker)
         return self.broker
+
+    async def _checked_levels(self) -> list[Guard]:
+        """Guards on the finalised levels of all features, after the check that this broker supports these levels.
+
+        Raises UnsupportedLevel, StoreUnavailable.
+        """
+        entries = (await self._store.read(keys.feature.prefix)).entries
+        finalised = {keys.feature.of(entry.key): Feature.decode(entry) for entry in entries}
+        check_levels(finalised, self.broker.features)
+        names = sorted({*finalised, *self.broker.features})
+        return [Guard(keys.feature(name), finalised[name].revision if name in finalised else 0) for name in names]
 
     async def _reread(self, key: str) -> None:
         self._adopt(await self._find(key))

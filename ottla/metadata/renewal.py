@@ -117,7 +117,8 @@ class RenewalThread:
         self._stalled = False
         self._closed = False
         self._woken = threading.Event()
-        # Used by the thread alone: the time of the loop's last `_turned`, and by how much the thread was late since.
+        # Used by the thread alone: a time of the loop's last `_turned`, and the seconds by which the thread has been
+        # late since then.
         self._late_s, self._late_since = 0.0, self._turned_at
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._thread.start()
@@ -215,7 +216,7 @@ class RenewalThread:
                 still_s,
             )
         elif self._stalled and not stalled:
-            logger.warning("the event loop turns again: the registration is renewed, or made anew")
+            logger.warning("the event loop runs again: the registration is renewed, or made anew if it has ended")
         self._stalled = stalled
         return not stalled
 

@@ -223,6 +223,9 @@ class Store(Protocol):
 def check_transaction(guards: Sequence[Guard], writes: Sequence[Write]) -> None:
     """Raises ValueError for a transaction that some store would refuse: too large, or with a key written twice."""
     if len(guards) > TRANSACTION_OPERATIONS_MAX + LINEAGE_GUARDS_MAX or len(writes) > TRANSACTION_OPERATIONS_MAX:
-        raise ValueError(f"{len(guards)} guards and {len(writes)} writes; at most {TRANSACTION_OPERATIONS_MAX} each")
+        raise ValueError(
+            f"a transaction has {len(guards)} guards and {len(writes)} writes;"
+            f" at most {TRANSACTION_OPERATIONS_MAX} of each are allowed"
+        )
     if len({write.key for write in writes}) != len(writes):
         raise ValueError("a key is written twice in one transaction")

@@ -137,7 +137,11 @@ class Tables:
             self._db.execute("COMMIT")
 
     def changes_after(self, revision: int, limit: int = 100_000) -> list[Revision]:
-        """The revisions after `revision`, until they have at least `limit` changes together. Raises Compacted."""
+        """The revisions after `revision`, in order. Stops after the revision with which they have `limit` changes in
+        all.
+
+        Raises Compacted.
+        """
         self._db.execute("BEGIN")
         try:
             if revision < self._counter("compacted"):
@@ -292,7 +296,7 @@ class Tables:
         self._db.execute("COMMIT")
         if version > SCHEMA_VERSION:
             raise StoreUnavailable(
-                f"{path} was written by a newer version of Ottla (schema {version}); upgrade this one"
+                f"{path} was written by a newer version of Ottla (schema {version}); upgrade this Ottla"
             )
 
     def _entry(self, key: str) -> Entry | None:

@@ -1,8 +1,8 @@
 """The requests about settings that the operator and the command line share, and the errors in brokers' answers.
 
-The operator sends its requests over a `Peer`, by `ask`. The command line sends a request over a blocking connection if
-kafka-python's admin client can't make it (for settings of all brokers). Messages are dictionaries, as
-`ottla.protocol.messages` takes them.
+The operator sends its requests over a `Peer`, by `ask`. The command line uses kafka-python's admin client. It sends a
+request over a blocking connection only if this client can't make the request, as for the settings that apply to all
+brokers. Messages are dictionaries, as `ottla.protocol.messages` takes them.
 
 Source: Kafka's DescribeConfigs and IncrementalAlterConfigs (KIP-339).
 """

@@ -1,10 +1,10 @@
 """One blocking connection to a broker: it sends requests and receives answers, and each wait has a time-out.
 
-The connection owns a stream, the version ranges that the broker serves (from an ApiVersions request, its first one) and
-the order of answers. A broker answers a connection's requests in the order in which they came, so `receive` needs only
-a queue of the requests that were sent. Several requests may be on the way (`send` … `send` … `receive` … `receive`). A
-caller that catches `ConnectionLost` must drop the connection: after a time-out or half a frame the stream can't be used
-again.
+The connection owns a stream, the version ranges that the broker serves (its first request, ApiVersions, asks for them)
+and the order of answers. A broker answers a connection's requests in the order in which they came, so `receive` needs
+only a queue of the requests that were sent. Several requests may be on the way (`send` … `send` … `receive` …
+`receive`). A caller that catches `ConnectionLost` must drop the connection: after a time-out or half a frame the stream
+can't be used again.
 
 Source: KIP-511, for the fallback if a broker doesn't serve this client's version of ApiVersions.
 """
@@ -84,9 +84,9 @@ class Connection:
         """The API's newest version in [lowest, highest] that the broker serves. Raises UnsupportedVersion."""
         served = self._versions.get(api_key)
         if served is None or served[0] > highest or served[1] < lowest:
-            has = "none" if served is None else f"{served[0]} to {served[1]}"
+            has = "no version" if served is None else f"versions {served[0]} to {served[1]}"
             raise UnsupportedVersion(
-                f"{self.address} serves {has} of API {api_key}; versions {lowest} to {highest} are needed"
+                f"{self.address} serves {has} of API {api_key}, and this client needs one of {lowest} to {highest}"
             )
         return min(served[1], highest)
 
@@ -137,7 +137,7 @@ class Connection:
         try:
             answered_id, position = response_body(api_key, version, frame)
             if answered_id != correlation_id:
-                raise ProtocolError(f"its correlation id is {answered_id}, the request's was {correlation_id}")
+                raise ProtocolError(f"the answer's correlation id is {answered_id}, the request's was {correlation_id}")
             return read(api_key, version, frame, position)
         except (ProtocolError, struct.error, IndexError) as error:
             message = f"{self.address} sent an invalid answer: {error}"

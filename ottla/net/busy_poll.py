@@ -63,7 +63,7 @@ class BusyPoll:
         self._passed = 0
 
     def answered(self) -> None:
-        """Called when answers have just been sent, or queued, from the callback that received requests."""
+        """Called by the callback that received requests, when it has sent or queued answers to them."""
         if self._looking:
             self._found = True
             return

@@ -186,7 +186,7 @@ class Client:
         if node < 0:
             self._refresh([partition.topic])
             if partition not in self._leaders:
-                raise doubt(self, partition, None, "the broker that was asked for its leader doesn't know it")
+                raise doubt(self, partition, None, "the Metadata answer doesn't have the partition")
             node = self._leaders[partition]
         if node < 0:
             raise Retry(f"{partition} has no leader")
@@ -205,10 +205,10 @@ class Client:
         return self._connect(self._brokers[node])
 
     def any_broker(self, *, besides: Address | None = None) -> Connection:
-        """A connection without a request under way to any known broker that can be reached, except to `besides`.
+        """A connection to any known broker that can be reached, other than `besides`. It has no request under way.
 
-        Brokers that failed are tried last. Raises ConnectionLost, which names the addresses that were tried, or, if
-        there were none, `besides`.
+        Brokers that failed are tried last. Raises ConnectionLost, which names the addresses that were tried. If no
+        broker besides `besides` is known, it names `besides`.
         """
         candidates = dict.fromkeys([*self._connections, *self.bootstrap, *self._brokers.values()])
         failures = []
@@ -243,7 +243,7 @@ class Client:
             if not leaders & {connection.address, None}:
                 self.drop(connection)
                 raise ConnectionLost(
-                    f"{connection.address} doesn't answer, and other brokers lead its partitions now",
+                    f"{connection.address} doesn't answer, and other brokers now lead the partitions of the request",
                     connection.address,
                 )
 
@@ -283,7 +283,7 @@ class Client:
         return connection
 
     def _free(self, address: Address) -> Connection:
-        """A connection to `address` without a request under way: a second connection if the first has one."""
+        """A connection to `address` without a request under way; a second one if the first has a request under way."""
         connections = self._spares if self._is_busy(address) else self._connections
         try:
             if address not in connections:
@@ -307,7 +307,7 @@ class Client:
         )
 
     def _lost(self, error: ConnectionLost) -> None:
-        """Counts the failure, unless it is counted already, and closes the idle connections to the broker's address.
+        """Counts the failure `error`, unless it is counted already, and closes the idle connections to its address.
 
         A connection with a request under way stays open, for the caller that waits for the answer.
         """
@@ -321,7 +321,7 @@ class Client:
         self._leaders.clear()
 
     def _patience_s(self, address: Address) -> float:
-        """The seconds to wait for an answer that a live broker gives immediately. Doubles with each failure of
+        """The seconds to wait for an answer that a live broker gives immediately. They double with each failure of
         `address`."""
         return min(PATIENCE_S * 2.0 ** min(self._failures.get(address, 0), 10), self.request_timeout_ms / 1000)
 
@@ -370,7 +370,7 @@ class Client:
         for each in partitions:
             leader = self._leaders.get(each)
             if leader is None:
-                raise doubt(self, each, None, "the Metadata answer has no leader for it")
+                raise doubt(self, each, None, "the Metadata answer doesn't have the partition")
             if leader < 0:
                 raise Retry(f"{each} has no leader")
             grouped.setdefault(leader, []).append(each)

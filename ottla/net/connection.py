@@ -319,7 +319,7 @@ class Connection:
             self._loop.call_later(FULL_SECONDS, self._still_full)
 
     def _still_full(self) -> None:
-        """Reads the bytes that have arrived, if neither direction has moved: see the module's exception for TCP."""
+        """Reads the bytes that have arrived, if both directions are still full. The module's docstring says why."""
         self._looking = False
         held, inbox, shared, memory = self._have, self._inbox, self._server.receive_buffer, self._server.memory
         if self.closed or self._reading or not self._out.full or not self._blocked or inbox is None:
@@ -431,9 +431,9 @@ class Connection:
         """Whether the connection waits for the broker and not for its peer.
 
         If so, the peer has sent a whole request and received all answers that were ready. Either the answer waits for a
-        disk, or the request waits behind requests of the pipelined APIs, which take only as long as the broker works on
-        them. (A request such as JoinGroup waits for other reasons. A peer that sends more requests behind it causes
-        their wait itself.)
+        disk, or the request waits behind requests of the pipelined APIs, whose answers wait for brokers alone. (A
+        JoinGroup also waits for other clients. If a peer sends requests behind its JoinGroup, the peer itself makes
+        them wait.)
         """
         if self._out.stopped:
             return not self._out.full and (self._blocked or self._inbox is None)
@@ -446,7 +446,8 @@ class Connection:
 
 
 def _allocate(size: int) -> Memory:
-    """Memory for a frame. A large frame's pages are taken only as its bytes arrive, and go back to the system later."""
+    """Memory for a frame. The pages for a large frame are taken from the system only when its bytes arrive, and are
+    given back when the frame is dropped."""
     return bytearray(size) if size <= LAZY_MEMORY_BYTES else mmap.mmap(-1, size)
 
 

@@ -5,8 +5,8 @@ reads from itself. So each volume has a few threads of its own. The threads are 
 ever doesn't keep the process from ending.
 
 When the future of a piece of work is cancelled, the work leaves the volume's queue. A connection waits for only one
-piece of work at a time: for a piece of its answers, or for a ListOffsets' look-up by time. Both are cancelled when the
-connection closes. `ottla.broker.cold_reads` bounds the look-ups of fetches.
+piece of work at a time: for a piece of its answers, or for a ListOffsets' look-up by time. This work is cancelled when
+the connection closes. `ottla.broker.cold_reads` bounds the look-ups of fetches.
 """
 
 from __future__ import annotations

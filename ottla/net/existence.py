@@ -29,7 +29,7 @@ BROKERS_MAX = 3  # the number of brokers that are asked in a round
 
 
 class Wanted(NamedTuple):
-    """What a client requires of a topic: this id (None: any id), and at least `partitions` partitions."""
+    """What a client requires of a topic: the id `topic_id` (None: any id), and at least `partitions` partitions."""
 
     topic_id: UUID | None = None
     partitions: int = 0

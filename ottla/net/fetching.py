@@ -167,7 +167,7 @@ class RangeReader:
     def _answer_size(self, offset: int) -> int:
         """The bytes to request: the size of the rest of the range, estimated by the size of the records so far.
 
-        A larger request would fetch records beyond the range, for nothing.
+        With a larger request, the broker would also send records beyond the range, which this reader would drop.
         """
         done = offset - self._start
         average = self._bytes_read / done if done else _RECORD_BYTES_GUESS

@@ -8,7 +8,8 @@ first served. A connection that gets none stops reading. A request of an API who
 (`large_answers`) starts only when there is room for such an answer. If holders wait for memory, connections whose peers
 are too slow with their frames or answers are closed. So peers that announce large frames and never send them, or
 request large answers and never read them, can't keep other connections from being served. If the broker itself is slow
-with a large answer, the room that was reserved for the answer is released, and the answer counts once it exists.
+with a large answer, the room that was reserved for the answer is released; the answer takes memory of the budget when
+the broker has made it.
 
 No connection waits for ever:
 
@@ -58,8 +59,8 @@ class BufferedMemory:
         return self._acquire(self._frames, holder, size_bytes, now)
 
     def wait(self, holder: Hashable, size_bytes: int, granted: Callable[[], None]) -> None:
-        """Queues `holder` for `size_bytes` for a frame, and calls `granted` when it has them. A holder may wait only
-        once."""
+        """Queues `holder` for `size_bytes` for a frame, and calls `granted` when it has them. A holder may be in the
+        queue only once."""
         self._waiters[holder] = (size_bytes, self._frames, granted)
 
     def has_room(self, size_bytes: int) -> bool:
@@ -67,11 +68,11 @@ class BufferedMemory:
         return not self._waiters and self.used_bytes + size_bytes <= self.limit_bytes
 
     def hold_frames(self, holder: Hashable, size_bytes: int, now: float) -> None:
-        """Counts memory for received bytes of `holder`, which is in use already, in place of its memory for frames."""
+        """Sets the memory that `holder` has for frames to `size_bytes`, whatever is free: its bytes exist already."""
         self._hold(self._frames, holder, size_bytes, now)
 
     def release(self, holder: Hashable, now: float) -> None:
-        """Gives back the memory that `holder` has for a frame, or ends its wait for that. Serves waiting holders."""
+        """Gives back the memory that `holder` has for frames, or ends its wait for it. Serves waiting holders."""
         self._give_back(self._frames, holder, now)
 
     # ---- answers
@@ -92,7 +93,8 @@ class BufferedMemory:
         return self._begin(self._reserved, holder, size_bytes, now, granted)
 
     def hold_answer(self, holder: Hashable, size_bytes: int, now: float) -> None:
-        """Counts memory for unsent answers of `holder`, which is in use already, in place of the room for an answer."""
+        """Sets the memory that `holder` has for unsent answers to `size_bytes`, whatever is free: the answers exist
+        already. Releases the room that was reserved for them."""
         self._drop(self._reserved, holder)
         self._hold(self._answers, holder, size_bytes, now)
 
@@ -125,7 +127,7 @@ class BufferedMemory:
     # ----
 
     def overdue(self, now: float) -> list[Hashable]:
-        """The holders that are too slow, if any holder waits for memory. Releases overdue room for answers."""
+        """The holders that are too slow; none if no holder waits for memory. Also releases overdue room for answers."""
         if not self._waiters:
             return []
         for holder in [holder for holder, (_, deadline) in self._reserved.items() if deadline < now]:
@@ -192,8 +194,8 @@ class BufferedMemory:
         return True
 
     def _serve_waiters(self, now: float) -> None:
-        """Grants waiting holders their memory while there is room. If no work, or no answer, is under way, the first
-        one that waits may begin in any case."""
+        """Grants waiting holders their memory while there is room. If no work is under way, the first holder that waits
+        for memory for work gets it in any case; the same holds for answers."""
         while self._waiters:
             waiter, (size_bytes, wanted, granted) = next(iter(self._waiters.items()))
             if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:

@@ -230,4 +230,4 @@ class _Rest:
 
 def _cut_short() -> OSError:
     """The error for a file that is shorter than the answer's size field announced: the frame can't be completed."""
-    return OSError(0, "a log file is shorter than the part of it that an answer was to have")
+    return OSError(0, "a log file ends before the bytes that an answer must contain")

@@ -116,7 +116,7 @@ class Peer:
         self._answered = True
         (size,) = _size.unpack(head)
         if not _size.size <= size <= ANSWER_BYTES_MAX:
-            raise ProtocolError(f"{self} announced an answer of {size} bytes")
+            raise ProtocolError(f"{self} announced an answer of {size} bytes; is it a Kafka listener?")
         if size > len(self._buffer) or (len(self._buffer) > _KEPT_BYTES_MAX and size <= BUFFER_BYTES):
             self._buffer = bytearray(max(size, BUFFER_BYTES))
         await stream.read_exactly(memoryview(self._buffer)[:size])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
-KNOWN_SECONDS = 0.1  # for this time, bytes of a file that were found in memory count as being there
+KNOWN_SECONDS = 0.1  # for this time after they were found in memory, bytes of a file count as being in memory
 READ_AHEAD_BYTES = 1024 * 1024  # the bytes of a file that a thread reads at once if they aren't in memory
 
 
@@ -81,7 +81,7 @@ class Pending:
         return self._connection is not None
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Sends `parts` as soon as the answers before it are sent. Without parts, the request has no answer."""
+        """Sends `parts` as soon as all earlier answers are sent. Without parts, the request has no answer."""
         connection = self._connection
         if connection is None:
             return
@@ -99,8 +99,8 @@ class Pending:
             self._connection.may_go_on()
 
     def close_connection(self) -> None:
-        """Closes the connection because a request without an answer (acks=0) failed: the client can't learn it
-        otherwise."""
+        """Closes the connection because a request without an answer (acks=0) failed: the client can't learn of the
+        failure in another way."""
         if self._connection is not None:
             self._connection.close()
 

@@ -71,7 +71,7 @@ class Pipeline:
         self._unanswered_bytes += size
 
     def hurry(self, behind: int) -> None:
-        """Tells the first unanswered request that a request of the API `behind` can't start before its answer."""
+        """Tells the first unanswered request that a request of the API `behind` can't start until it is answered."""
         if self._unanswered:
             first = self._unanswered[0]
             first.behind = behind
@@ -94,7 +94,7 @@ class Pipeline:
     def waits_for_pipelined(self) -> bool:
         """Whether some request is unanswered, and all unanswered ones are of the pipelined APIs.
 
-        Requests of these APIs take only as long as the broker works on them.
+        The answers to requests of these APIs wait for brokers alone, and not for other clients.
         """
         pipelined = self._pipelined
         return bool(self._unanswered) and all(pending.api_key in pipelined for pending in self._unanswered)

@@ -117,7 +117,7 @@ class Producer:
             self._turn()
 
     def _turn(self) -> None:
-        """Sends to every leader that has no request under way, then waits for the answer of one leader that has one."""
+        """Sends a request to every leader that has none under way. Then waits for the answer to one of the requests."""
         trouble = self._dispatch()
         if not self._under_way:
             self._last_trouble = trouble or self._last_trouble

@@ -129,8 +129,8 @@ def _alternating(brokers: Sequence[Candidate]) -> list[int]:
 def _replicas(
     live: Sequence[int], other: Sequence[int], rack_of: dict[int, str | None], position: int, count: int
 ) -> tuple[int, ...]:
-    """`count` brokers: first live ones from `position` on, then others. Of either kind, brokers on racks without a
-    replica come first."""
+    """`count` brokers: first live ones from `position` on, then others. Within each group, brokers on racks
+    without a replica come first."""
     # After each full round of first replicas, followers shift by one broker: this spreads a dead broker's load.
     shift = position // len(live)
     first = position % len(live)

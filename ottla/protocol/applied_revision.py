@@ -5,7 +5,8 @@ open. The API is Ottla's own, and its API key is far above Kafka's API keys. Onl
 name it, and only the inter-broker listener serves it. A broker that doesn't know the API closes the connection.
 
 The request, version 0, has the revision (int64) and the milliseconds for which the answer may wait (int32). The answer
-has the revision that the broker has applied by then (int64). It is below the requested one if the time was up.
+has the revision that the broker has applied by then (int64). If the time ended first, it is below the requested
+revision.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def records(batch: Buffer, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
             size, position = read_varint(data, position)
             end = position + size
             if size < 0 or end > len(data):
-                raise KafkaError(ErrorCode.invalid_record, "a record ends after its batch")
+                raise KafkaError(ErrorCode.invalid_record, "a record extends beyond the end of its batch")
             record = _record(data, position, end, header, append_time)
             position = end
             yield record
@@ -169,7 +169,8 @@ def records(batch: Buffer, max_bytes: int = MAX_BYTES) -> Iterator[Record]:
         raise KafkaError(ErrorCode.invalid_record, f"a record can't be read: {error}") from error
     if position != len(data):
         raise KafkaError(
-            ErrorCode.invalid_record, f"the batch states {header.count} records, but bytes are left over behind them"
+            ErrorCode.invalid_record,
+            f"the batch states {header.count} records, but holds more bytes after these records",
         )
 
 
@@ -200,7 +201,7 @@ def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
         return None, position
     end = position + size
     if end > len(data):
-        raise KafkaError(ErrorCode.invalid_record, "a field ends after its batch")
+        raise KafkaError(ErrorCode.invalid_record, "a field extends beyond the end of its batch")
     return data[position:end], end
 
 

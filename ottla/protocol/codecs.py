@@ -95,7 +95,7 @@ class _Compressor(Protocol):
 
 
 def _lz4_blocks(data: Buffer, level: int) -> Iterator[Buffer]:
-    """The blocks of a frame, which don't refer to one another: Kafka refuses linked blocks, the lz4 library's default.
+    """The blocks of a frame. No block refers to another one, because Kafka refuses linked blocks.
 
     As in Kafka, the default level uses the fast compressor, every other level the slow one.
     """

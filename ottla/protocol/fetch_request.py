@@ -204,7 +204,7 @@ def _cut_short() -> ProtocolError:
 
 
 def _compact_count(frame: Frame, position: int, end: int) -> tuple[int, int]:
-    """(an array's count, position after it). Raises ProtocolError if a count above 126 exceeds the bytes after it."""
+    """(an array's count, position after it). Raises ProtocolError for a count above 126 and above the bytes left."""
     count = frame[position]
     if 0 < count < 0x80:
         return count - 1, position + 1

@@ -100,7 +100,7 @@ class _Reader:
         size = max(self._size(plain_size), 0)
         end = self.position + size
         if end > len(self.frame):
-            raise ProtocolError(f"{size} bytes are announced, and {len(self.frame) - self.position} are left")
+            raise ProtocolError(f"a field states {size} bytes, but only {len(self.frame) - self.position} bytes follow")
         found = self.frame[self.position : end]
         self.position = end
         return found

@@ -92,7 +92,7 @@ def write_response(api_key: int, version: int, message: Message) -> bytes:
 
 
 class Encoded(bytes):
-    """A struct that `encode_element` has encoded. It takes the place of its mapping in an array of structs."""
+    """A struct that `encode_element` has encoded. It takes the place of the struct's mapping in an array."""
 
 
 def encode_element(api_key: int, version: int, field: str, element: Message) -> Encoded:

@@ -105,10 +105,10 @@ def working_bytes(codec: int, data: Buffer) -> int:
 def blocks_passed(codec: int, view: memoryview) -> Iterator[None]:
     """Goes over the heads of the blocks of a frame of LZ4 or Zstandard, and yields every few blocks.
 
-    Raises Unreadable if the library that Ottla uses for the codec reads the frame, but some other client's doesn't.
+    Raises Unreadable if the library that Ottla uses for the codec reads the frame, but some other client doesn't.
 
-    Kafka's clients in Java know only independent blocks of LZ4, and no dictionaries. They take a stored block of 0
-    bytes for the end of a frame, and sometimes also a run of empty packed blocks, and never read what follows.
+    Kafka's clients in Java read only independent blocks of LZ4, and no frame that needs a dictionary. For these clients
+    a frame ends at a stored block of 0 bytes, and sometimes at a run of empty packed blocks: they read no later block.
     librdkafka refuses a packed block of Zstandard of 0 bytes, which RFC 8878 (3.1.1.2.4) excludes.
     """
     heads = _lz4_heads_passed(view) if codec == Codec.lz4 else _zstd_heads_passed(view)

@@ -44,8 +44,8 @@ _SENTENCES = {
 def refusal(fault: int, index: int, count: int) -> KafkaError:
     """The error for `fault`, found at record `index` (from 0) of a batch whose header states `count` records.
 
-    It is INVALID_TIMESTAMP, with the record among its `record_errors`, for `Fault.timestamp`, and INVALID_RECORD for
-    every other fault.
+    For `Fault.timestamp` the error is INVALID_TIMESTAMP, with the record among its `record_errors`. For every other
+    fault it is INVALID_RECORD.
     """
     sentence = _SENTENCES[Fault(fault)].format(index=index, count=count)
     if fault == Fault.timestamp:

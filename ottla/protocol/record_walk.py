@@ -62,7 +62,8 @@ WITHOUT_NATIVE = (
 """The sentence that a broker logs at its start if the walk in Python is used."""
 
 SLICE_BYTES = (1 << 20) if NATIVE else (1 << 15)
-"""The most bytes to feed in one call on the event loop: they take at most some 10 ms, whatever the records are like."""
+"""The most bytes to feed in one call on the event loop: the walk over them takes at most some 10 ms, whatever
+the records are like."""
 
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 

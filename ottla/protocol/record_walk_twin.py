@@ -1,7 +1,8 @@
-"""The walk over a batch's records, in Python: its specification, and its form on machines without a compiler. Pure.
+"""The walk over a batch's records, in Python. Pure.
 
-`_record_walk.c` is the native form of this class; `ottla.protocol.record_walk` says which form is in use, and describes
-both. Tests check that their verdicts are the same for any bytes, cut in any way. So a rule is changed here first.
+This module is the specification of the walk, and the form in use on machines without a compiler. `_record_walk.c` is
+the native form. `ottla.protocol.record_walk` says which form is in use, and describes both. Tests check that both forms
+give the same verdict on any bytes, cut in any way. A rule is changed here first.
 
 The walk is a state machine over single numbers. A record is a row of numbers (zigzag varints), some of which are
 followed by as many bytes of content, which are passed over:

@@ -39,8 +39,8 @@ def pieces(codec: int, data: Buffer, piece_bytes: int = PIECE_BYTES, *, one_fram
     """The unpacked content of `data`, in order, at most `piece_bytes` at a time.
 
     `one_frame` is set for a producer's batch: then a second gzip member or frame is an error, and so is a frame that
-    some other client doesn't read (`blocks_passed`). An empty piece comes if a block or frame is empty, or if bytes
-    have been read that yield no output yet. A caller that works in turns of bounded length can end a turn at any piece.
+    some other client doesn't read (`blocks_passed`). A piece is empty if a block or frame is empty, or if the bytes
+    that have been read yield no output yet. A caller that works in turns of bounded length can end a turn at any piece.
 
     Raises KafkaError corrupt_message if `data` can't be read.
     """

@@ -39,7 +39,7 @@ class Edit(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """A resource with settings: its type, as the metadata names it, and its name, which is empty for all brokers."""
+    """A resource with settings: its type, as the metadata names it, and its name. An empty name means all brokers."""
 
     type: str
     name: str

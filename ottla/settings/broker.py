@@ -6,14 +6,14 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
 _JAVA = "it names Java code, which has no place in a Python process"
-_PURGATORY = "a finished wait is forgotten at once"
+_PURGATORY = "a delayed request is removed as soon as it is finished"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
 _TIERED = "there is no tiered storage yet"
 _NO_CHANNEL = "brokers follow the metadata store, the controller sends them nothing"
 _METRICS = "metrics are served to Prometheus on ottla.http.listener"
 _TELEMETRY = "clients are not asked for their metrics"
 _QUOTA = "quotas are stored and not enforced yet"
-_COMPRESSION = "the broker compresses with each codec's usual effort"
+_COMPRESSION = "the broker compresses at each codec's default level"
 
 SETTINGS = (
     Setting(
@@ -38,11 +38,11 @@ SETTINGS = (
     ),
     Setting(
         "num.partitions", Kind.INT, "1", Importance.MEDIUM,
-        "Partitions of a topic that is created without a number.", bounds=Range(1),
+        "Partitions of a topic whose creator names no number of partitions.", bounds=Range(1),
     ),
     Setting(
         "default.replication.factor", Kind.INT, "1", Importance.MEDIUM,
-        "Replicas of a topic that is created without a number.",
+        "Replicas of each partition of a topic whose creator names no replication factor.",
     ),
     Setting(
         "auto.create.topics.enable", Kind.BOOLEAN, "true", Importance.HIGH,
@@ -63,22 +63,22 @@ SETTINGS = (
     ),
     Setting(
         "compression.type", Kind.STRING, "producer", Importance.HIGH,
-        "Codec in which batches are stored; `producer` keeps them as they came.",
+        "Codec in which batches are stored; `producer` keeps each batch's own codec.",
         bounds=OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")), update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "compression.gzip.level", Kind.INT, "-1", Importance.MEDIUM,
-        "Effort of gzip where the broker compresses.", bounds=Range(1, 9, also=-1), update=Update.CLUSTER_WIDE,
+        "Level at which the broker compresses with gzip.", bounds=Range(1, 9, also=-1), update=Update.CLUSTER_WIDE,
         instead=_COMPRESSION,
     ),
     Setting(
         "compression.lz4.level", Kind.INT, "9", Importance.MEDIUM,
-        "Effort of lz4 where the broker compresses.", bounds=Range(1, 17), update=Update.CLUSTER_WIDE,
+        "Level at which the broker compresses with lz4.", bounds=Range(1, 17), update=Update.CLUSTER_WIDE,
         instead=_COMPRESSION,
     ),
     Setting(
         "compression.zstd.level", Kind.INT, "3", Importance.MEDIUM,
-        "Effort of zstd where the broker compresses.", bounds=Range(-131072, 22), update=Update.CLUSTER_WIDE,
+        "Level at which the broker compresses with zstd.", bounds=Range(-131072, 22), update=Update.CLUSTER_WIDE,
         instead=_COMPRESSION,
     ),
     Setting(
@@ -91,7 +91,7 @@ SETTINGS = (
     ),
     Setting(
         "unclean.leader.election.interval.ms", Kind.LONG, "300000", Importance.MEDIUM,
-        "Time between two looks for partitions that need an unclean election.", bounds=Range(1),
+        "Time between two searches for partitions that need an unclean election.", bounds=Range(1),
         instead="the controller acts on changes as they come", internal=True,
     ),
     Setting(
@@ -100,7 +100,7 @@ SETTINGS = (
     ),
     Setting(
         "leader.imbalance.check.interval.seconds", Kind.LONG, "300", Importance.HIGH,
-        "Time between two looks for leaders that are not preferred.", bounds=Range(1),
+        "Time between two searches for leaders that are not preferred.", bounds=Range(1),
     ),
     Setting(
         "fetch.max.bytes", Kind.INT, "57671680", Importance.MEDIUM,
@@ -108,27 +108,27 @@ SETTINGS = (
     ),
     Setting(
         "max.incremental.fetch.session.cache.slots", Kind.INT, "1000", Importance.MEDIUM,
-        "Incremental fetch sessions that are kept.", bounds=Range(0),
+        "Most incremental fetch sessions that a broker keeps.", bounds=Range(0),
     ),
     Setting(
         "max.request.partition.size.limit", Kind.INT, "2000", Importance.MEDIUM,
-        "Partitions that one DescribeTopicPartitions answer holds.", bounds=Range(1),
+        "Most partitions in one DescribeTopicPartitions answer.", bounds=Range(1),
     ),
     Setting(
         "fetch.purgatory.purge.interval.requests", Kind.INT, "1000", Importance.MEDIUM,
-        "Finished delayed fetches that start a clean-up.", instead=_PURGATORY,
+        "Number of finished delayed fetches at which they are removed.", instead=_PURGATORY,
     ),
     Setting(
         "producer.purgatory.purge.interval.requests", Kind.INT, "1000", Importance.MEDIUM,
-        "Finished delayed produces that start a clean-up.", instead=_PURGATORY,
+        "Number of finished delayed produces at which they are removed.", instead=_PURGATORY,
     ),
     Setting(
         "delete.records.purgatory.purge.interval.requests", Kind.INT, "1", Importance.MEDIUM,
-        "Finished delayed deletions that start a clean-up.", instead=_PURGATORY,
+        "Number of finished delayed deletions at which they are removed.", instead=_PURGATORY,
     ),
     Setting(
         "share.fetch.purgatory.purge.interval.requests", Kind.INT, "1000", Importance.MEDIUM,
-        "Finished delayed share fetches that start a clean-up.", instead=_PURGATORY,
+        "Number of finished delayed share fetches at which they are removed.", instead=_PURGATORY,
     ),
     Setting(
         "num.io.threads", Kind.INT, "8", Importance.HIGH,
@@ -228,8 +228,8 @@ SETTINGS = (
     Setting(
         "replica.selector.class", Kind.STRING, None, Importance.MEDIUM,
         "How the replica that a consumer reads from is chosen: "
-        "org.apache.kafka.common.replica.RackAwareReplicaSelector takes one in the consumer's rack, any other value "
-        "the leader.",
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector takes one in the consumer's rack; with any "
+        "other value, the consumer reads from the leader.",
     ),
     Setting(
         "follower.fetch.last.tiered.offset.enable", Kind.BOOLEAN, "false", Importance.MEDIUM,

@@ -15,6 +15,6 @@ SETTINGS = (
     Setting("interval.ms", Kind.INT, "300000", Importance.MEDIUM, "Time between two pushes.", instead=_TELEMETRY),
     Setting(
         "match", Kind.LIST, "", Importance.MEDIUM,
-        "Which clients push, as field=pattern.", bounds=Members(), instead=_TELEMETRY,
+        "Which clients push their metrics, as field=pattern.", bounds=Members(), instead=_TELEMETRY,
     ),
 )

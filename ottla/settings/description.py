@@ -48,7 +48,8 @@ class Source(IntEnum):
 
 
 def describe_broker(config: BrokerConfig) -> Iterator[Description]:
-    """Every setting of a broker. Internal and dynamic-only ones, and listeners' own, are included only if set."""
+    """Every setting of a broker. Internal settings, dynamic-only settings and the settings of one listener are included
+    only if they are set."""
     given = {**config.static, **config.dynamic_default, **config.dynamic_broker}
     hidden = {name for name, setting in BROKER.items() if setting.internal or name in _DYNAMIC_ONLY}
     names = [name for name in BROKER if name not in hidden or name in given]
@@ -114,24 +115,24 @@ def describe_load(cpu_seconds: float, partitions: str) -> Description:
     only grow, and begin at 0 with the next start.
     """
     value = f'{{"cpu_seconds":{round(cpu_seconds, 3)},"partitions":{partitions}}}'
-    return _in_one_value(LOAD, value, Source.STATIC, "What the broker has worked since its start.")
+    return _in_one_value(LOAD, value, Source.STATIC, "The broker's work since its start.")
 
 
 def describe_recovered(logs: int, bytes_dropped: int, cuts: Iterable[Mapping[str, object]]) -> Description:
     """The number of bytes that recovery cut off the logs at the broker's start, as the value of one read-only entry.
 
-    `logs` is the number of these logs, `cuts` has the details of the first ones.
+    `logs` is the number of these logs, `cuts` has the details of the first few cuts.
     """
     value = {"logs": logs, "bytes_dropped": bytes_dropped, "cuts": list(cuts)}
     return _in_one_value(
-        RECOVERED, _json(value), Source.STATIC, "What the recovery of logs cut off at the broker's start."
+        RECOVERED, _json(value), Source.STATIC, "The bytes that recovery cut off the logs at the broker's start."
     )
 
 
 def describe_damaged(damages: Iterable[Mapping[str, object]]) -> Description:
     """The unreadable places that the broker has found in its logs, as the value of one read-only entry."""
     return _in_one_value(
-        DAMAGED, _json(list(damages)), Source.STATIC, "What the broker has met in its logs that can't be read."
+        DAMAGED, _json(list(damages)), Source.STATIC, "The unreadable places that the broker has found in its logs."
     )
 
 

@@ -43,7 +43,7 @@ SETTINGS = (
     ),
     Setting(
         "share.delivery.count.limit", Kind.INT, "5", Importance.MEDIUM,
-        "How often a record is delivered at most.", bounds=Range(2), instead=_SHARE,
+        "How many times a record is delivered at most.", bounds=Range(2), instead=_SHARE,
         synonyms=("group.share.delivery.count.limit",),
     ),
     Setting(
@@ -53,7 +53,7 @@ SETTINGS = (
     ),
     Setting(
         "share.auto.offset.reset", Kind.STRING, "latest", Importance.MEDIUM,
-        "Where a new share group begins.", bounds=_RESET, instead=_SHARE,
+        "Offset at which a new share group begins.", bounds=_RESET, instead=_SHARE,
     ),
     Setting(
         "share.isolation.level", Kind.STRING, "read_uncommitted", Importance.MEDIUM,
@@ -81,7 +81,7 @@ SETTINGS = (
     ),
     Setting(
         "streams.num.standby.replicas", Kind.INT, "0", Importance.MEDIUM,
-        "Standby copies of each task.", bounds=Range(0), instead=_STREAMS,
+        "Standby replicas of each task.", bounds=Range(0), instead=_STREAMS,
         synonyms=("group.streams.num.standby.replicas",),
     ),
     Setting(

@@ -23,16 +23,18 @@ SETTINGS = (
     ),
     Setting(
         "group.coordinator.background.threads", Kind.INT, "2", Importance.HIGH,
-        "Threads of the coordinator for longer work.", bounds=Range(1), instead=_THREADS,
+        "Threads of the coordinator for background work.", bounds=Range(1), instead=_THREADS,
     ),
     Setting(
         "group.coordinator.append.linger.ms", Kind.INT, "-1", Importance.MEDIUM,
-        "How long the coordinator gathers writes; -1 adapts the time by itself.", bounds=Range(-1),
+        "How long the coordinator gathers writes for one append; with -1 it adapts this time to the load.",
+        bounds=Range(-1),
         instead="the coordinator writes each decision at once",
     ),
     Setting(
         "group.coordinator.cached.buffer.max.bytes", Kind.INT, "1048588", Importance.MEDIUM,
-        "Memory the coordinator keeps for its next write.", bounds=Range(524288), update=Update.CLUSTER_WIDE,
+        "Largest buffer that the coordinator keeps for its next write.", bounds=Range(524288),
+        update=Update.CLUSTER_WIDE,
         instead="buffers of the coordinator are not pooled",
     ),
     Setting(
@@ -69,7 +71,7 @@ SETTINGS = (
     ),
     Setting(
         "offsets.retention.check.interval.ms", Kind.LONG, "600000", Importance.HIGH,
-        "Time between two looks for offsets that have expired.", bounds=Range(1),
+        "Time between two searches for expired offsets.", bounds=Range(1),
     ),
     Setting(
         "group.min.session.timeout.ms", Kind.INT, "6000", Importance.MEDIUM,
@@ -85,7 +87,7 @@ SETTINGS = (
     ),
     Setting(
         "group.max.size", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Members a classic group may have.", bounds=Range(1),
+        "Most members that a classic group may have.", bounds=Range(1),
     ),
     Setting(
         "group.consumer.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
@@ -113,7 +115,7 @@ SETTINGS = (
     ),
     Setting(
         "group.consumer.max.size", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Members that a consumer group may have.", bounds=Range(1), instead=_CONSUMER,
+        "Most members that a consumer group may have.", bounds=Range(1), instead=_CONSUMER,
     ),
     Setting(
         "group.consumer.assignors", Kind.LIST, "uniform,range", Importance.MEDIUM,
@@ -123,7 +125,7 @@ SETTINGS = (
     ),
     Setting(
         "group.consumer.migration.policy", Kind.STRING, "bidirectional", Importance.MEDIUM,
-        "How classic groups and consumer groups turn into each other.",
+        "Whether a classic group may become a consumer group, and a consumer group a classic group.",
         bounds=OneOf(("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"), ignore_case=True), instead=_CONSUMER,
     ),
     Setting(
@@ -141,8 +143,8 @@ SETTINGS = (
     ),
     Setting(
         "group.consumer.regex.refresh.interval.ms", Kind.INT, "600000", Importance.MEDIUM,
-        "Time after which patterns of topics are resolved again.", bounds=Range(10000), instead=_CONSUMER,
-        internal=True,
+        "Time after which the topics that match a member's pattern are determined again.", bounds=Range(10000),
+        instead=_CONSUMER, internal=True,
     ),
     Setting(
         "group.streams.session.timeout.ms", Kind.INT, "45000", Importance.MEDIUM,
@@ -170,15 +172,15 @@ SETTINGS = (
     ),
     Setting(
         "group.streams.max.size", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Members that a streams group may have.", bounds=Range(1), instead=_STREAMS,
+        "Most members that a streams group may have.", bounds=Range(1), instead=_STREAMS,
     ),
     Setting(
         "group.streams.num.standby.replicas", Kind.INT, "0", Importance.MEDIUM,
-        "Standby copies of each task.", bounds=Range(0), instead=_STREAMS,
+        "Standby replicas of each task.", bounds=Range(0), instead=_STREAMS,
     ),
     Setting(
         "group.streams.max.standby.replicas", Kind.INT, "2", Importance.MEDIUM,
-        "Upper bound of a streams group's standby copies.", bounds=Range(0), instead=_STREAMS,
+        "Upper bound of a streams group's standby replicas.", bounds=Range(0), instead=_STREAMS,
     ),
     Setting(
         "group.streams.initial.rebalance.delay.ms", Kind.INT, "3000", Importance.MEDIUM,
@@ -223,7 +225,7 @@ SETTINGS = (
     ),
     Setting(
         "group.share.max.size", Kind.INT, "200", Importance.MEDIUM,
-        "Members that a share group may have.", bounds=Range(1, 1000), instead=_SHARE,
+        "Most members that a share group may have.", bounds=Range(1, 1000), instead=_SHARE,
     ),
     Setting(
         "group.share.assignors", Kind.LIST, "simple", Importance.MEDIUM,
@@ -249,7 +251,7 @@ SETTINGS = (
     ),
     Setting(
         "group.share.delivery.count.limit", Kind.INT, "5", Importance.MEDIUM,
-        "How often a record is delivered at most to a share group.", bounds=Range(2, 10), instead=_SHARE,
+        "How many times a record is delivered at most to a share group.", bounds=Range(2, 10), instead=_SHARE,
     ),
     Setting(
         "group.share.min.delivery.count.limit", Kind.INT, "2", Importance.MEDIUM,
@@ -335,7 +337,7 @@ SETTINGS = (
     ),
     Setting(
         "share.coordinator.append.linger.ms", Kind.INT, "-1", Importance.MEDIUM,
-        "How long the share coordinator gathers writes.", bounds=Range(-1), instead=_SHARE,
+        "How long the share coordinator gathers writes for one append.", bounds=Range(-1), instead=_SHARE,
     ),
     Setting(
         "share.coordinator.write.timeout.ms", Kind.INT, "5000", Importance.HIGH,
@@ -343,7 +345,7 @@ SETTINGS = (
     ),
     Setting(
         "share.coordinator.cached.buffer.max.bytes", Kind.INT, "1048588", Importance.MEDIUM,
-        "Memory the share coordinator keeps for its next write.", bounds=Range(524288), update=Update.CLUSTER_WIDE,
-        instead=_SHARE,
+        "Largest buffer that the share coordinator keeps for its next write.", bounds=Range(524288),
+        update=Update.CLUSTER_WIDE, instead=_SHARE,
     ),
 )

@@ -7,7 +7,7 @@ from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Sett
 
 _PREALLOCATION = "files grow as they are written"
 _START_OFFSETS = "log start offsets are written with the recovery points"
-_FIRST_CHORES = "the first chores come one interval after the start"
+_FIRST_CHORES = "each periodic task first runs one interval after the start"
 _COMPACTION = "the child process that compacts takes memory as it needs it"
 
 SETTINGS = (
@@ -34,13 +34,13 @@ SETTINGS = (
     ),
     Setting(
         "log.roll.jitter.ms", Kind.LONG, None, Importance.HIGH,
-        "Random part that is taken off the age at which a segment is closed.", update=Update.CLUSTER_WIDE,
+        "Longest random time that is subtracted from the age at which a segment is closed.", update=Update.CLUSTER_WIDE,
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     Setting(
         "log.roll.jitter.hours", Kind.INT, "0", Importance.HIGH,
-        "Random part, in hours, that is taken off the age at which a segment is closed, when log.roll.jitter.ms is "
-        "not set.", bounds=Range(0),
+        "Longest random time, in hours, that is subtracted from the age at which a segment is closed, when "
+        "log.roll.jitter.ms is not set.", bounds=Range(0),
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     Setting(
@@ -65,7 +65,7 @@ SETTINGS = (
     ),
     Setting(
         "log.retention.check.interval.ms", Kind.LONG, "300000", Importance.MEDIUM,
-        "Time between two looks for segments to delete.", bounds=Range(1),
+        "Time between two searches for segments to delete.", bounds=Range(1),
     ),
     Setting(
         "log.initial.task.delay.ms", Kind.LONG, "30000", Importance.LOW,
@@ -92,7 +92,7 @@ SETTINGS = (
     ),
     Setting(
         "log.preallocate", Kind.BOOLEAN, "false", Importance.MEDIUM,
-        "Reserve the room of a new segment at once.", update=Update.CLUSTER_WIDE,
+        "Allocate the whole file of a new segment on the disk when it is created.", update=Update.CLUSTER_WIDE,
         instead=_PREALLOCATION,
     ),
     Setting(
@@ -106,7 +106,7 @@ SETTINGS = (
     ),
     Setting(
         "log.flush.scheduler.interval.ms", Kind.LONG, "9223372036854775807", Importance.HIGH,
-        "Time between two looks for logs to fsync.",
+        "Time between two searches for logs to fsync.",
     ),
     Setting(
         "log.flush.offset.checkpoint.interval.ms", Kind.INT, "60000", Importance.HIGH,
@@ -160,7 +160,7 @@ SETTINGS = (
     ),
     Setting(
         "log.cleaner.io.buffer.size", Kind.INT, "524288", Importance.MEDIUM,
-        "Memory for the reading and writing of compaction.", bounds=Range(0), update=Update.CLUSTER_WIDE,
+        "Memory of the buffers in which compaction reads and writes.", bounds=Range(0), update=Update.CLUSTER_WIDE,
         instead=_COMPACTION,
     ),
     Setting(
@@ -175,7 +175,7 @@ SETTINGS = (
     ),
     Setting(
         "log.cleaner.min.cleanable.ratio", Kind.DOUBLE, "0.5", Importance.MEDIUM,
-        "Share of not yet compacted bytes that makes a log eligible.", bounds=Range(0, 1),
+        "Share of not yet compacted bytes at which a log is compacted.", bounds=Range(0, 1),
         update=Update.CLUSTER_WIDE,
     ),
     Setting(
@@ -197,6 +197,6 @@ SETTINGS = (
     ),
     Setting(
         "producer.id.expiration.check.interval.ms", Kind.INT, "600000", Importance.LOW,
-        "Time between two looks for idle producers to forget.", bounds=Range(1), internal=True,
+        "Time between two searches for idle producers to forget.", bounds=Range(1), internal=True,
     ),
 )

@@ -73,14 +73,15 @@ SETTINGS = (
     ),
     Setting(
         "max.connections.per.ip.overrides", Kind.STRING, "", Importance.MEDIUM,
-        "Other limits for some addresses, as host:count.", update=Update.CLUSTER_WIDE,
+        "Connections allowed from single addresses, as host:count, instead of max.connections.per.ip.",
+        update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "max.connections", Kind.INT, "2147483647", Importance.MEDIUM,
-        "Connections that are allowed in all; fewer if the process may not open so many files. At this bound a "
-        "connection to the inter-broker listener is still accepted, if clients have another listener, and the "
-        "client's connection that was used longest ago is closed. `listener.name.<listener>.max.connections` bounds "
-        "the connections of one listener.",
+        "Connections that are allowed in all; fewer if the process may not open so many files. If this number is "
+        "reached, a connection to the inter-broker listener is still accepted if clients have another listener: the "
+        "least recently used connection of a client is closed instead. `listener.name.<listener>.max.connections` "
+        "bounds the connections of one listener.",
         bounds=Range(0), update=Update.CLUSTER_WIDE,
     ),
     Setting(
@@ -98,7 +99,7 @@ SETTINGS = (
     ),
     Setting(
         "connection.failed.authentication.delay.ms", Kind.INT, "100", Importance.LOW,
-        "Delay of the close after a failed authentication.", bounds=Range(0), instead=_SASL,
+        "Delay before a connection is closed whose authentication failed.", bounds=Range(0), instead=_SASL,
     ),
     Setting(
         "num.network.threads", Kind.INT, "3", Importance.HIGH,

@@ -64,7 +64,7 @@ SETTINGS = (
     Setting(
         "ottla.listener.addresses", Kind.LIST, "", Importance.MEDIUM,
         "Addresses that clients are told, as LISTENER://host:port, for addresses that are known only while the broker"
-        " runs. They add to advertised.listeners and outweigh it.",
+        " runs. For its listener, such an address replaces the one in advertised.listeners.",
         bounds=Pattern(r"[^:/,\s]+://[^,/\s]+:[0-9]{1,5}", "LISTENER://host:port"), update=Update.PER_BROKER,
     ),
     Setting(
@@ -84,20 +84,20 @@ SETTINGS = (
     ),
     Setting(
         "ottla.buffered.memory.bytes.max", Kind.LONG, "268435456", Importance.HIGH,
-        "Most bytes of requests and responses in memory, for all connections together; beyond it the broker stops "
-        "reading.",
+        "Most bytes of requests and responses in memory, for all connections together. At this bound the broker "
+        "stops reading.",
         bounds=Range(1048576),
     ),
     Setting(
         "ottla.connection.unanswered.requests.max", Kind.INT, "100", Importance.MEDIUM,
-        "Most requests of one connection that may wait for their answers; beyond it the broker stops reading from the"
-        " connection.",
+        "Most requests of one connection that may wait for their answers. At this bound the broker stops reading from "
+        "the connection.",
         bounds=Range(1),
     ),
     Setting(
         "ottla.connection.unanswered.bytes.max", Kind.LONG, "67108864", Importance.MEDIUM,
-        "Most bytes of one connection's requests that may wait for their answers; beyond it the broker stops reading "
-        "from the connection.",
+        "Most bytes of one connection's requests that may wait for their answers. At this bound the broker stops "
+        "reading from the connection.",
         bounds=Range(1),
     ),
     Setting(

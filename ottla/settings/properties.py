@@ -32,7 +32,7 @@ def properties_checksum(text: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with a name and a value, after their first line's number (from 1). Continuation lines are joined."""
+    """Yields (number of the first line, from 1; text) of each name with its value. Continuation lines are joined."""
     gathered, first, continues = "", 0, False
     lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):

@@ -25,7 +25,7 @@ _IP_QUOTAS = {"connection_creation_rate": Kind.INT}
 _WHOLE_BITS = {Kind.INT: 31, Kind.LONG: 63}
 
 Entity = tuple[tuple[str, str | None], ...]
-"""Sorted pairs of entity type and name; the name None is the default of its type."""
+"""Sorted pairs of entity type and name; the name None stands for the default of its type."""
 
 
 class Limit(NamedTuple):
@@ -67,7 +67,8 @@ def check_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def altered_limits(entity: Entity, present: Mapping[str, float], changes: Iterable[Limit]) -> dict[str, float]:
-    """The limits of an entity after the changes. Raises KafkaError(invalid_request) for a limit that it can't have."""
+    """The limits of an entity after the changes. Raises KafkaError(invalid_request) for a limit that the entity can't
+    have."""
     known = _IP_QUOTAS if entity[0][0] == IP else _CLIENT_QUOTAS
     limits = dict(present)
     for key, value in changes:
@@ -90,7 +91,8 @@ def altered_limits(entity: Entity, present: Mapping[str, float], changes: Iterab
 
 
 def matching(entities: Iterable[Entity], components: Iterable[Component], strict: bool) -> list[Entity]:
-    """The entities that meet every condition; with `strict`, only entities without parts of other types.
+    """The entities that meet every condition. With `strict`, an entity is left out if no condition is about the type
+    of one of its parts.
 
     Raises KafkaError for an invalid filter.
     """

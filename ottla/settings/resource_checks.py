@@ -50,7 +50,7 @@ def check_topic(config: BrokerConfig, entries: Mapping[str, str]) -> None:
 
 
 def check_broker(config: BrokerConfig, entries: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raises KafkaError unless this broker, or without `per_broker` every broker, can have these dynamic settings."""
+    """Raises KafkaError unless these dynamic settings are allowed for one broker (`per_broker`), or for all."""
     fixed: list[str] = []
     individual: list[str] = []
     for name in entries:

@@ -19,7 +19,7 @@ SETTINGS = (
     Setting(
         "principal.builder.class",
         Kind.CLASS, "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder", Importance.MEDIUM,
-        "Class that makes a principal of a connection.", update=Update.PER_BROKER, instead=_JAVA,
+        "Class that determines a connection's principal.", update=Update.PER_BROKER, instead=_JAVA,
     ),
     Setting(
         "security.providers", Kind.STRING, None, Importance.LOW,
@@ -32,7 +32,7 @@ SETTINGS = (
     ),
     Setting(
         "ssl.principal.mapping.rules", Kind.STRING, "DEFAULT", Importance.LOW,
-        "How a certificate's name becomes a user's.", instead=_TLS,
+        "Rules by which a certificate's distinguished name becomes a user's name.", instead=_TLS,
     ),
     Setting(
         "ssl.allow.dn.changes", Kind.BOOLEAN, "false", Importance.LOW,
@@ -136,7 +136,8 @@ SETTINGS = (
     ),
     Setting(
         "sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT", Importance.MEDIUM,
-        "How a Kerberos principal becomes a user's name.", bounds=Members(), update=Update.PER_BROKER, instead=_SASL,
+        "Rules by which a Kerberos principal becomes a user's name.", bounds=Members(),
+        update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.jaas.config", Kind.PASSWORD, None, Importance.MEDIUM,
@@ -168,7 +169,8 @@ SETTINGS = (
     ),
     Setting(
         "sasl.kerberos.ticket.renew.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
-        "Random part of the time of a Kerberos ticket's renewal.", update=Update.PER_BROKER, instead=_SASL,
+        "Random share that is added to the time until a Kerberos ticket's renewal.",
+        update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.kerberos.min.time.before.relogin", Kind.LONG, "60000", Importance.MEDIUM,
@@ -180,7 +182,8 @@ SETTINGS = (
     ),
     Setting(
         "sasl.login.refresh.window.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
-        "Random part of the time of a login token's renewal.", update=Update.PER_BROKER, instead=_SASL,
+        "Random share that is added to the time until a login token's renewal.",
+        update=Update.PER_BROKER, instead=_SASL,
     ),
     Setting(
         "sasl.login.refresh.min.period.seconds", Kind.SHORT, "60", Importance.MEDIUM,
@@ -218,7 +221,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.oauthbearer.scope", Kind.STRING, None, Importance.MEDIUM,
-        "Scope that a token is asked for with.", instead=_SASL,
+        "Scope in the request for a token.", instead=_SASL,
     ),
     Setting(
         "sasl.oauthbearer.client.credentials.client.id", Kind.STRING, None, Importance.MEDIUM,
@@ -286,7 +289,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.url", Kind.STRING, None, Importance.MEDIUM,
-        "Where the keys to check tokens are fetched.", instead=_SASL,
+        "URL from which the keys to check tokens are fetched.", instead=_SASL,
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms", Kind.LONG, "3600000", Importance.LOW,
@@ -326,6 +329,6 @@ SETTINGS = (
     ),
     Setting(
         "delegation.token.expiry.check.interval.ms", Kind.LONG, "3600000", Importance.LOW,
-        "Time between two looks for expired tokens.", bounds=Range(1), instead=_TOKENS,
+        "Time between two searches for expired tokens.", bounds=Range(1), instead=_TOKENS,
     ),
 )

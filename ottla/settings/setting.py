@@ -58,7 +58,7 @@ class InvalidSetting(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A number between two bounds, both included, or the single value `also`."""
+    """A number between two bounds, both included, or the single value in `also`."""
 
     minimum: float
     maximum: float | None = None

@@ -27,7 +27,7 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.storage.manager.class.path", Kind.STRING, None, Importance.MEDIUM,
-        "Where the class that reaches the remote store is found.", instead=_TIERED,
+        "Class path of the class that reaches the remote store.", instead=_TIERED,
     ),
     Setting(
         "remote.log.metadata.manager.class.name",
@@ -36,7 +36,7 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.metadata.manager.class.path", Kind.STRING, None, Importance.MEDIUM,
-        "Where the class that keeps the remote metadata is found.", instead=_TIERED,
+        "Class path of the class that keeps the remote metadata.", instead=_TIERED,
     ),
     Setting(
         "remote.log.metadata.manager.listener.name", Kind.STRING, None, Importance.MEDIUM,
@@ -48,7 +48,7 @@ SETTINGS = (
     ),
     Setting(
         "remote.log.index.file.cache.total.size.bytes", Kind.LONG, "1073741824", Importance.LOW,
-        "Room for copies of remote index files.", bounds=Range(1), update=Update.CLUSTER_WIDE, instead=_TIERED,
+        "Disk space for copies of remote index files.", bounds=Range(1), update=Update.CLUSTER_WIDE, instead=_TIERED,
     ),
     Setting(
         "remote.log.index.file.cache.ttl.ms", Kind.LONG, "900000", Importance.LOW,
@@ -99,13 +99,13 @@ SETTINGS = (
     ),
     Setting(
         "log.local.retention.ms", Kind.LONG, "-2", Importance.MEDIUM,
-        "Age at which the local copy of a tiered segment goes; -2 means as log.retention.ms.", bounds=Range(-2),
+        "Age at which a tiered segment's local copy is deleted; with -2, log.retention.ms counts.", bounds=Range(-2),
         update=Update.CLUSTER_WIDE, instead=_TIERED,
     ),
     Setting(
         "log.local.retention.bytes", Kind.LONG, "-2", Importance.MEDIUM,
-        "Size beyond which local copies of tiered segments go; -2 means as log.retention.bytes.", bounds=Range(-2),
-        update=Update.CLUSTER_WIDE, instead=_TIERED,
+        "Size beyond which local copies of tiered segments are deleted; with -2, log.retention.bytes counts.",
+        bounds=Range(-2), update=Update.CLUSTER_WIDE, instead=_TIERED,
     ),
     Setting(
         "remote.log.manager.copy.max.bytes.per.second", Kind.LONG, "9223372036854775807", Importance.MEDIUM,

@@ -8,7 +8,7 @@ from ottla.settings.setting import Importance, Kind, Members, OneOf, Pattern, Ra
 _THROTTLED = Pattern(r"|\*|[0-9]+:[0-9]+", "partition:broker, or *")
 _TIERED = "there is no tiered storage yet"
 _PREALLOCATION = "files grow as they are written"
-_COMPRESSION = "the broker compresses with each codec's usual effort"
+_COMPRESSION = "the broker compresses at each codec's default level"
 
 SETTINGS = (
     Setting(
@@ -21,7 +21,7 @@ SETTINGS = (
     ),
     Setting(
         "segment.jitter.ms", Kind.LONG, "0", Importance.MEDIUM,
-        "Random part that is taken off the age at which a segment is closed.", bounds=Range(0),
+        "Longest random time that is subtracted from the age at which a segment is closed.", bounds=Range(0),
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     Setting(
@@ -77,7 +77,7 @@ SETTINGS = (
     ),
     Setting(
         "min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", Importance.MEDIUM,
-        "Share of not yet compacted bytes that makes a log eligible.", bounds=Range(0, 1),
+        "Share of not yet compacted bytes at which a log is compacted.", bounds=Range(0, 1),
         synonyms=("log.cleaner.min.cleanable.ratio",),
     ),
     Setting(
@@ -96,29 +96,29 @@ SETTINGS = (
     ),
     Setting(
         "compression.type", Kind.STRING, "producer", Importance.MEDIUM,
-        "Codec in which batches are stored; `producer` keeps them as they came.",
+        "Codec in which batches are stored; `producer` keeps each batch's own codec.",
         bounds=OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")), synonyms=("compression.type",),
     ),
     Setting(
         "compression.gzip.level", Kind.INT, "-1", Importance.MEDIUM,
-        "Effort of gzip where the broker compresses.", bounds=Range(1, 9, also=-1),
+        "Level at which the broker compresses with gzip.", bounds=Range(1, 9, also=-1),
         synonyms=("compression.gzip.level",),
         instead=_COMPRESSION,
     ),
     Setting(
         "compression.lz4.level", Kind.INT, "9", Importance.MEDIUM,
-        "Effort of lz4 where the broker compresses.", bounds=Range(1, 17), synonyms=("compression.lz4.level",),
+        "Level at which the broker compresses with lz4.", bounds=Range(1, 17), synonyms=("compression.lz4.level",),
         instead=_COMPRESSION,
     ),
     Setting(
         "compression.zstd.level", Kind.INT, "3", Importance.MEDIUM,
-        "Effort of zstd where the broker compresses.", bounds=Range(-131072, 22),
+        "Level at which the broker compresses with zstd.", bounds=Range(-131072, 22),
         synonyms=("compression.zstd.level",),
         instead=_COMPRESSION,
     ),
     Setting(
         "preallocate", Kind.BOOLEAN, "false", Importance.MEDIUM,
-        "Reserve the room of a new segment at once.", synonyms=("log.preallocate",),
+        "Allocate the whole file of a new segment on the disk when it is created.", synonyms=("log.preallocate",),
         instead=_PREALLOCATION,
     ),
     Setting(
@@ -150,17 +150,17 @@ SETTINGS = (
     ),
     Setting(
         "local.retention.ms", Kind.LONG, "-2", Importance.MEDIUM,
-        "Age at which the local copy of a tiered segment goes; -2 means as retention.ms.", bounds=Range(-2),
+        "Age at which a tiered segment's local copy is deleted; with -2, retention.ms counts.", bounds=Range(-2),
         instead=_TIERED, synonyms=("log.local.retention.ms",),
     ),
     Setting(
         "local.retention.bytes", Kind.LONG, "-2", Importance.MEDIUM,
-        "Size beyond which local copies of tiered segments go; -2 means as retention.bytes.", bounds=Range(-2),
-        instead=_TIERED, synonyms=("log.local.retention.bytes",),
+        "Size beyond which local copies of tiered segments are deleted; with -2, retention.bytes counts.",
+        bounds=Range(-2), instead=_TIERED, synonyms=("log.local.retention.bytes",),
     ),
     Setting(
         "remote.log.copy.disable", Kind.BOOLEAN, "false", Importance.MEDIUM,
-        "Stop copying to the remote store.", instead=_TIERED,
+        "Stop copying the topic's segments to the remote store.", instead=_TIERED,
     ),
     Setting(
         "remote.log.delete.on.disable", Kind.BOOLEAN, "false", Importance.MEDIUM,

@@ -5,8 +5,6 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 
 from ottla.settings.setting import Importance, Kind, Range, Setting, Update
 
-_TRANSACTIONS = "there are no transactions yet"
-
 SETTINGS = (
     Setting(
         "transaction.state.log.min.isr", Kind.INT, "2", Importance.HIGH,
@@ -32,7 +30,6 @@ SETTINGS = (
     Setting(
         "transaction.partition.verification.enable", Kind.BOOLEAN, "true", Importance.LOW,
         "Check that a partition that a transaction writes to belongs to the transaction.", update=Update.CLUSTER_WIDE,
-        instead=_TRANSACTIONS,
     ),
     Setting(
         "transactional.id.expiration.ms", Kind.INT, "604800000", Importance.HIGH,
@@ -44,11 +41,11 @@ SETTINGS = (
     ),
     Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.INT, "10000", Importance.LOW,
-        "Time between two looks for transactions that took too long.", bounds=Range(1),
+        "Time between two searches for transactions that have timed out.", bounds=Range(1),
     ),
     Setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms", Kind.INT, "3600000", Importance.LOW,
-        "Time between two looks for expired transactional ids.", bounds=Range(1),
+        "Time between two searches for expired transactional ids.", bounds=Range(1),
     ),
     Setting(
         "transaction.two.phase.commit.enable", Kind.BOOLEAN, "false", Importance.LOW,
@@ -56,10 +53,10 @@ SETTINGS = (
     ),
     Setting(
         "add.partitions.to.txn.retry.backoff.max.ms", Kind.INT, "100", Importance.HIGH,
-        "Longest time spent on adding a partition to a transaction again.", bounds=Range(0), instead=_TRANSACTIONS,
+        "Longest time spent on adding a partition to a transaction again.", bounds=Range(0),
     ),
     Setting(
         "add.partitions.to.txn.retry.backoff.ms", Kind.INT, "20", Importance.HIGH,
-        "Pause before a partition is added to a transaction again.", bounds=Range(1), instead=_TRANSACTIONS,
+        "Pause before a partition is added to a transaction again.", bounds=Range(1),
     ),
 )

@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the format `ottla` with filter pushdown in `spark`, and turns that session's setting for it on."""
+    """Registers the format `ottla` with filter pushdown in `spark`, and turns on the session's setting for pushdown."""
     from .source import PushdownSource
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -63,7 +63,7 @@ def _slices(made: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     """Cuts the Arrow record batch `made` into pieces of about BYTES_MAX, because a single Kafka batch may be far
     larger.
 
-    `size` counts the uncompressed bytes of its records.
+    `size` is the number of bytes of the Kafka records in `made`, uncompressed.
     """
     pieces = -(-size // BYTES_MAX)
     rows = max(-(-made.num_rows // max(pieces, 1)), 1)
@@ -74,8 +74,8 @@ def _slices(made: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
 def _groups(record_set: bytes | memoryview, batches: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Groups consecutive batches: each group has at most BYTES_MAX uncompressed bytes, or is a single larger batch.
 
-    Yields (the group's rows of `batches`, bytes with its uncompressed records, the kernel's plan for these bytes). If
-    no batch is compressed, the bytes are those of `record_set`, without a copy.
+    Yields (the group's rows of `batches`, bytes that contain the group's uncompressed records, the kernel's plan for
+    these bytes). If no batch is compressed, the bytes are those of `record_set`, without a copy.
     """
     if not (batches[:, H_ATTRIBUTES] & CODEC_MASK).any():
         source = np.frombuffer(record_set, np.uint8)
@@ -123,7 +123,7 @@ def _joined(batches: Any, payloads: list[Any]) -> tuple[Any, Any, Any]:
 
 
 def _plan(batches: Any, starts: Any, ends: Any) -> Any:
-    """The kernel's plan of `batches`, whose uncompressed records are at the positions [starts, ends) of its source."""
+    """The kernel's plan of `batches`: the uncompressed records of batch i are at the positions [starts[i], ends[i])."""
     assert kernel is not None
     plan = np.empty((len(batches), kernel.PLAN_COLUMNS), np.int64)
     plan[:, kernel.P_START] = starts

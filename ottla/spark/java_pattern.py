@@ -235,7 +235,7 @@ class _Translation:
             self.at = matched.end()
             code = number(next(filter(None, matched.groups())))
             if code > 0x10FFFF:
-                raise self._refusal(f"\\{character} with a number that is no character's")
+                raise self._refusal(f"\\{character} with a number above 0x10FFFF, the last character")
             return frozenset(chr(code))
         if character.isascii() and character.isalnum():
             raise self._refusal(f"\\{character}, which Java doesn't know or which isn't supported")
@@ -301,7 +301,7 @@ class _Translation:
         self.at += 1
         last = self._member()
         if len(last) != 1 or min(last) < min(first):
-            raise self._refusal("a range whose end is before its beginning, or no character")
+            raise self._refusal("a range whose end isn't one character, or is before its beginning")
         return frozenset(character for character in _ASCII if min(first) <= character <= min(last))
 
     def _member(self) -> frozenset[str]:

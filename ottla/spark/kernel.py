@@ -5,8 +5,8 @@ them to the buffers of each wanted column:
 
 - Each row of the plan says where the uncompressed records of one batch are, and what its header says (P_ columns).
 - The array `totals` receives how many rows and bytes were written (T_ entries).
-- The caller allocates buffers that can't overflow: there are at most as many rows as the batches' headers state
-  records, and at most as many bytes as the batches have.
+- The caller allocates buffers that can't overflow: `walk` writes at most as many rows as the headers of the batches
+  state, and at most as many bytes as the batches have.
 - Each read is checked against the end of the batch. A malformed record ends `walk`, and T_ERROR names its batch.
 
 All integers are int64, because numba turns a mix of int64 and uint64 into float64.

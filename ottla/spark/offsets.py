@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.net.names import TopicPartition
 
-TASKS_ALONE = 32  # ranges are combined only as far as at least so many tasks remain
+TASKS_ALONE = 32  # ranges are combined only as far as at least this number of tasks remains
 TASK_OFFSETS_MAX = 10_000  # the limit for a task with several ranges
 
 
@@ -33,7 +33,7 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
     """Cuts ranges into pieces for tasks: no piece is empty or has more than `max_records` offsets.
 
     If fewer than `min_partitions` pieces result, the larger ones are cut into equal parts, until there are about
-    `min_partitions` pieces. A piece is cut into more parts the larger it is.
+    `min_partitions` pieces. The larger a piece is, the more parts it is cut into.
     """
     pieces = [piece for each in ranges if each.size > 0 for piece in _cut(each, _parts_for(each.size, max_records))]
     if min_partitions is None or len(pieces) >= min_partitions:
@@ -54,7 +54,7 @@ def split(ranges: Iterable[OffsetRange], min_partitions: int | None, max_records
 def tasks(
     ranges: Iterable[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges that each task reads: one piece of `split`, or if there are many pieces, several small neighbours.
+    """The ranges that each task reads: one piece of `split` or, if there are many, several consecutive small pieces.
 
     Spark takes about 50 ms to run a Python task, and a fetch of a few records takes 1 ms. So a thousand small topics
     are read by a few dozen tasks. If there are enough pieces, there are at least TASKS_ALONE tasks, and at least

@@ -220,7 +220,7 @@ def _split(
             hint = f"; did you mean {_BY_LOWER.get(near[0], near[0])}?" if near else ""
             raise OptionError(f"unknown option '{given}'{hint}")
     if "bootstrap.servers" not in client:
-        table = "" if options else "; a table's options don't reach a query on it (name them there: SELECT … WITH (…))"
+        table = "" if options else "; a table's options don't reach its queries: add them, as in SELECT … WITH (…)"
         raise OptionError(
             f"option kafka.bootstrap.servers is missing: give a broker's host:port, for example localhost:9092{table}"
         )

@@ -91,8 +91,8 @@ def resolve(
     """The offset at `bound` in each partition.
 
     For a timestamp, it is the offset of the first record at or after that timestamp. If a partition has no such record,
-    its end is the offset, except for a `starting` bound under the strategy `error`. Raises OptionError in that case,
-    and if the bound is given by partition for other partitions than `partitions`.
+    the result is the end of its log, but under the strategy `error` a `starting` bound raises OptionError. A bound that
+    is given by partition raises OptionError if it doesn't have exactly the given `partitions`.
     """
     wanted = list(partitions)
     side = "starting" if starting else "ending"
@@ -158,14 +158,15 @@ def ends(
         if not behind:
             break
         log.warning(
-            "%s: the leader names an end before an offset that the log had; a new leader may do so for a moment",
+            "%s: the leader reports an end of the log that is before an offset which the log had already;"
+            " a new leader may do so for a moment",
             ", ".join(map(str, behind)),
         )
     return {each: found[each].offset for each in asked}
 
 
 def report_data_loss(options: ReadOptions, what: str) -> None:
-    """Raises DataLoss with `what` in its message under failOnDataLoss, and logs a warning otherwise."""
+    """Under failOnDataLoss, raises DataLoss with `what` in its message. Otherwise logs `what` as a warning."""
     if options.fail_on_data_loss:
         raise DataLoss(
             f"{what}. Some data may have been lost because it was deleted by retention or the topic was deleted before "

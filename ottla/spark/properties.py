@@ -36,14 +36,14 @@ COMMON = _names(
     """
 )
 REFUSED = {
-    "auto.offset.reset": "say where to start with startingOffsets",
+    "auto.offset.reset": "the option startingOffsets says where a query starts",
     "enable.auto.commit": "offsets are kept in Spark's checkpoint",
     "interceptor.classes": "interceptors are Java classes",
     "key.deserializer": "keys are read as bytes; use DataFrame functions on the column",
     "value.deserializer": "values are read as bytes; use DataFrame functions on the column",
     "key.serializer": "keys are written as bytes or strings; use DataFrame functions on the column",
     "value.serializer": "values are written as bytes or strings; use DataFrame functions on the column",
-    "partitioner.class": "partitioners are Java classes; add a partition column",
+    "partitioner.class": "partitioners are Java classes; choose partitions by a column 'partition'",
     "transactional.id": "writes are at least once, without transactions",
     "transaction.two.phase.commit.enable": "writes are at least once, without transactions",
 }

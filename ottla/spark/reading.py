@@ -36,8 +36,8 @@ _clients: dict[ClientProperties, Client] = {}
 def read_task(task: InputPartition, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of `task`.
 
-    If a read has no tasks, Spark runs one with a placeholder that isn't a TaskRanges: it has no records. Raises
-    DataLoss under failOnDataLoss if offsets aren't in the log any more, or the topic was deleted.
+    If a read has no tasks, Spark runs one task all the same, with a placeholder that isn't a TaskRanges. This task has
+    no records. Raises DataLoss under failOnDataLoss if offsets aren't in the log any more, or the topic was deleted.
     """
     if isinstance(task, TaskRanges):
         for each in task.ranges:

@@ -124,5 +124,5 @@ def checked_schema(schema: StructType) -> StructType:
     for field in schema:
         kind = field.dataType.simpleString()
         if known.get(field.name) != kind:
-            raise OptionError(f"column {field.name} {kind} is none of the source's, which are {ddl(True)}")
+            raise OptionError(f"column {field.name} {kind} isn't a column of this source, which has {ddl(True)}")
     return schema

@@ -216,7 +216,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _must_wait(self, least: int, begin: Mapping[TopicPartition, int]) -> bool:
         """Whether the next micro-batch has to wait. The first micro-batch never waits.
 
-        It waits while fewer than `least` offsets are available and maxTriggerDelay hasn't passed since the last one.
+        A later one waits while fewer than `least` offsets are available, but at most until maxTriggerDelay has passed
+        since the micro-batch before it.
         """
         now = time.monotonic()
         waiting = sum(max(offset - begin.get(each, 0), 0) for each, offset in self._latest.offsets.items())

@@ -1,4 +1,4 @@
-"""The ranges of a read that one task has, in the form in which Spark sends them from the driver to a worker.
+"""The ranges of offsets that one task reads, in the form in which Spark sends them from the driver to a worker.
 
 This is a module of its own so that planning doesn't import the modules that only workers need: to import numba takes
 half a second.

@@ -31,7 +31,7 @@ from .schema import ARROW_TYPES
 class Writer:
     """Writes rows to `topic`. If `topic` is None, writes each row to the topic in its column `topic`.
 
-    Use it as a context manager: if no error occurred, its end waits until every row is acknowledged.
+    It is a context manager: if no error occurred, the end of the context waits until every row is acknowledged.
     """
 
     def __init__(self, properties: ClientProperties, topic: str | None) -> None:

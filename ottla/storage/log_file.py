@@ -14,7 +14,7 @@ from ottla.protocol.received import Buffer
 
 
 def whole_batches(content: Buffer) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch in a log file's content, up to the first that isn't whole."""
+    """(position, header, bytes) of each batch in a log file's content that comes before the first incomplete batch."""
     view = memoryview(content)
     position, size = 0, len(view)
     while position + HEADER_SIZE <= size:

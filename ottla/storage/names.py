@@ -58,7 +58,7 @@ def partition_name(topic: str, index: int) -> str:
 
 
 def parse_partition_name(name: str) -> tuple[str, int] | None:
-    """(topic, index) of a partition's directory; None for a renamed one and for any other name."""
+    """(topic, index) of a partition's directory; None for a renamed directory and for any other name."""
     if _renamed.match(name):
         return None
     match = _partition.match(name)

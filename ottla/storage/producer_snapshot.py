@@ -3,10 +3,11 @@
 A file is big-endian: version i16 (1), CRC-32C u32 of all that follows, count i32, then per producer: id i64, epoch
 i16, last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the
 open transaction i64 (−1: none). Behind these entries, in bytes that Kafka doesn't read, Ottla's snapshots have the
-producers' earlier batches, so that a restarted broker recognises a repetition of any of them, not only of the last:
-count i32, then per batch, older ones first: producer id i64, last sequence i32, last offset i64, offset delta i32,
-timestamp i64. After these batches the file ends with the offset (i64) after the last transaction marker, so that a
-truncation to that offset or a later one needn't look for markers in the log.
+producers' earlier batches, so that a restarted broker recognises a repetition of each of these batches, too.
+Format: count i32, then per batch, older ones first: producer id i64, last sequence i32, last offset i64, offset delta
+i32, timestamp i64.
+After these batches the file ends with the offset (i64) after the last transaction marker, so that a truncation to that
+offset or a later one needn't look for markers in the log.
 
 Source: Kafka's ProducerStateManager (readSnapshot, writeSnapshot).
 """
@@ -42,8 +43,8 @@ class KeptBatch(NamedTuple):
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer. `batches` are its last batches, older ones first: one in Kafka's own snapshots, none where only a
-    marker of the producer is left. `transaction_start` is the first offset of its open transaction, −1 for none."""
+    """One producer. `batches` are its last batches, older ones first: one in Kafka's own snapshots, none if only a
+    transaction marker is left. `transaction_start` is the first offset of the open transaction, −1 for none."""
 
     producer_id: int
     epoch: int

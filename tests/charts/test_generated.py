@@ -1,5 +1,5 @@
-"""The files that are generated from the CRDs and the charts are up to date, and files that people keep in step with
-them by hand agree with them."""
+"""The files that are generated from the CRDs and the charts are up to date, and hand-written files agree with the CRDs
+and the charts."""
 
 from __future__ import annotations
 

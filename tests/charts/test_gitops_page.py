@@ -61,6 +61,7 @@ CLUSTERS: list[Case] = [
     ("spec not seen", resource("Cluster", READY, SETTLED, LED, generation=3), PASSES),
     ("was refused, mended", resource("Cluster", ("Ready", "False", "InvalidSpec"), observed=1), PASSES),
     ("refused", resource("Cluster", ("Ready", "False", "InvalidSpec"), CHANGING), FAILED),
+    ("object refused", resource("Cluster", ("Ready", "False", "InvalidObject"), CHANGING), FAILED),
     ("setting refused", resource("Cluster", ("Ready", "False", "ConfigNotApplied")), FAILED),
     ("starts", resource("Cluster", ("Ready", "False", "BrokersNotReady"), CHANGING), PASSES),
     ("quota", resource("Cluster", ("Ready", "False", "NotApplied"), CHANGING), PASSES),

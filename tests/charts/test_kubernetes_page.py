@@ -89,7 +89,7 @@ def chains(schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def fields() -> set[tuple[str, ...]]:
-    """All chains of field names in the two resources, from any of their fields on."""
+    """All chains of field names in the schemas of the two resources, and all parts of these chains."""
     found = set()
     for name in ("clusters", "topics"):
         definition = yaml.safe_load((OPERATOR / f"crds/{name}.yaml").read_text())

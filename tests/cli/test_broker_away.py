@@ -143,8 +143,8 @@ def test_a_broker_that_is_away_is_not_emptied_unless_somebody_says_so(halved: Ha
     refused = halved.ottla("balance", "plan", "--window", "0.1")
     assert (refused.code, refused.stderr) == (
         1,
-        "error: broker 0 is away, and all its replicas would be copied to other brokers. Start it; if it doesn't come "
-        "back, say --without 0.\n",
+        "error: broker 0 is away, and all its replicas would be copied to other brokers. Start the broker. If it will "
+        "not come back, say --without 0.\n",
     )
     planned = halved.ottla("balance", "plan", "--window", "0.1", "--without", "0", "--json").json
     assert {"topic": "orders", "partition": 0, "replicas": [1], "log_dirs": ["any"]} in planned["partitions"]

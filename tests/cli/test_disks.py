@@ -115,7 +115,8 @@ def test_a_full_disk_is_said_by_produce_status_log_dirs_and_the_terminal(
 
 @pytest.fixture
 def damaged(tmp_path: Path, environment: dict[str, str]) -> Path:
-    """The data of a dev whose topic `orders` has three batches of ten records, the second one with a wrong byte."""
+    """The data directory of an `ottla dev` whose topic `orders` has three batches of ten records. The second batch has
+    a wrong byte."""
     data = tmp_path / "data"
     dev = Dev(data, environment, *SMALL)
     assert ottla(dev, environment, "topics", "create", "orders").code == 0

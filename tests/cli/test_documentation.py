@@ -30,7 +30,7 @@ def commands(command: Any, path: str) -> Iterator[tuple[str, str]]:
 def test_the_page_lists_every_command_with_its_help() -> None:
     expected = [f"| `{path}` | {text} |" for path, text in commands(get_command(app), "ottla")]
     listed = PAGE.read_text().partition("## All commands\n")[2].strip().splitlines()[2:]
-    assert listed == expected, "put these lines under the table's head:\n" + "\n".join(expected)
+    assert listed == expected, "put these lines under the head of the table of all commands:\n" + "\n".join(expected)
 
 
 def test_the_page_lists_every_exit_code() -> None:

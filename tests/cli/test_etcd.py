@@ -84,8 +84,8 @@ def test_mistakes_are_one_line(environment: dict[str, str], arguments: list[str]
 def test_a_broker_that_starts_while_etcd_has_no_leader_waits_for_one(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    """Before the fix, such a broker ended immediately. A broker also waits if no member of etcd runs at all. It waits
-    until it gets a signal, or until the registration time-out is over."""
+    """Before the fix, such a broker ended immediately. A broker also waits if no member of etcd runs at all. Either
+    broker waits until it gets a signal, or until the registration time-out is over."""
     members = etcd_cluster(tmp_path / "etcd", 3)
     log = tmp_path / "broker.log"
     own = ["--set", "node.id=1", "--set", "ottla.metadata.etcd.timeout.ms=500"]

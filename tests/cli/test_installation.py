@@ -120,8 +120,8 @@ def test_a_source_distribution_carries_what_builds_the_native_walk(builder: Path
 
 
 def test_the_native_walk_is_in_use_under_ci() -> None:
-    """CI fails without the native walk of records, instead of testing only its twin in Python. Elsewhere the test is
-    skipped if the native walk isn't built."""
+    """Without the native walk of records, CI fails: otherwise it would test only the walk in Python. Elsewhere the test
+    is skipped if the native walk isn't built."""
     need_native_walk()
 
 

@@ -239,7 +239,7 @@ def _restarted(demo: Demo, topic: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not any(f"pod/flights-broker-{leader}" in call for call in demo.kubectl.calls()[starts:]):
         assert consumer.poll() is None
-        assert time.monotonic() < deadline, "the plug-in never asks for the missing pod again"
+        assert time.monotonic() < deadline, "the plug-in doesn't ask for the missing pod again"
         time.sleep(0.05)
     broker.start_again()
     demo.kubectl.tell(targets=demo.targets)
@@ -252,8 +252,8 @@ def _restarted(demo: Demo, topic: str) -> None:
 
 
 def test_ctrl_c_leaves_the_group_before_the_forwards_end(demo: Demo, topic: str) -> None:
-    """A terminal sends Ctrl-C to all processes of the command line, but the consumer needs its kubectl to leave the
-    group."""
+    """A terminal sends Ctrl-C to all processes of the command line. But the consumer can leave the group only while its
+    kubectl still runs."""
     led_by_one(demo, topic)
     assert demo("produce", topic, given="one\n").code == 0
     consumer = demo.start("consume", topic, "--group", f"{topic}-readers", "--from-beginning", own_session=True)

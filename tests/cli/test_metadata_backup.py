@@ -57,7 +57,10 @@ def test_there_and_back(tmp_path: Path, environment: Environment, backup: str) -
         "cluster_id": "abc", "generation": 2, "keys": 4, "backup_revision": 1, "awaited": [2],
     }  # fmt: skip
     unknown = run(environment, "go-without", "7", *store)
-    assert (unknown.code, unknown.stderr) == (4, "error: broker 7 isn't awaited. Awaited are: 2.\n")
+    assert (unknown.code, unknown.stderr) == (
+        4,
+        "error: the restored cluster doesn't wait for broker 7. It waits for brokers: 2.\n",
+    )
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}\n", b"\xff", b"hello", b'{"ottla-metadata-backup":1}\n'])
@@ -72,7 +75,7 @@ def test_what_is_no_backup_is_refused(tmp_path: Path, environment: Environment, 
 
 def test_a_store_that_holds_something_is_refused(tmp_path: Path, environment: Environment, backup: str) -> None:
     for cluster_id, brokers, words in (
-        ("abc", (1,), "broker 1 runs on the metadata store: stop it first"),
+        ("abc", (1,), "broker 1 runs on the metadata store: stop its process before the restore"),
         ("other", (), "the backup is of cluster abc, and the store holds cluster other"),
         ("abc", (), "isn't empty: it holds 4 keys. --replace drops its content"),
     ):

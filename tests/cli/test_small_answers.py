@@ -1,4 +1,4 @@
-"""Details of answers that were misleading before their fix: exit codes, names and numbers in messages, and JSON that
+"""Details of answers that misled users in earlier versions: exit codes, names and numbers in messages, and JSON that
 had two shapes for the same thing."""
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ def test_a_file_that_is_missing_has_one_exit_code(ottla: Ottla, topic: str, tmp_
 def test_an_offset_outside_is_answered_with_the_offsets_that_there_are(ottla: Ottla, topic: str) -> None:
     assert ottla("produce", topic, "-p", "0", input=b"a\nb\nc\n").code == 0
     outside = ottla("consume", f"{topic}:0", "--offset", "4")
-    assert (outside.code, "It has offsets 0 to 2; the next record gets offset 3." in outside.stderr) == (4, True), (
-        outside.stderr
-    )
+    assert (outside.code, "The partition has offsets 0 to 2; the next record gets offset 3." in outside.stderr) == (
+        4,
+        True,
+    ), outside.stderr
     assert ottla("delete-records", f"{topic}:0", "--all", "--yes").code == 0
     emptied = ottla("consume", f"{topic}:0", "--offset", "1")
-    assert (emptied.code, "It is empty; the next record gets offset 3." in emptied.stderr) == (4, True), emptied.stderr
+    assert (emptied.code, "The partition is empty; the next record gets offset 3." in emptied.stderr) == (4, True), (
+        emptied.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,7 @@ def test_an_offset_that_is_moved_into_the_log_is_said(ottla: Ottla, topic: str) 
     moved = ottla("groups", "reset-offsets", "g-far", "--topic", f"{topic}:0", "--to-offset", "99", "--json")
     assert [(row["wished_offset"], row["new_offset"]) for row in moved.json] == [(99, 2)]
     message = json.loads(moved.stderr)["warning"]["message"]
-    assert message == f"{topic}:0 has no offset 99: 2 is taken"
+    assert message == f"{topic}:0 has no offset 99: 2 is used instead"
     exact = ottla("groups", "reset-offsets", "g-far", "--topic", f"{topic}:0", "--to-offset", "1")
     assert "warning" not in exact.stderr
 

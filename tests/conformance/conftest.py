@@ -52,8 +52,8 @@ class Target:
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one-broker", "three-brokers"])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """One broker, then three brokers that all have a replica of each partition. With three, at least
-    two have every acknowledged record.
+    """One broker, then three brokers that all have a replica of each partition. Of the three brokers, at least two have
+    each acknowledged record.
 
     When a suite has run, the three brokers have the same bytes in every partition.
     """
@@ -63,10 +63,10 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Target(bootstrap, min(len(bootstrap.split(",")), 3))
         return
     if os.environ.get("OTTLA_TEST_BOOTSTRAP"):
-        pytest.skip("OTTLA_TEST_BOOTSTRAP names the brokers, and so their number")
+        pytest.skip("OTTLA_TEST_BOOTSTRAP names the brokers: no other three are started")
     with ottla_cluster(tmp_path_factory.mktemp("three"), brokers, **SETTINGS) as cluster:
         yield Target(cluster.bootstrap, brokers)
-        cluster.wait("all replicas are in sync and the same", lambda: replicated(cluster), 60)
+        cluster.wait("all replicas are in sync and have the same bytes", lambda: replicated(cluster), 60)
         cluster.stop()
 
 

@@ -41,8 +41,7 @@ def test_apache_kafka_answers_as_the_table_says(apache_kafka: ApacheKafka, uniqu
 def test_the_broker_answers_as_the_table_says(
     bootstrap: str, ottla: object | None, unique: Callable[[str], str]
 ) -> None:
-    """Ottla answers as Apache Kafka, down to the named records, except where the table has another answer of
-    Ottla's."""
+    """Ottla gives Apache Kafka's answer, down to the named records, except for cases that have an `ottla`."""
     expected = {f"{case.topic}, {case}": str(case.expected if ottla is None else case.wanted) for case in all_cases(0)}
     assert answers(bootstrap, unique) == expected
 

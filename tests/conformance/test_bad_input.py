@@ -389,7 +389,8 @@ def test_unknown_members(bootstrap: str, unique: Callable[[str], str]) -> None:
 
 
 def test_who_announces_much_and_sends_nothing_shuts_nobody_out(bootstrap: str, ottla: OttlaBroker | None) -> None:
-    """Forty connections announce a frame of 50 MB each, 2 GB in all. Apache Kafka with a heap of 1 GiB would die."""
+    """Forty connections announce a frame of 50 MB each, 2 GB in all, and Ottla still serves other clients. Apache Kafka
+    with a heap of 1 GiB would die."""
     if ottla is None:
         pytest.skip("Apache Kafka would die")
     before = ottla.resident_bytes()
@@ -448,7 +449,7 @@ def test_records_written_right_after_the_topic_was_created(
     bootstrap: str, ottla: OttlaBroker | None, unique: Callable[[str], str]
 ) -> None:
     if ottla is None:
-        pytest.skip("for a moment Apache Kafka answers not_leader_or_follower")
+        pytest.skip("Apache Kafka answers not_leader_or_follower for a moment after a topic's creation")
     for _ in range(10):
         name = unique("at-once")
         with Wire(bootstrap) as wire:

@@ -111,7 +111,7 @@ def test_a_move_that_a_kill_interrupts_begins_anew(broker: OttlaBroker, tmp_path
     source = places(tmp_path, "moving")[0]
     target = "two" if source == "one" else "one"
     assert admin.alter_replica_log_dirs({replica: str(tmp_path / source)})[replica].errno == 0, (
-        "the replica is there already"
+        "a move to the replica's present directory changes nothing"
     )
     assert admin.alter_replica_log_dirs({replica: str(tmp_path / target)})[replica].errno == 0
     admin.close()
@@ -192,5 +192,7 @@ def test_a_cordoned_directory_gets_no_new_replicas_and_says_so(broker: OttlaBrok
     assert set(places(tmp_path, "later").values()) == {"two"}, "a restart doesn't lift the cordon"
     cordon("")
     admin.create_topics({"again": {"num_partitions": 4, "replication_factor": 1}}, wait_for_metadata=True)
-    assert set(places(tmp_path, "again").values()) == {"one"}, "the directory with the fewest replicas gets them"
+    assert set(places(tmp_path, "again").values()) == {"one"}, (
+        "the directory with the fewest replicas gets new replicas"
+    )
     admin.close()

@@ -27,18 +27,18 @@ COUNT = 500
 JAVA_STEPS = [
     "describe the cluster",
     "create topics",
-    "refuse what can't be created",
+    "refuse topics that can't be created",
     "describe topics by name and id",
     "add partitions",
     "configs",
     "produce",
-    "refuse what is too large",
+    "refuse records that are too large",
     "large records",
     "list offsets",
     "consume by assignment",
     "offset out of range",
     "consume by group",
-    "resume at what was committed",
+    "resume at the committed offset",
     "two members share and rebalance",
     "static membership",
     "group administration",
@@ -116,7 +116,7 @@ def test_librdkafka_learns_which_records_are_at_fault(
     target: Target, unique: Callable[[str], str], batch_size: int, others: str
 ) -> None:
     """KIP-467, as in librdkafka's own test 0011: a compacted topic refuses records without a key, and the answer names
-    them."""
+    these records."""
     bootstrap, topic = target.bootstrap, unique("at-fault")
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = NewTopic(topic, 1, target.replication_factor, config={"cleanup.policy": "compact"})

@@ -18,8 +18,8 @@ from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 
 # Against three brokers these two tests fail with Apache Kafka as well.
 FAILS_WITH_SEVERAL_BROKERS = {
-    "test_admin_integration::test_delete_records": "one poll doesn't always bring what three brokers have",
-    "test_admin_integration::test_alter_replica_log_dirs": "it asks a broker that has no replica",
+    "test_admin_integration::test_delete_records": "one poll doesn't always return the records of all three brokers",
+    "test_admin_integration::test_alter_replica_log_dirs": "the test asks a broker that has no replica",
 }
 
 
@@ -104,7 +104,7 @@ def test_reassign_partitions(cluster: OttlaCluster, unique: Callable[[str], str]
     executed = tool("reassign-partitions", *executing)
     assert "Successfully started partition reassignments" in executed
     cluster.wait(
-        "all replicas are where they are wished",
+        "all replicas are on the brokers of the plan",
         lambda: {index: replicas for index, _, replicas, _ in describe(cluster, topic)} == wished,
     )
     verified = tool("reassign-partitions", *server, "--verify", "--reassignment-json-file", str(plan))

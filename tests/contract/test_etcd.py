@@ -180,8 +180,8 @@ def test_a_new_connection_may_be_looked_at_before_anything_of_it_comes(etcd: Etc
 
 
 def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
-    """One member is paused while words are added to the store's lineage, and is read as soon as it goes on. It mustn't
-    be taken for an older store."""
+    """One member is paused while words are added to the store's lineage, and is read as soon as it goes on. The member
+    must not be taken for an older store."""
 
     async def words(store: EtcdStore, count: int) -> None:
         for number in range(count):
@@ -221,8 +221,8 @@ def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
 
 
 def test_a_watch_leaves_a_member_that_hangs(tmp_path: Path) -> None:
-    """The member's connection stays open, and gRPC's pings don't notice that the member hangs. Before the fix, the
-    watch of a broker on that member brought nothing until the member went on."""
+    """The member's connection stays open, and gRPC's pings don't notice that the member hangs. Before the fix, a watch
+    on that member got no revision until the member went on."""
 
     async def test() -> None:
         members = await asyncio.to_thread(etcd_cluster, tmp_path, 3)
@@ -270,8 +270,8 @@ class SlowRanges:
 def test_a_member_that_is_slow_with_ranges_delays_no_event(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before the fix, events that arrived while the member was being asked for a sign of life waited for the end of
-    that request."""
+    """A silent watch checks by a Range request whether the member still answers. Before the fix, events that arrived
+    during this request waited until it had ended."""
     monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
     caplog.set_level("INFO")
 
@@ -296,7 +296,8 @@ def test_a_member_that_is_slow_with_ranges_delays_no_event(
 def test_a_member_that_dies_while_it_is_asked_for_a_sign_of_life(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before the fix, the error that ended the watch was only logged, as "exception was never retrieved"."""
+    """The member dies during the Range request by which a silent watch checks it. Before the fix, the error that ended
+    the watch was only logged, as "exception was never retrieved"."""
     monkeypatch.setattr("ottla.metadata.etcd._SILENCE_S", 0.2)
     caplog.set_level("INFO")
 

@@ -97,7 +97,7 @@ def test_a_loop_that_stands_still_for_longer_than_the_bound_loses_its_lease(capl
 
     run(scene, stall_s=1.0)
     assert "stood still" in caplog.text
-    assert "turns again" in caplog.text
+    assert "runs again" in caplog.text
 
 
 WHOLE_PROCESS = """
@@ -152,8 +152,9 @@ class Late(threading.Event):
 def test_a_loop_that_stands_still_loses_its_lease_also_where_the_thread_is_late_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The renewal thread is late by more than the time between its questions to the event loop. Before the fix, the
-    thread counted the loop's silence from zero each time, so a loop that never turned again kept its lease for ever."""
+    """The renewal thread asks the event loop at intervals for an answer, and here wakes up late by more than an
+    interval each time. Before the fix, each delay made the thread count the loop's silence from zero again, so a loop
+    that never turned again kept its lease for ever."""
 
     monkeypatch.setattr(renewals, "threading", SimpleNamespace(Event=Late, Thread=threading.Thread))
 
@@ -275,8 +276,8 @@ def seen_for(path: Path, process: threading.Thread) -> list[tuple[bool, float]]:
 
 
 def away(seen: list[tuple[bool, float]]) -> list[float]:
-    """The moments, in seconds since the first read, at which the registration was gone between two moments at which it
-    was there."""
+    """The times, in seconds since the first read, of the reads without a registration, between the first and the last
+    read that found one."""
     first = next(at for there, at in seen if there)
     last = max(at for there, at in seen if there)
     return [at for there, at in seen if not there and first < at < last]

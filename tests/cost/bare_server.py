@@ -23,7 +23,7 @@ FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Served:
-    """One connection. Requests are written to `file`; answers above SMALL_BYTES are sent from it."""
+    """One connection. Requests are written to `file`; answers above SMALL_BYTES are sent from this file."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, file: int, answer_bytes: int) -> None:
         self._loop = loop

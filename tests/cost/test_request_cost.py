@@ -169,7 +169,7 @@ def multiple(window_cost: Callable[[], float], least_costs: Sequence[Callable[[]
         for number, window_of in enumerate(costs):
             found = window_of()
             if found <= 0:
-                raise ValueError(f"window {window} cost {found} s: the clock doesn't tell")
+                raise ValueError(f"window {window} cost {found} s by a clock that is too coarse for it")
             if found < cheapest[number] * CHEAPER:
                 cheaper_at = window
             cheapest[number] = min(cheapest[number], found)
@@ -260,8 +260,8 @@ def test_a_large_produce(broker: OttlaBroker, bare: Server) -> None:
 
 
 def packed_multiple(broker: OttlaBroker, bare: Server, codec: Codec) -> float:
-    """The broker's cost, as a multiple of the cost of a server that only writes the bytes plus the codec's own cost: no
-    broker needs less."""
+    """The broker's cost, as a multiple of the sum of two costs that no broker can avoid: the cost of a server that only
+    writes the bytes, and the codec's."""
     topic = f"packed-{codec.name}"
     server = created(broker, topic)
     values = payloads(100)

@@ -74,7 +74,7 @@ class Scene:
         self.workload.wait_for_acknowledgements(records, seconds)
 
     def group_was_rebalanced(self) -> bool:
-        """Whether the group's members got further assignments after those of their first joins."""
+        """Whether the group's members got other assignments after their first ones."""
         return self.workload.count("assignments") > 4
 
     def in_sync(self, replicas: int = 3) -> None:
@@ -84,7 +84,7 @@ class Scene:
     def moved(self, from_broker: int, index: int = 0, seconds: float = SESSION_S + 15.0) -> None:
         """Waits until another broker leads the partition."""
         self.cluster.wait(
-            f"somebody but {from_broker} leads",
+            f"another broker than {from_broker} leads",
             lambda: self.cluster.leader(TOPIC, index) not in (-1, from_broker),
             seconds,
         )
@@ -102,8 +102,8 @@ def scene(
     **settings: str,
 ) -> Iterator[Scene]:
     """A cluster under load. At the end all faults are healed. Then the scene asserts: no acknowledged record is lost,
-    doubled or reordered; the group has committed all records; replicas are alike; each of `expected` was seen; and no
-    broker logged an error except `explained` ones."""
+    doubled or reordered; the group has committed all records; replicas are alike; each kind of event in `expected`
+    happened; and each error in the brokers' logs contains one of the texts `explained`."""
     with ottla_cluster(folder, size, etcd_members, proxied, **{**SETTINGS, **settings}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)

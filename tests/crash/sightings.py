@@ -52,7 +52,7 @@ class Sightings:
         return counts
 
     def unexplained(self, explained: Collection[str] = ()) -> list[str]:
-        """Errors and tracebacks in the logs, except those that contain one of `explained`."""
+        """Errors and tracebacks in the logs that contain none of the texts `explained`."""
         words = (*explained, *_EXPLAINED)
         return [
             f"broker {number}: {line}"

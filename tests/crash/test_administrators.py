@@ -139,8 +139,8 @@ def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing_and_its_name_is_f
 
     text = f"version: 0\ntopic_id: {uuid_text(after)}"
     expected = {(one, text), (other, text)}
-    cluster.wait("only the new one is on the disks", lambda: {(n, t.strip()) for n, t in left()} == expected)
-    cluster.wait("who was away knows of the new one", lambda: topic_id(cluster, away, name) == after)
+    cluster.wait("the disks have only logs of the new topic", lambda: {(n, t.strip()) for n, t in left()} == expected)
+    cluster.wait("the broker that was away knows the new topic", lambda: topic_id(cluster, away, name) == after)
 
 
 def topic_id(cluster: OttlaCluster, number: int, name: str) -> UUID:

@@ -80,8 +80,8 @@ SOON_S = 0.5  # after an answer without a new leader, librdkafka asks again only
 
 
 def test_librdkafka_goes_on_as_soon_as_another_broker_leads(cluster: OttlaCluster) -> None:
-    """When librdkafka's connection is cut, it asks for Metadata, and the answer names the new leader. The time of a
-    failover is that of the slowest of all partitions that the dead broker led."""
+    """When its connection is cut, librdkafka asks for Metadata, and the answer names the new leader. A failover has
+    ended when each partition that the dead broker led has acknowledged a record."""
     with Client(cluster.bootstrap) as client:
         create(client, cluster)
     took = [seconds_without(cluster) for _ in range(DEATHS)]

@@ -136,7 +136,8 @@ def test_members_of_etcd_are_killed(tmp_path: Path) -> None:
 
 
 def test_the_only_etcd_is_killed(tmp_path: Path) -> None:
-    """Producing and consuming go on, and changes wait. Afterwards elections work again."""
+    """While etcd is dead, clients produce and consume, and a topic's creation waits. After etcd's restart the topic is
+    created, and elections work again."""
     with scene(tmp_path, ("elections", "ISR changes"), etcd_members=1) as here:
         (etcd,) = here.cluster.etcd
         admin = AdminClient({"bootstrap.servers": here.cluster.bootstrap, "log_level": 0})

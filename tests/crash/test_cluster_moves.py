@@ -36,7 +36,7 @@ def ask(cluster: OttlaCluster, api_key: int, message: dict[str, object]) -> obje
                 if not answer.error_code:
                     return answer
         time.sleep(0.2)
-    raise AssertionError(f"nobody answers API {api_key}")
+    raise AssertionError(f"no broker answers API {api_key} without an error")
 
 
 def reassign(cluster: OttlaCluster, targets: dict[int, tuple[int, ...]]) -> None:

@@ -31,7 +31,7 @@ ANEW = "metadata watch starts from a new snapshot"
 
 def test_a_leader_is_paused_beyond_its_session(tmp_path: Path) -> None:
     """When the leader goes on, it still believes that it leads. It must not acknowledge records that clients sent
-    meanwhile."""
+    during the pause."""
     with scene(tmp_path, ("elections", "truncations", "ISR changes", "registrations lost"), etcd_members=1) as here:
         for number in range(ROUNDS):
             index = number % PARTITIONS
@@ -46,7 +46,7 @@ def test_a_leader_is_paused_beyond_its_session(tmp_path: Path) -> None:
 
 
 def test_a_follower_is_paused_for_less_than_its_session(tmp_path: Path) -> None:
-    """Produces with acks=all wait for the follower, and no client sees an error."""
+    """Produce requests with acks=all wait for the follower, and no client sees an error."""
     with scene(tmp_path, (), etcd_members=1) as here:
         for number in range(ROUNDS):
             victim = here.follower(number % PARTITIONS)
@@ -78,8 +78,8 @@ def test_all_of_etcd_is_paused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("deaf", ["follower", "leader"])
 def test_one_does_not_hear_the_other(tmp_path: Path, deaf: str) -> None:
-    """Either a follower's fetches arrive and their answers don't, or the fetches don't arrive. The follower leaves the
-    ISR, and joins it again with all records."""
+    """Either a follower's fetches arrive and the answers to them don't, or the fetches don't arrive. The follower
+    leaves the ISR, and joins it again with all records."""
     with scene(tmp_path, ("ISR changes",), etcd_members=1, proxied=["brokers"]) as here:
         for number in range(ROUNDS):
             index = number % PARTITIONS
@@ -149,7 +149,7 @@ def test_a_leader_of_all_that_does_not_hear_etcd_makes_way_for_its_clients(tmp_p
             )
             drain(here, ())
             here.in_sync()
-            here.fault("etcd to the leader of all cut")
+            here.fault("etcd to the leader of all partitions cut")
             for route in here.cluster.to_etcd[victim]:
                 route.cut("back")
             time.sleep(SESSION_S + 2)
@@ -236,8 +236,8 @@ def test_clients_lose_brokers(tmp_path: Path) -> None:
 
 
 def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
-    """Other brokers become the leaders of the broker's partitions. Its replicas can't append, and are out of the ISR
-    until there is room."""
+    """Other brokers become the leaders of the full broker's partitions. The full broker's replicas can't append, and
+    are out of the ISR until the disk has room again."""
     with small_volume(tmp_path / "volume", 48 << 20) as volume:
         directories = {"log_dirs": f"{tmp_path}/data-{{id}}", "log_index_size_max_bytes": "65536"}
         (tmp_path / "data-2").symlink_to(volume)
@@ -253,7 +253,9 @@ def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
                             file.write(bytes(65536))
                     except OSError:
                         pass
-                here.cluster.wait("others lead what broker 2 has led", lambda: 2 not in leaders(here), 15)
+                here.cluster.wait(
+                    "other brokers lead the partitions that broker 2 led", lambda: 2 not in leaders(here), 15
+                )
                 here.goes_on(300)
                 ballast.unlink()
                 here.goes_on()
@@ -262,8 +264,8 @@ def test_one_brokers_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_one_brokers_log_directory_fails(tmp_path: Path) -> None:
-    """Other brokers immediately become the leaders of the partitions in that directory. When the broker has been
-    restarted with the directory back, all its replicas get in sync again."""
+    """Other brokers immediately become the leaders of the partitions in that directory. After the directory is back and
+    the broker restarted, all its replicas get in sync again."""
     directories = {
         "log_dirs": f"{tmp_path}/one-{{id}},{tmp_path}/two-{{id}}",
         "replica_high_watermark_checkpoint_interval_ms": "300",
@@ -278,7 +280,9 @@ def test_one_brokers_log_directory_fails(tmp_path: Path) -> None:
             aside = lost.rename(tmp_path / "aside")
             lost.write_text("not a directory")
             here.cluster.wait(
-                "others lead what was there", lambda led=led: all(leaders(here)[index] != 2 for index in led), 15
+                "other brokers lead the partitions of the lost directory",
+                lambda led=led: all(leaders(here)[index] != 2 for index in led),
+                15,
             )
             here.goes_on()
             here.cluster.brokers[2].stop()

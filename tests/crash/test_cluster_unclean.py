@@ -97,7 +97,7 @@ def test_an_unclean_election_truncates_who_knew_more(cluster: OttlaCluster) -> N
     leader, others = lonely_leader(cluster, "true")
     for number in others:
         cluster.brokers[number].start_again()
-    cluster.wait("one that knows less leads", lambda: cluster.leader(TOPIC, 0) in others)
+    cluster.wait("a replica without the last records leads", lambda: cluster.leader(TOPIC, 0) in others)
     produce(cluster, [f"instead {number}" for number in range(50)])
     cluster.brokers[leader].start_again()
     wait_until_alike(cluster)

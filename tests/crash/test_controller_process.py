@@ -34,7 +34,7 @@ class ControllerAlone:
             self.process = subprocess.Popen([*OTTLA, "controller", *pairs], stdout=file, stderr=file)
 
     def says(self, page: str) -> str:
-        """The controller's answer to a request for this page; empty while the controller starts."""
+        """The content of one of the controller's HTTP pages; empty while the controller starts."""
         try:
             with urllib.request.urlopen(f"http://{self.http}{page}", timeout=2) as answer:
                 return str(answer.read().decode())

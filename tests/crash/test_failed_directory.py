@@ -82,7 +82,7 @@ def partitions_in(home: Path) -> set[int]:
 def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 15
     while not condition():
-        assert time.monotonic() < deadline, "it didn't come to that"
+        assert time.monotonic() < deadline, "the condition wasn't met within 15 s"
         time.sleep(0.1)
 
 
@@ -108,7 +108,7 @@ def offline_replicas() -> int:
 
 
 def others_serve(wire: Wire, healthy: set[int], lost: set[int]) -> bool:
-    """Whether produces and fetches get KAFKA_STORAGE_ERROR for the lost partitions, and no error for the healthy
+    """Whether Produce and Fetch requests get KAFKA_STORAGE_ERROR for the lost partitions, and no error for the healthy
     ones."""
     errors = {partition: produce(wire, partition) for partition in healthy | lost}
     reads = {partition: fetch(wire, partition)[0] for partition in healthy | lost}
@@ -135,15 +135,19 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
     names_of_lost = [f"{TOPIC}-{index}" for index in sorted(lost)]
     assert page("/v1/caught-up")["offline"]["partitions"] == names_of_lost
     only_copies = page("/v1/restart-risk")["risks"]["only_copy"]["partitions"]
-    assert only_copies == [f"{TOPIC}-{index}" for index in sorted(healthy)], "what is offline already isn't at risk"
+    assert only_copies == [f"{TOPIC}-{index}" for index in sorted(healthy)], (
+        "a restart doesn't endanger partitions that are offline already"
+    )
 
     broker.restart()
     with Wire(broker.bootstrap) as wire:
-        assert others_serve(wire, healthy, lost), "no empty log takes the place of one that can't be read"
+        assert others_serve(wire, healthy, lost), "no empty log takes the place of a log that can't be read"
         admin.create_topics([NewTopic("later", 2, 1)])["later"].result(20)
-        assert len(list((tmp_path / "one").glob("later-[0-9]"))) == 2, "new topics go where there is a disk"
+        assert len(list((tmp_path / "one").glob("later-[0-9]"))) == 2, "new topics go to the directory that works"
     assert page("/v1/caught-up")["offline"]["partitions"] == names_of_lost
-    assert offline_replicas() == len(lost), "a start without the log directory counted none"
+    assert offline_replicas() == len(lost), (
+        "the offline replicas are counted after a start without their log directory, too"
+    )
     assert partitions_in(tmp_path / "one") == healthy
 
     (tmp_path / "two").unlink()
@@ -152,12 +156,13 @@ def test_failed_log_directory(broker: OttlaBroker, tmp_path: Path) -> None:
     with Wire(broker.bootstrap) as wire:
         assert others_serve(wire, healthy | lost, set())
         for partition in range(PARTITIONS):
-            assert fetch(wire, partition) == (NONE, acknowledged[partition]), "all that was acknowledged is there"
+            assert fetch(wire, partition) == (NONE, acknowledged[partition]), "the log has all acknowledged records"
 
 
 @pytest.mark.timeout(120)
 def test_a_misleading_index_costs_one_log(broker: OttlaBroker, tmp_path: Path) -> None:
-    """Before the fix, a look-up in such an index took the whole log directory offline."""
+    """A look-up in an index with wrong positions takes only the index's log offline. Before the fix, such a look-up
+    took the whole log directory offline."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config={"index.interval.bytes": "1000"})])[TOPIC].result(20)
     bad, good = sorted(partitions_in(tmp_path / "one"))

@@ -18,7 +18,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 
+from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.features import FEATURES, TRANSACTIONS
+from ottla.metadata.model.value import FORMAT_MAX
 from ottla.metadata.store import NO_LEASE, Committed, Entry, Guard, Put
 from tests.peers.ottla_cluster import OttlaCluster
 
@@ -26,7 +29,7 @@ TOPIC = "t"
 LATER = """
 import runpy, sys
 from ottla.metadata.model import value
-value.FORMAT_MAX = 2
+value.FORMAT_MAX += 1
 sys.argv[0] = "later"
 runpy.run_module("ottla.cli.server", run_name="__main__")
 """
@@ -78,7 +81,11 @@ def test_versions_side_by_side(tmp_path: Path) -> None:
             newer.stop()
             newer.command = [newer.command[0], "-c", LATER, *newer.command[3:]]
             newer.start_again()
-        assert asyncio.run(format_max(path)) == {"brokers/0": 2, "brokers/1": 2, "brokers/2": 1}
+        assert asyncio.run(format_max(path)) == {
+            "brokers/0": FORMAT_MAX + 1,
+            "brokers/1": FORMAT_MAX + 1,
+            "brokers/2": FORMAT_MAX,
+        }
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(30)
         alter(admin, ConfigResource.Type.TOPIC, TOPIC, "retention.ms", "1000000")
@@ -100,7 +107,8 @@ def test_versions_side_by_side(tmp_path: Path) -> None:
         admin.create_partitions([NewPartitions(TOPIC, 4)])[TOPIC].result(30)
 
         after = asyncio.run(read(path))
-        assert {key: value["format"] for key, value in after.items() if value["format"] != 1} == {}
+        later_formats = {key: value["format"] for key, value in after.items() if value["format"] != 1}
+        assert later_formats == {keys.feature(TRANSACTIONS): FEATURES[TRANSACTIONS].format}
         changed = {key for key, value in before.items() if after.get(key) != value}
         assert {key.partition("/")[0] for key in changed} == {"configs", "partitions", "ready", "topics"}
         assert {key for key in before if after[key].get("of_later") != key} == set()

@@ -112,13 +112,17 @@ def test_full_disk(broker: OttlaBroker, volume: Path, metrics_port: int) -> None
 
     acknowledged, errors = produce(broker.bootstrap, "filled", range(100, 600))
     assert len(errors) > 300
-    assert consume(broker.bootstrap, "filled") == first + acknowledged, "reads go on, and show what was acknowledged"
+    assert consume(broker.bootstrap, "filled") == first + acknowledged, (
+        "reads go on, and return the acknowledged records"
+    )
     assert "is full" in broker.log_path.read_text()
     assert metric(metrics_port, "ottla_log_directories_full") == 1
     if not list(volume.glob("data/*metadata*")):  # a metadata store on this volume is full, too
         broker.kill()
         broker.start_again()
-        assert consume(broker.bootstrap, "filled") == first + acknowledged, "a start without room serves reads"
+        assert consume(broker.bootstrap, "filled") == first + acknowledged, (
+            "a broker that starts without room serves reads"
+        )
 
     ballast.unlink()
     time.sleep(2)

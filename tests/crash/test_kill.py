@@ -116,7 +116,7 @@ def test_acknowledged_records_survive_kills_once_and_in_order(broker: OttlaBroke
     for partition in range(PARTITIONS):
         numbers = read_all(broker.bootstrap, "killed", partition)
         assert len(numbers) > 1000
-        assert numbers == writer.acknowledged[partition], "what is there is what was acknowledged, once and in order"
+        assert numbers == writer.acknowledged[partition], "the log has the acknowledged records, once and in order"
     for path in sorted(broker.data.glob("killed-*/*.log")):
         assert "isvalid: false" not in tool("dump-log", "--files", str(path))
         break

@@ -38,7 +38,7 @@ class Brokers:
         self.cluster = cluster
         self.wires = [Wire(broker.bootstrap) for broker in cluster.brokers]
         self.stale: Counter[str] = Counter()
-        self.unseen: set[int] = set()  # changes that some broker hadn't applied when they were answered
+        self.unseen: set[int] = set()  # changes that some broker hadn't applied when another broker answered
         self.took: dict[str, list[float]] = {}
 
     def change(self, at: int, what: str, api_key: int, version: int, message: dict[str, Any]) -> Any:
@@ -49,7 +49,7 @@ class Brokers:
         return answer
 
     def expect(self, what: str, seen: bool) -> None:
-        """Notes by `seen` whether a broker has applied the change that was answered last."""
+        """Notes the last answered change as unseen if `seen` is false: some broker hasn't applied it."""
         if not seen:
             self.stale[what] += 1
             self.unseen.add(sum(map(len, self.took.values())))
@@ -140,8 +140,11 @@ def test_a_change_is_known_to_every_broker_when_it_is_answered(cluster: OttlaClu
     for what, seconds in brokers.took.items():
         print(f"{what}: p50 {median(seconds) * 1000:.1f} ms, p99 {quantiles(seconds, n=100)[98] * 1000:.1f} ms")
     stale = {what: count for what, count in brokers.stale.items() if count}
-    print(f"stale: {stale}, answers that went ahead: {brokers.went_ahead():g}")
-    assert len(brokers.unseen) <= brokers.went_ahead(), "each excuses one change"
+    print(
+        f"changes unseen by a broker: {stale}, answers before all brokers had applied a change:"
+        f" {brokers.went_ahead():g}"
+    )
+    assert len(brokers.unseen) <= brokers.went_ahead(), "each answer that went ahead excuses one unseen change"
     assert brokers.went_ahead() <= ROUNDS / 10  # of some 600: a machine may stop for 0.2 s
 
 
@@ -157,7 +160,10 @@ def test_a_stopped_broker_is_waited_for_once(cluster: OttlaCluster) -> None:
         for number in range(11):
             alter_retention(brokers, 0, "t", str(6_000_000 + number))
         first, *others = brokers.took["alter configs"]
-        print(f"usually {usual * 1000:.1f} ms; stopped: first {first * 1000:.1f}, then {median(others) * 1000:.1f} ms")
+        print(
+            f"usually {usual * 1000:.1f} ms; with a stopped broker {first * 1000:.1f}, then"
+            f" {median(others) * 1000:.1f} ms"
+        )
         assert AT_MOST_S <= first < AT_MOST_S + usual + 0.5
         assert median(others) < AT_MOST_S / 2
         assert retention(brokers.wires[1], "t") == "6000010"  # broker 1 has applied the change, and broker 2 hasn't

@@ -80,7 +80,7 @@ def test_a_store_that_is_emptied_under_it_costs_no_record(tmp_path: Path) -> Non
             fill(broker)
             before = contents(broker)
             etcd.control("del", "--prefix", "/")
-            assert broker.process.wait(60) == 1, "it serves nobody by a store that isn't its own"
+            assert broker.process.wait(60) == 1, "the broker must stop on a store that isn't its own"
         finally:
             broker.process.kill()
             broker.process.wait()
@@ -120,7 +120,7 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
         (said,) = [line for line in refused.stderr.splitlines() if line.startswith("ottla broker: ")]
         assert f"node id 0 is registered by a live broker on {platform.node()} (PLAINTEXT://{holder.bootstrap})" in said
         assert "Traceback" not in refused.stderr
-        assert "draining" not in refused.stderr, "nothing is announced of what was never registered"
+        assert "draining" not in refused.stderr, "a broker that never registered announces no draining"
         exchange(holder.bootstrap, produce_request("kept", b"x" * 100), 1, RECORDS)
         assert contents(holder).keys() == before.keys()
         assert "registration epoch" not in holder.log_path.read_text()
@@ -133,8 +133,8 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
 def test_a_holder_that_stood_still_until_another_took_its_node_id_names_that_one_and_ends(
     tmp_path: Path, store: str
 ) -> None:
-    """Before the fix, the holder of the node id ended with a stack trace, as if by a bug, and without an error message
-    for its operator."""
+    """The holder ends with one error message for its administrator. Before the fix, it ended with a stack trace, as if
+    by a bug."""
     settings = {"ottla_metadata_store": store, "broker_session_timeout_ms": "3000"}
     holder = OttlaBroker(tmp_path / "holder", **settings)
     successor = None
@@ -158,7 +158,9 @@ def test_a_holder_that_stood_still_until_another_took_its_node_id_names_that_one
         assert "registration epoch" not in successor.log_path.read_text()
         after = contents(holder)
         changed = {name for name, data in before.items() if after.get(name) != data}
-        assert changed <= {"kept-0/00000000000000000000.timeindex"}, "any stop adds a last entry to it, and only to it"
+        assert changed <= {"kept-0/00000000000000000000.timeindex"}, (
+            "a stop adds a last entry to a time index, and changes no other file"
+        )
     finally:
         holder.kill()
         if successor is not None:

@@ -108,7 +108,7 @@ def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
     before = stored_bytes(cluster, LEADER)
     while True:
         now = time.monotonic()
-        assert now - began < 60, "it never joins"
+        assert now - began < 60, "the follower doesn't join the ISR"
         longest_gap_s, sampled_at = max(longest_gap_s, now - sampled_at), now
         if caught_up_at < 0 and 0 <= had <= stored_bytes(cluster, FOLLOWER):
             caught_up_at = now  # the follower has the bytes that the leader had at the previous check
@@ -119,7 +119,7 @@ def rejoined(cluster: OttlaCluster, wire: Wire) -> tuple[float, float]:
     joined_at = time.monotonic()
     took_s = joined_at - caught_up_at if caught_up_at >= 0 else 0.0
     rate = (had - before) / RECORD_BYTES / (joined_at - began)
-    print(f"in sync {took_s:.3f} s after it had caught up, {joined_at - began:.3f} s after it served; {rate:.0f}/s")
+    print(f"in sync {took_s:.3f} s after catching up, {joined_at - began:.3f} s after the start; {rate:.0f} records/s")
     cluster.wait("the load goes on", lambda: stored_bytes(cluster, LEADER) > had)
     return took_s, longest_gap_s
 
@@ -203,7 +203,7 @@ def test_a_stalled_candidate_holds_the_high_watermark_no_longer_than_the_lag_all
                 produce()
                 fetch(end)  # the leader's log ended there at the previous fetch
                 caught_up_at = time.monotonic()
-                assert in_sync(asking) == {LEADER}, "it is behind the high watermark"
+                assert in_sync(asking) == {LEADER}, "the follower is behind the high watermark"
                 held = high_watermark()
                 produce()
                 assert high_watermark() == held == end + 1

@@ -1,5 +1,5 @@
-"""Three brokers: records that were acknowledged with acks=all are on each broker, byte for byte, also if one is killed
-meanwhile."""
+"""Three brokers: records that were acknowledged with acks=all are on each broker, byte for byte, even if a broker is
+killed meanwhile."""
 
 from __future__ import annotations
 

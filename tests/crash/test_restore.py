@@ -1,4 +1,5 @@
-"""The metadata store is lost, and restored from an old backup: no acknowledged record is lost, on either store."""
+"""The metadata store is lost, and restored from an old backup: no acknowledged record is lost, on an embedded store or
+on etcd."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def cluster_of_brokers(
 
 def test_a_member_of_etcd_that_is_behind_is_no_older_copy(tmp_path: Path) -> None:
     """For a while only this member answers. A running broker waits. A starting broker waits for as long as its settings
-    say, and its error doesn't speak of a copy."""
+    say, and its error message doesn't call the store a copy."""
     patience = {"broker_session_timeout_ms": "6000", "initial_broker_registration_timeout_ms": "10000"}
     with ottla_cluster(tmp_path, 2, 3, **patience) as cluster:
         create(cluster, "t", [1, 0])
@@ -405,8 +405,8 @@ def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: R
 
 
 def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
-    """The store is restored, as a later generation, from a backup that was made before the only replica moved. The
-    brokers go on, and the partition gets a leader."""
+    """The store is restored, with a higher generation number, from a backup that was made before the only replica
+    moved. The brokers go on, and the partition gets a leader."""
     cluster = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
     try:
         etcd = cluster.etcd[0]
@@ -423,8 +423,8 @@ def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
 
 
 def test_brokers_that_were_held_join_their_restored_store(cluster: OttlaCluster, store: ReplaceableStore) -> None:
-    """The store is restored in place, as a later generation, while the brokers are paused: their sessions have ended,
-    so that the restore finds no running broker."""
+    """The store is restored in place, with a higher generation number, while the brokers are paused. Their sessions
+    have ended, so that the restore finds no running broker."""
     backup = str(store.copied)
     create(cluster, "t", [0])
     metadata(store.url, "backup", backup)
@@ -458,7 +458,7 @@ def _joined(cluster: OttlaCluster, processes: list[int]) -> None:
     assert read_all(cluster, "t", RECORDS) == list(range(RECORDS))
     assert [broker.process.pid for broker in cluster.brokers] == processes
     assert all(broker.running for broker in cluster.brokers)
-    assert "this process joins it anew" in cluster.brokers[0].log_path.read_text()
+    assert "this process joins the restored cluster anew" in cluster.brokers[0].log_path.read_text()
 
 
 def restore(etcd: Etcd, backup: str) -> None:

@@ -1,6 +1,6 @@
-"""A disk on which writes hang blocks a broker's event loop. If the loop is blocked for less than the bound, the broker
-keeps its registration; if for longer, other brokers become the leaders. A disk on which reads hang delays only the
-readers of its logs.
+"""A disk on which writes hang blocks a broker's event loop. If the loop is blocked for less than
+`ottla.event.loop.stall.ms.max`, the broker keeps its registration. If the loop is blocked for longer, other brokers
+become the leaders. A disk on which reads hang delays only the readers of its logs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def test_a_disk_that_answers_nothing(tmp_path: Path, etcd_members: int) -> None:
 
             stuck[victim].touch()
             time.sleep(2 * SESSION_S)
-            assert cluster.leader(TOPIC, 0) == victim, "a stall of two sessions cost the registration"
+            assert cluster.leader(TOPIC, 0) == victim, (
+                "the broker lost its leadership by a stall of two session time-outs"
+            )
             stuck[victim].unlink()
             before = time.monotonic()
             cluster.wait("records again", lambda: acknowledged[-1] > before + 1)
@@ -88,7 +90,7 @@ def test_a_disk_that_answers_nothing(tmp_path: Path, etcd_members: int) -> None:
             cluster.wait("another leader", lambda: cluster.leader(TOPIC, 0) not in (victim, -1), STALL_S + 30)
             assert time.monotonic() - began > STALL_S - SESSION_S
             before = time.monotonic()
-            cluster.wait("records by the other", lambda: acknowledged[-1] > before + 1)
+            cluster.wait("records by the other leader", lambda: acknowledged[-1] > before + 1)
             said = cluster.brokers[victim].log_path.read_text()
             assert "the event loop has stood still" in said
 
@@ -150,7 +152,7 @@ def test_reads_that_the_disk_doesnt_answer_hold_nobody_else(tmp_path: Path) -> N
                     took.append(time.monotonic() - before)
                     time.sleep(0.02)
                 assert consumed(cluster.bootstrap, WARM, "during", RECORDS, 60) == RECORDS
-                assert not any(reader.done() for reader in reading), "cold records came from a disk that is stuck"
+                assert not any(reader.done() for reader in reading), "records came from a disk whose reads hang"
             finally:
                 reads.unlink()
             assert [reader.result() for reader in reading] == [RECORDS] * 3

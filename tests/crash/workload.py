@@ -51,8 +51,8 @@ class _Commits:
         self._begun.append((offsets, begun))
 
     def answered(self, offsets: dict[int, int]) -> list[Event]:
-        """Takes the answer to a commit of these offsets: returns the events that were noted for the oldest commit of
-        exactly these offsets that had no answer until now."""
+        """Takes the answer to a commit of these offsets. Returns the events of the oldest unanswered commit with
+        exactly these offsets."""
         position = next(position for position, (asked, _) in enumerate(self._begun) if asked == offsets)
         return self._begun.pop(position)[1]
 
@@ -151,7 +151,7 @@ class Workload(threading.Thread):
         for committer in committers:
             await self._again(committer.look)
         if (committed := await self._committed(group)) != ends:
-            self._wrong.append(f"the group's offsets are {committed}, and the ends {ends}")
+            self._wrong.append(f"the group's offsets are {committed}, but the partitions end at {ends}")
         for index, end in enumerate(ends):
             await self._read_finally(index, end)
         for client in self._clients:
@@ -308,7 +308,7 @@ class Workload(threading.Thread):
             await self._fail_early(reading)
             if time.monotonic() > deadline:
                 seen = [len(seen) for seen in self._consumed]
-                self._wrong.append(f"the group has read {seen} records of {ends}, and not committed all of them")
+                self._wrong.append(f"the group has read {seen} records of {ends}, or hasn't committed all offsets")
                 return
 
     async def _committed(self, group: list[Committer]) -> list[int]:

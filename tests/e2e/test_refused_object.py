@@ -50,7 +50,7 @@ def test_refused_object(operator: Operator) -> None:
         scene.in_sync()
         services = {item["metadata"]["name"] for item in scene.kube.all("services")}
         assert {"ottla-broker-0-outside", "ottla-broker-2-outside"} <= services
-        assert condition(scene.cluster(), "Ready")["reason"] == "NotApplied"
+        assert condition(scene.cluster(), "Ready")["reason"] == "InvalidObject"
         the_budget_follows_the_brokers(scene)
         a_second_cluster_is_made(scene)
         scene.kube.delete("pod", "ottla-etcd-0", "--wait=false")

@@ -1,7 +1,8 @@
 """Malformed batches for every codec, and Apache Kafka 4.3's answer to each.
 
-`all_cases` makes the batches. A case's `expected` is the answer of Apache Kafka 4.3.1; tests/conformance checks it
-against a running one. `ottla` is Ottla's answer where it differs. `produced` sends a batch to a broker.
+`all_cases` makes the batches. A case's `expected` is the answer of Apache Kafka 4.3.1; tests/conformance compares it
+with the answer of a running Apache Kafka. `ottla` is Ottla's answer if Ottla's differs. `produced` sends a batch to a
+broker.
 """
 
 from __future__ import annotations
@@ -98,7 +99,14 @@ def bodies() -> Iterator[Body]:
     yield "a key beyond its record", head + record(1, key_length=300), 2, INVALID, None, None
     yield "a key of 2 GiB", head + record(1, key_length=2**31 - 1), 2, INVALID, None, None
     yield "a value beyond its record", head + record(1, value_length=300), 2, INVALID, None, None
-    yield "a value into the next record", head + record(1, value_length=9) + record(2), 3, INVALID, None, None
+    yield (
+        "a value that reaches into the next record",
+        head + record(1, value_length=9) + record(2),
+        3,
+        INVALID,
+        None,
+        None,
+    )
     yield "a value shorter than stated", head + record(1, value_length=2), 2, INVALID, None, None
     yield "a value of 2 GiB", head + record(1, value_length=2**31 - 1), 2, INVALID, None, None
     yield "a negative number of headers", head + record(1, header_count=-1), 2, INVALID, None, None
@@ -126,7 +134,7 @@ def bodies() -> Iterator[Body]:
     yield "offset deltas with a gap", record(0) + record(1) + record(3), 3, NONE, UNREADABLE, INVALID
     yield "a record of length 0", head + b"\x00" + record(2), 3, INVALID, None, None
     yield "a record of length 0 behind the last", GOOD + b"\x00", 3, INVALID, None, None
-    yield "a record of its attributes only", head + b"\x02\x00" + record(2), 3, INVALID, None, None
+    yield "a record with nothing but attributes", head + b"\x02\x00" + record(2), 3, INVALID, None, None
     yield "the least record", b"\x0c\x00\x00\x00\x01\x01\x00", 1, NONE, None, None
     yield "an empty key, value and header", record(0, key=b"", value=b"", headers=[(b"", b"")]), 1, NONE, None, None
     yield "10,000 headers of one name", record(0, headers=[(b"h", b"v")] * 10_000), 1, NONE, None, None
@@ -183,9 +191,9 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     broken = record(0, key=None) + record(1, value_length=300)
     yield case("a null key before a broken record", COMPACTED, broken, 2, INVALID)
     yield case("a time too late", PLAIN, late, 3, Answer("invalid_timestamp", (1,)), max_timestamp=now_ms + 2 * HOUR_MS)
-    yield case("a time too late that the header hides", PLAIN, late, 3, Answer("invalid_timestamp", (1,)))
+    yield case("a time too late, but not by the header", PLAIN, late, 3, Answer("invalid_timestamp", (1,)))
     yield case("a time too early", BOUNDED, early, 3, Answer("invalid_timestamp", (1,)))
-    yield case("a time too early that nobody minds", PLAIN, early, 3, NONE)
+    yield case("a time too early where times aren't bounded", PLAIN, early, 3, NONE)
     yield case("any time under LogAppendTime", STAMPED, late, 3, NONE)
     yield case("no time", PLAIN, GOOD, 3, NONE, base_timestamp=-1, max_timestamp=-1)
     yield case("no time where times are bounded", BOUNDED, GOOD, 3, NONE, base_timestamp=-1, max_timestamp=-1)
@@ -199,7 +207,9 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
         base_timestamp=-5,
         max_timestamp=-5,
     )
-    yield case("a greatest time that isn't there", PLAIN, GOOD, 3, NONE, max_timestamp=now_ms + 9 * HOUR_MS)
+    yield case(
+        "a greatest time in the header that no record has", PLAIN, GOOD, 3, NONE, max_timestamp=now_ms + 9 * HOUR_MS
+    )
     greatest = 2**63 - 1
     overflow = record(0) + record(1, timestamp_delta=1)
     # Kafka's sum wraps, so Kafka names every record that is out of bounds. Ottla's walk ends at the overflow.
@@ -214,8 +224,10 @@ def topic_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     )
     far = record(0) + record(1, timestamp_delta=greatest)
     yield case("a delta that overflows", PLAIN, far, 2, Answer("invalid_timestamp", (1,)))
-    yield case("no time and a delta up to now", PLAIN, record(0, timestamp_delta=now_ms), 1, NONE, base_timestamp=-1)
-    yield case("a delta back to no time", PLAIN, record(0, timestamp_delta=-now_ms - 1), 1, NONE)
+    yield case(
+        "base timestamp -1 and a delta up to now", PLAIN, record(0, timestamp_delta=now_ms), 1, NONE, base_timestamp=-1
+    )
+    yield case("a delta back to timestamp -1", PLAIN, record(0, timestamp_delta=-now_ms - 1), 1, NONE)
     least = {"base_timestamp": -(2**63), "max_timestamp": -(2**63)}
     yield case("the least time", PLAIN, GOOD, 3, Answer("invalid_timestamp", (0, 1, 2)), **least)
     yield case("LogAppendTime from a client", PLAIN, GOOD, 3, NONE, attributes=LOG_APPEND_TIME)
@@ -258,13 +270,15 @@ def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     yield case("a producer of epoch -2", EPOCH, producer_id=of_codec + 3, producer_epoch=-2, base_sequence=0)
     # Kafka's clients never send such a batch, and a broker couldn't recognise a duplicate of it
     yield case("a producer without an epoch", NONE, ottla=EPOCH, producer_id=of_codec + 4, base_sequence=0)
-    yield case("a producer of the last epoch", NONE, producer_id=of_codec + 5, producer_epoch=32767, base_sequence=0)
+    yield case(
+        "a producer with the greatest epoch", NONE, producer_id=of_codec + 5, producer_epoch=32767, base_sequence=0
+    )
     yield case("a sequence that wraps", NONE, producer_id=of_codec + 6, producer_epoch=0, base_sequence=2**31 - 2)
-    yield case("an epoch and a sequence of nobody", NONE, producer_epoch=0, base_sequence=0)
+    yield case("an epoch and a sequence without a producer", NONE, producer_epoch=0, base_sequence=0)
     yield case("producer -2", NONE, producer_id=-2, producer_epoch=0, base_sequence=0)
     unknown = Answer("transactional_id_authorization_failed")  # the request names no transactional id
     state = Answer("invalid_txn_state")
-    yield case("a transaction of nobody", unknown, ottla=state, attributes=TRANSACTIONAL)
+    yield case("a transaction without a producer", unknown, ottla=state, attributes=TRANSACTIONAL)
     yield case("a control batch of a transaction", unknown, ottla=INVALID, attributes=CONTROL | TRANSACTIONAL)
     yield case("a control batch of a producer", INVALID, attributes=CONTROL, producer_id=1, producer_epoch=0)
     yield case("a count of 2, offset delta 2", INVALID, 2, last_offset_delta=2)
@@ -288,9 +302,9 @@ def header_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
         (12, CORRUPT),
         (61, CORRUPT),
     ):  # Kafka drops trailing bytes that are too few for the start of a batch
-        yield Case(f"{size} zeros behind it", codec, whole + bytes(size), answer)
+        yield Case(f"{size} zeros behind the batch", codec, whole + bytes(size), answer)
     for size in (0, 1, 12, 17, 60, 61):
-        yield Case(f"its first {size} bytes", codec, whole[:size], INVALID)
+        yield Case(f"only the batch's first {size} bytes", codec, whole[:size], INVALID)
     for magic, answer in ((-1, CORRUPT), (0, INVALID), (1, INVALID), (3, CORRUPT)):
         yield Case(f"format {magic}", codec, repack(whole, MAGIC_AT, ">b", magic), answer)
     for length in (-(2**31), -1, 0, 13, 14, 48, 49, len(whole) - LOG_OVERHEAD - 1):
@@ -321,15 +335,15 @@ def codec_cases(codec: Codec, now_ms: int) -> Iterator[Case]:
     yield case("garbage", bytes((7 * at * at + 13) & 255 for at in range(500)), UNREADABLE)
     for other in Codec:
         if other not in (Codec.none, codec):
-            yield case(f"{other.name} in its place", compress(other, GOOD), UNREADABLE)
+            yield case(f"a payload of {other.name} instead", compress(other, GOOD), UNREADABLE)
     yield case("the first half", good[: len(good) // 2], UNREADABLE)
     yield case("the last byte missing", good[:-1], UNREADABLE)
     behind = by_codec(NONE, NONE, NONE, UNREADABLE)
-    yield case("a byte behind it", good + b"\x00", behind, ottla=UNREADABLE)
+    yield case("a byte behind the payload", good + b"\x00", behind, ottla=UNREADABLE)
     behind = by_codec(NONE, UNREADABLE, NONE, UNREADABLE)
-    yield case("noise behind it", good + bytes(range(1, 60)), behind, ottla=UNREADABLE)
+    yield case("noise behind the payload", good + bytes(range(1, 60)), behind, ottla=UNREADABLE)
     twice = by_codec(INVALID, INVALID, NONE, INVALID)
-    yield case("the same once more", good + good, twice, ottla=UNREADABLE)
+    yield case("the payload twice", good + good, twice, ottla=UNREADABLE)
     parts = by_codec(NONE, NONE, INVALID, NONE)
     yield case("in two parts", compress(codec, GOOD[:20]) + compress(codec, GOOD[20:]), parts, ottla=UNREADABLE)
     yield case("nothing, then the records", compress(codec, b"") + good, parts, ottla=UNREADABLE)

@@ -23,7 +23,7 @@ Payload = tuple[str, bytes, Answer, int]
 def gzip_payloads() -> Iterator[Payload]:
     good = compress(Codec.gzip, GOOD)
     yield "without its trailer", good[:-8], UNREADABLE, 3
-    yield "a wrong CRC of what it holds", good[:-8] + bytes(4) + good[-4:], UNREADABLE, 3
+    yield "a wrong CRC of the content", good[:-8] + bytes(4) + good[-4:], UNREADABLE, 3
     yield "a wrong length", good[:-4] + b"\x01\x00\x00\x00", UNREADABLE, 3
     yield "zlib's framing", zlib.compress(GOOD), UNREADABLE, 3
     yield "bare deflate", zlib.compress(GOOD, wbits=-15), UNREADABLE, 3
@@ -42,7 +42,7 @@ def gzip_payloads() -> Iterator[Payload]:
     yield "a head's checksum", member(2, struct.pack("<H", checksum)), NONE, 3
     yield "a head's wrong checksum", member(2, struct.pack("<H", checksum ^ 1)), UNREADABLE, 3
     yield "an extra field", member(4, b"\x05\x00extra"), NONE, 3
-    yield "an extra field beyond it", member(4, b"\xff\xff"), UNREADABLE, 3
+    yield "an extra field beyond the payload", member(4, b"\xff\xff"), UNREADABLE, 3
     yield "a comment", member(16, b"comment\x00"), NONE, 3
     yield "a name without end", good[:3] + b"\x08" + good[4:10] + b"n" * 300, UNREADABLE, 3
     for flag in (0x20, 0x40, 0x80):
@@ -51,8 +51,8 @@ def gzip_payloads() -> Iterator[Payload]:
     nothing = member(0, b"", b"\x03\x00", bytes(8))
     yield "an empty member", nothing, INVALID, 3
     yield "10,000 empty members", nothing * 10_000, UNREADABLE, 3
-    yield "an empty member behind it", good + nothing, NONE, 3
-    yield "half a member's head behind it", good + good[:3], NONE, 3
+    yield "an empty member behind the records", good + nothing, NONE, 3
+    yield "half a member's head behind the records", good + good[:3], NONE, 3
     blocks = b"\x00\x00\x00\xff\xff" * 200_000
     yield "200,000 empty blocks", member(body=blocks + b"\x01\x00\x00\xff\xff", end=bytes(8)), INVALID, 3
     yield "200,000 empty blocks, then the records", member(body=blocks + raw), NONE, 3
@@ -68,7 +68,7 @@ def snappy_payloads() -> Iterator[Payload]:
     yield "a head without blocks", head, INVALID, 3
     yield "half a head", head[:12], UNREADABLE, 3
     yield "another version", b"\x82SNAPPY\x00" + struct.pack(">ii", 9, 1) + block, NONE, 3
-    yield "a version that nobody reads", b"\x82SNAPPY\x00" + struct.pack(">ii", 9, 9) + block, NONE, 3
+    yield "a version that no reader knows", b"\x82SNAPPY\x00" + struct.pack(">ii", 9, 9) + block, NONE, 3
     yield "version 0", b"\x82SNAPPY\x00" + struct.pack(">ii", 0, 0) + block, NONE, 3
     yield "a block of 2 GiB", head + struct.pack(">i", 2**31 - 1) + raw, UNREADABLE, 3
     yield "a block of negative size", head + struct.pack(">i", -1) + raw, UNREADABLE, 3
@@ -79,31 +79,31 @@ def snappy_payloads() -> Iterator[Payload]:
         UNREADABLE,
         3,
     )
-    yield "raw, which claims 4 GiB", b"\xff\xff\xff\xff\x0f" + raw[1:], UNREADABLE, 3
+    yield "raw, with a length of 4 GiB", b"\xff\xff\xff\xff\x0f" + raw[1:], UNREADABLE, 3
     yield "half a size behind the blocks", head + block + b"\x00\x00", NONE, 3
     yield "the framing of snappy's own format", bytes(cramjam.snappy.compress(GOOD)), UNREADABLE, 3
     nothing = struct.pack(">ib", 1, 0)
     yield "200,000 empty blocks", head + nothing * 200_000, INVALID, 3
     yield "20,000 empty blocks, then the records", head + nothing * 20_000 + block, NONE, 3
-    yield "an empty block behind it", head + block + nothing, NONE, 3
-    yield "a block of size 0 behind it", head + block + bytes(4), UNREADABLE, 3
+    yield "an empty block behind the records", head + block + nothing, NONE, 3
+    yield "a block of size 0 behind the records", head + block + bytes(4), UNREADABLE, 3
     pieces = (bytes(cramjam.snappy.compress_raw(GOOD[at : at + 1])) for at in range(len(GOOD)))
     yield "blocks of a byte", head + b"".join(struct.pack(">i", len(each)) + each for each in pieces), NONE, 3
     yield "two heads", head + head + block, NONE, 3
-    yield "a head behind it", head + block + head, NONE, 3
+    yield "a head behind the records", head + block + head, NONE, 3
     yield "raw, of nothing", b"\x00", INVALID, 3
-    yield "raw, with a byte behind it", raw + b"\x00", UNREADABLE, 3
+    yield "raw, followed by a byte", raw + b"\x00", UNREADABLE, 3
     yield "raw, twice", raw + raw, UNREADABLE, 3
     for more in (-1, 1):
-        yield f"raw, which claims {more:+} byte", bytes((raw[0] + more,)) + raw[1:], UNREADABLE, 3
+        yield f"raw, with a length of {more:+} byte", bytes((raw[0] + more,)) + raw[1:], UNREADABLE, 3
     stored = bytes(((len(GOOD) - 1) << 2,)) + GOOD
     yield "raw, of a literal", bytes((len(GOOD),)) + stored, NONE, 3
     yield "raw, its length in five bytes", bytes((len(GOOD) | 0x80, 0x80, 0x80, 0x80, 0)) + stored, NONE, 3
     yield "raw, its length in six bytes", bytes((len(GOOD) | 0x80, 0x80, 0x80, 0x80, 0x80, 0)) + stored, UNREADABLE, 3
     copied = bytes((len(GOOD) + 4,)) + stored
     yield "raw, a copy of nothing", copied + b"\x01\x00", UNREADABLE, 3
-    yield "raw, a copy from before it", copied + b"\x01\xff", UNREADABLE, 3
-    yield "a block with a byte behind it", head + struct.pack(">i", len(raw) + 1) + raw + b"\x00", UNREADABLE, 3
+    yield "raw, a copy from before its start", copied + b"\x01\xff", UNREADABLE, 3
+    yield "a block that ends with a surplus byte", head + struct.pack(">i", len(raw) + 1) + raw + b"\x00", UNREADABLE, 3
     framed = head + block
     yield "a framed block in a block", head + struct.pack(">i", len(framed)) + framed, UNREADABLE, 3
     yield "almost the magic", head[:7] + b"\x01" + head[8:] + block, UNREADABLE, 3
@@ -143,10 +143,10 @@ def lz4_payloads() -> Iterator[Payload]:
     yield "a skippable frame first", b"\x50\x2a\x4d\x18" + struct.pack("<I", 4) + b"skip" + good, UNREADABLE, 3
     yield "a legacy frame", b"\x02\x21\x4c\x18" + good[7:], UNREADABLE, 3
     skip = b"\x50\x2a\x4d\x18" + struct.pack("<I", 4) + b"skip"
-    yield "a skippable frame behind it", good + skip, NONE, 3
+    yield "a skippable frame behind the records", good + skip, NONE, 3
     yield "a skippable frame only", skip, UNREADABLE, 3
     yield "a second end", good + bytes(4), NONE, 3
-    yield "an empty frame behind it", good + compress(Codec.lz4, b""), NONE, 3
+    yield "an empty frame behind the records", good + compress(Codec.lz4, b""), NONE, 3
     head, stored = good[:7], struct.pack("<I", len(GOOD) | 1 << 31) + GOOD
     nothing, packed_nothing = b"\x00\x00\x00\x80", b"\x01\x00\x00\x00\x00"
     yield "a stored block", head + stored + bytes(4), NONE, 3
@@ -154,12 +154,12 @@ def lz4_payloads() -> Iterator[Payload]:
     yield "blocks of a byte", head + bytewise + bytes(4), NONE, 3
     yield "200,000 empty blocks", head + nothing * 200_000 + bytes(4), INVALID, 3
     yield "an empty block, then the records", head + nothing + stored + bytes(4), INVALID, 3
-    yield "an empty block behind it", head + stored + nothing + bytes(4), NONE, 3
-    yield "200,000 packed blocks of nothing", head + packed_nothing * 200_000 + bytes(4), INVALID, 3
+    yield "an empty block behind the records", head + stored + nothing + bytes(4), NONE, 3
+    yield "200,000 empty compressed blocks", head + packed_nothing * 200_000 + bytes(4), INVALID, 3
     split = struct.pack("<I", 20 | 1 << 31) + GOOD[:20], struct.pack("<I", len(GOOD) - 20 | 1 << 31) + GOOD[20:]
     for count, answer in ((1, NONE), (2, NONE), (3, INVALID)):
         blocks = split[0] + packed_nothing * count + split[1]
-        yield f"{count} packed blocks of nothing in its middle", head + blocks + bytes(4), answer, 3
+        yield f"{count} empty compressed blocks in the middle", head + blocks + bytes(4), answer, 3
     sizes = {"its size": len(GOOD), "a size too large": len(GOOD) + 1, "a size too small": len(GOOD) - 1}
     for name, size in sizes.items():
         yield name, lz4_head(0x68, 0x40, struct.pack("<Q", size)) + stored + bytes(4), NONE, 3
@@ -224,7 +224,7 @@ def zstd_payloads() -> Iterator[Payload]:
     yield "a raw block", frame, NONE, 3
     yield "300,000 empty blocks, then the records", window + bytes(3 * 300_000) + last, NONE, 3
     yield "an empty block of a repeated byte", window + b"\x02\x00\x00x" + last, NONE, 3
-    yield "a packed block of nothing", window + b"\x04\x00\x00" + last, NONE, 3
+    yield "an empty compressed block", window + b"\x04\x00\x00" + last, NONE, 3
     yield "a reserved block", window + struct.pack("<I", len(GOOD) << 3 | 7)[:3] + GOOD, UNREADABLE, 3
     yield "no last block", window + struct.pack("<I", len(GOOD) << 3)[:3] + GOOD, UNREADABLE, 3
     yield "a block behind the last", frame + last, UNREADABLE, 3
@@ -247,11 +247,11 @@ def zstd_payloads() -> Iterator[Payload]:
     )
     large = struct.pack("<I", 200_000 << 3 | 3)[:3] + b"x"
     yield "a block of more than 128 KiB", window + large, UNREADABLE, 1
-    yield "a skippable frame behind it", frame + skip, NONE, 3
+    yield "a skippable frame behind the records", frame + skip, NONE, 3
     yield "a skippable frame only", skip, INVALID, 3
     yield "an empty frame", nothing, INVALID, 3
-    yield "an empty frame behind it", frame + nothing, NONE, 3
-    yield "only the magic behind it", frame + ZSTD_MAGIC, NONE, 3
+    yield "an empty frame behind the records", frame + nothing, NONE, 3
+    yield "only a frame's magic behind the records", frame + ZSTD_MAGIC, NONE, 3
     yield "the magic of format 0.7", b"\x27" + frame[1:], UNREADABLE, 3
     yield "without its magic", frame[4:], UNREADABLE, 3
     yield "a reserved bit", ZSTD_MAGIC + b"\x08\x58" + last, UNREADABLE, 3
@@ -277,28 +277,28 @@ OWN: dict[Codec, Callable[[], Iterator[Payload]]] = {
 
 OTTLAS = {
     # payloads that librdkafka can't read; some of them kafka-python can't read either
-    (Codec.gzip, "half a member's head behind it"): UNREADABLE,
+    (Codec.gzip, "half a member's head behind the records"): UNREADABLE,
     (Codec.gzip, "reserved flag 32"): UNREADABLE,
     (Codec.gzip, "reserved flag 64"): UNREADABLE,
     (Codec.gzip, "reserved flag 128"): UNREADABLE,
     (Codec.snappy, "half a size behind the blocks"): UNREADABLE,
     (Codec.snappy, "two heads"): UNREADABLE,
-    (Codec.snappy, "a head behind it"): UNREADABLE,
+    (Codec.snappy, "a head behind the records"): UNREADABLE,
     (Codec.lz4, "a wrong checksum"): UNREADABLE,
     (Codec.lz4, "a size too large"): UNREADABLE,
     (Codec.lz4, "a size too small"): UNREADABLE,
-    (Codec.lz4, "a skippable frame behind it"): UNREADABLE,
-    (Codec.lz4, "an empty frame behind it"): UNREADABLE,
+    (Codec.lz4, "a skippable frame behind the records"): UNREADABLE,
+    (Codec.lz4, "an empty frame behind the records"): UNREADABLE,
     (Codec.lz4, "a second end"): UNREADABLE,
-    (Codec.zstd, "only the magic behind it"): UNREADABLE,
-    (Codec.zstd, "a packed block of nothing"): UNREADABLE,
+    (Codec.zstd, "only a frame's magic behind the records"): UNREADABLE,
+    (Codec.zstd, "an empty compressed block"): UNREADABLE,
     # Kafka ends the payload at these empty blocks, and finds too few records
     (Codec.lz4, "an empty block, then the records"): UNREADABLE,
-    (Codec.lz4, "3 packed blocks of nothing in its middle"): UNREADABLE,
+    (Codec.lz4, "3 empty compressed blocks in the middle"): UNREADABLE,
     # Ottla takes one member or one frame: its memory budget counts the window of the first one only
-    (Codec.gzip, "an empty member behind it"): UNREADABLE,
+    (Codec.gzip, "an empty member behind the records"): UNREADABLE,
     (Codec.zstd, "a skippable frame first"): UNREADABLE,
-    (Codec.zstd, "a skippable frame behind it"): UNREADABLE,
-    (Codec.zstd, "an empty frame behind it"): UNREADABLE,
+    (Codec.zstd, "a skippable frame behind the records"): UNREADABLE,
+    (Codec.zstd, "an empty frame behind the records"): UNREADABLE,
 }
 """Ottla's answers to payloads, where they differ from Apache Kafka's."""

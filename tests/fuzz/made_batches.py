@@ -14,8 +14,8 @@ from ottla.protocol.varints import write_varint
 
 @dataclass(frozen=True)
 class Answer:
-    """A partition's answer: the error's name, and the indices of the records that it names (KIP-467). Only with the
-    error `none` the end offset moves."""
+    """A partition's answer: the error's name, and the indices of the records that it names (KIP-467). The end offset
+    moves only if the error is `none`."""
 
     error: str
     record_errors: tuple[int, ...] = ()
@@ -67,7 +67,7 @@ def _field(out: bytearray, content: bytes | None, length: int | None) -> None:
 
 
 def padded(value: int, size: int) -> bytes:
-    """A small number as a varint of `size` bytes, which are more than it needs."""
+    """A small number as a varint of `size` bytes: more bytes than the number needs."""
     return bytes((value << 1 ^ value >> 63 | 0x80, *[0x80] * (size - 2), 0))
 
 

@@ -88,8 +88,8 @@ def test_bad_batches_are_refused_with_their_error_and_move_no_offset(
         answer, message = produced(wire, case.topic, case.batch)
         assert answer == case.wanted, f"{case}: {message}"
         moved = end_offset(wire, case.topic) - before
-        assert (moved > 0) == (case.wanted.error == "none"), f"{case}: the end moved by {moved}"
-        assert moved <= 4, f"{case}: the end moved by {moved}"
+        assert (moved > 0) == (case.wanted.error == "none"), f"{case}: the log's end moved by {moved}"
+        assert moved <= 4, f"{case}: the log's end moved by {moved}"
         if case.wanted.error != "none":
             assert message, f"{case}: the answer has no message"
         seen += 1
@@ -135,8 +135,8 @@ def test_what_was_taken_can_be_read_by_every_client(broker: OttlaBroker, wire: W
 
 @pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
 def test_a_claim_of_2_gib_never_moves_an_offset(wire: Wire, now_ms: int, codec: Codec) -> None:
-    """Each number in the header, and the first in the records, claims 2,147,483,647 or the largest value of its
-    field."""
+    """In each batch one number claims 2,147,483,647 or the largest value of its field: a number of the header, or the
+    length of the first record."""
     payload = compress(codec, GOOD)
     sound = seal(payload, 3, now_ms, codec=codec)
     claims = [

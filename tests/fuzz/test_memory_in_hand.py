@@ -66,7 +66,9 @@ def test_the_size_is_checked_again_after_the_conversion(broker: OttlaBroker, cod
         assert "max.message.bytes" in (message or "")
         assert end_offset(wire, "unpacked") == end
         assert produced(wire, "unpacked", small)[0].error == "none"
-        assert produced(wire, "as-it-comes", swells)[0].error == "none", "with the client's codec it isn't too large"
+        assert produced(wire, "as-it-comes", swells)[0].error == "none", (
+            "with the client's codec the batch isn't too large"
+        )
     assert broker.resident_bytes() - before < 30 * MEGABYTE
 
 
@@ -107,7 +109,7 @@ def test_twelve_connections_that_recompress_stay_within_the_budget(broker: Ottla
     with Wire(broker.bootstrap, 60) as wire:
         assert end_offset(wire, "gzipped") == end + connections * requests
     grown = highest - before
-    print(f"grew by {grown / MEGABYTE:.0f} MiB, budget {BUDGET // MEGABYTE}")
+    print(f"the broker grew by {grown / MEGABYTE:.0f} MiB, budget {BUDGET // MEGABYTE}")
     assert grown < BUDGET + ALLOWANCE
 
 

@@ -1,4 +1,5 @@
-"""Apache Kafka from Maven Central: its tools, which tests use on any broker, and its broker, with which tests compare.
+"""Apache Kafka from Maven Central: its tools, which tests use on any broker, and its broker, with which tests compare
+Ottla's.
 
 `tests/conformance/java/kafka.pom.xml` names the jars. Maven fetches the jars once into the cache, and verifies their
 checksums.

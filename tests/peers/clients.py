@@ -21,7 +21,7 @@ from tests.peers.tools import ROOT, go_program
 
 
 class Client(ABC):
-    """A client library. `produce` writes the sample records to partition 0 of each topic with its codec."""
+    """A client library. `produce` writes the sample records to partition 0 of each topic, with the topic's codec."""
 
     name: str
 

@@ -278,7 +278,7 @@ def record(bootstrap: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Records Apache Kafka's answers, and the properties with which it ran."""
+    """Records Apache Kafka's answers, and the properties with which its broker ran."""
     with tempfile.TemporaryDirectory() as folder:
         kafka = ApacheKafka(Path(folder) / "kafka")
         try:

@@ -144,7 +144,7 @@ async def play(ask: Ask) -> dict[str, Any]:
 
 async def a_dynamic_group(on: Stage) -> None:
     hear, name = on.hear, on.name
-    await hear("a member that nobody knows joins", on.join(9, "g", "ghost"))
+    await hear("a member with an unknown id joins", on.join(9, "g", "ghost"))
     first = await on.join(9, "g")
     a = name(first.member_id, "a")
     await hear("a group with a pending member", on.describe(6, "g"))
@@ -167,7 +167,7 @@ async def a_dynamic_group(on: Stage) -> None:
     await hear("no protocols", on.join(9, "g", protocols={}))
     await hear("too short a session", on.join(9, "g", session_timeout=100))
     await hear("no group id", on.join(9, ""))
-    await hear("the group is in the way of its deletion", on.delete("g"))
+    await hear("a group with members is deleted", on.delete("g"))
     b = name((await on.join(9, "g")).member_id, "b")
     waiting = on.park(on.join(9, "g", b))
     await asyncio.sleep(ARRIVE_SECONDS)
@@ -179,7 +179,7 @@ async def a_dynamic_group(on: Stage) -> None:
     await hear("b joined", waiting)
     waiting = on.park(on.sync(5, "g", b, 2))
     await asyncio.sleep(ARRIVE_SECONDS)
-    await hear("the leader syncs for both", on.sync(5, "g", a, 2, {a: b"1", b: b"2"}))
+    await hear("the leader syncs with both assignments", on.sync(5, "g", a, 2, {a: b"1", b: b"2"}))
     await hear("the follower's part", waiting)
     await hear("the follower joins again", on.join(9, "g", b))
     await hear("several leave", on.leave(5, "g", ("ghost", None), (b, None), ("", "nobody"), ("", None)))
@@ -213,7 +213,7 @@ async def static_members(on: Stage) -> None:
     await hear("the follower is back", _value(back))
     await hear("and syncs", on.sync(5, "s", new, 1, group_instance_id="j"))
     await hear("the old id beats", on.beat("s", old, 1, "j"))
-    await hear("the old id beats without its instance", on.beat("s", old, 1))
+    await hear("the old id beats without an instance id", on.beat("s", old, 1))
     await hear("the old id joins", on.join(9, "s", old, group_instance_id="j", protocols=both))
     await hear("the old id syncs", on.sync(5, "s", old, 1, group_instance_id="j"))
     await hear("the old id commits", on.commit(9, "s", old, 1, group_instance_id="j"))
@@ -249,7 +249,7 @@ async def old_clients(on: Stage) -> None:
 
 async def offsets(on: Stage) -> None:
     hear = on.hear
-    await hear("a retention time of its own", on.commit(2, "ret", "", -1, (0, "m"), retention_time=100_000))
+    await hear("a commit with a retention time", on.commit(2, "ret", "", -1, (0, "m"), retention_time=100_000))
     await hear("no such group, version 9", on.commit(9, "nope", "x", 3))
     await hear("no such group, version 8", on.commit(8, "nope", "x", 3))
     await hear("no such topic", on.commit(8, "ret", topic="nah"))
@@ -258,7 +258,7 @@ async def offsets(on: Stage) -> None:
     await hear("a group without a name", on.commit(8, ""))
     for version in (1, 5, 7, 8, 9):
         await hear(f"fetch, version {version}", on.fetch(version, "ret", 0, 1))
-        await hear(f"fetch of nobody's, version {version}", on.fetch(version, "zzz", 0))
+        await hear(f"fetch of an unknown group, version {version}", on.fetch(version, "zzz", 0))
         if version > 1:
             await hear(f"fetch everything, version {version}", on.fetch(version, "ret"))
     for version in (0, 4, 6):
@@ -267,11 +267,11 @@ async def offsets(on: Stage) -> None:
     for version in (0, 3, 5):
         await hear(f"list, version {version}", on.list(version))
     await hear("list by state", on.list(5, [" emPty"]))
-    await hear("list by a state that isn't", on.list(5, ["Foo"]))
+    await hear("list by an unknown state", on.list(5, ["Foo"]))
     await hear("list by type", on.list(5, [], ["CLASSIC"]))
     await hear("list by another type", on.list(5, [], ["consumer"]))
     await hear("forget", on.forget("ret", (TOPIC, 0), (TOPIC, 9), ("nah", 0)))
-    await hear("forget nobody's", on.forget("zzz", (TOPIC, 0)))
+    await hear("forget an unknown group's offset", on.forget("zzz", (TOPIC, 0)))
     await hear("forget without a name", on.forget(""))
     await hear("what is left", on.fetch(8, "ret"))
     await hear("delete", on.delete("ret", "zzz", "", "zzz"))

@@ -1,9 +1,9 @@
 """A stand-in for `kubectl`, for tests without Kubernetes: Clusters from a file, and port-forwards to local brokers.
 
-`port-forward` behaves like the real one. It listens on a free port and prints it. It opens a connection to the pod only
-when a connection to that port is opened, and ends with "lost connection to pod" if the pod refuses the connection. A
-pod that isn't in the file is refused with the API server's error. Each start appends a line with its process id and its
-arguments to the file `calls`.
+`port-forward` behaves like the real one. It listens on a free port and prints the port's number. It opens a connection
+to the pod only when a client connects to that port, and ends with "lost connection to pod" if the pod refuses the
+connection. A pod that isn't in the file is refused with the API server's error. Each start appends a line with its
+process id and its arguments to the file `calls`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _TTL_S = 5  # as in Kubernetes' DNS
 
 
 class NameServer:
-    """Answers every question for an IPv4 address with `address`; if that is None, with NXDOMAIN."""
+    """Answers every question for an IPv4 address with `address`, or with NXDOMAIN while `address` is None."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address
@@ -23,7 +23,7 @@ class NameServer:
         self._thread.start()
 
     def target(self, name: str, port: str) -> str:
-        """The target by which grpc asks this server for a name."""
+        """The target that makes grpc ask this server for the address of `name`."""
         return f"dns://127.0.0.1:{self._socket.getsockname()[1]}/{name}:{port}"
 
     def close(self) -> None:

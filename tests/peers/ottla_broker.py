@@ -16,7 +16,7 @@ class OttlaBroker:
     """`python -m ottla.cli.server` on a free port of the loopback interface, with its metadata in `folder`."""
 
     def __init__(self, folder: Path, bootstrap: str | None = None, **settings: str) -> None:
-        """`settings` have underscores instead of dots. `bootstrap` is needed if they set other listeners."""
+        """`settings` have underscores instead of dots. `bootstrap` is needed if the settings change the listeners."""
         self.bootstrap = bootstrap or f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
         self.log_path = folder / "broker.log"

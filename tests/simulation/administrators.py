@@ -26,8 +26,8 @@ CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 
 class administrators_watched:  # used as a context manager
-    """Appends a sentence to `wrong` for each live broker that lacks a change when another broker answers the request
-    for it."""
+    """Appends a sentence to `wrong` for each live broker that hasn't applied a creation or deletion at the moment at
+    which another broker answers the administrator's request."""
 
     def __init__(self, world: Callable[[], World | None], wrong: list[str]) -> None:
         self._world = world
@@ -66,23 +66,25 @@ class administrators_watched:  # used as a context manager
             if other is broker or not (_registered(other, before) and _registered(other, broker.image)):
                 continue
             if node.id in behind:
-                world.counts["answers to administrators ahead of a broker"] += len(topics)
+                world.counts["topic changes answered before a slow broker applied them"] += len(topics)
                 continue
             for name, topic_id in topics:
-                world.counts["answers to administrators that another broker knew"] += 1
+                world.counts["topic changes checked on another broker"] += 1
                 if why := self._unmade(other, name, topic_id) if made else _undeleted(other, topic_id):
                     done = "created" if made else "deleted"
-                    self._wrong.append(f"unseen: {name} was {done} by broker {broker.id}, and on {node.host} {why}")
+                    self._wrong.append(f"unseen: {name} was {done} by broker {broker.id}, but on {node.host} {why}")
 
     def _unmade(self, other: Broker, name: str, topic_id: UUID) -> str:
-        """A phrase for the part of a created topic that `other` lacks; empty if it lacks no part, or the topic is
-        deleted."""
+        """Names the part of a created topic that the broker `other` lacks. Empty if `other` has the whole topic, or if
+        the topic has been deleted meanwhile."""
         world = self._world()
         assert world is not None
         entry = world.store.entries.get(keys.topic(name))
         if entry is None or TopicIntent.decode(entry).id != topic_id:
             return ""
-        return next(_unopened(other, topic_id), "") if topic_id in other.image.topics_by_id else "it isn't there"
+        return (
+            next(_unopened(other, topic_id), "") if topic_id in other.image.topics_by_id else "the topic doesn't exist"
+        )
 
 
 def _done(results: list[dict[str, Any]]) -> list[tuple[str, UUID]]:
@@ -96,14 +98,14 @@ def _registered(other: Broker, image: Image) -> bool:
 
 
 def _undeleted(other: Broker, topic_id: UUID) -> str:
-    return "it is still there" if topic_id in other.image.topics_by_id else ""
+    return "the topic still exists" if topic_id in other.image.topics_by_id else ""
 
 
 def _unopened(other: Broker, topic_id: UUID) -> Iterator[str]:
-    """A phrase for each partition that the broker leads by its image, but whose log isn't open. That isn't a violation
-    if a disk is full or has failed, or if the directory's name is taken."""
+    """Names each partition that the broker `other` leads by its image, but whose log isn't open. A closed log isn't a
+    violation if a disk is full or has failed, or if the name of the log's directory is taken."""
     for index, state in other.image.partitions[topic_id].items():
         leads = state.leads(other.id, other.replicas.broker_epoch)
         wanting = (topic_id, index) in other.replicas._unopened or other.logs.failed or other.logs.full
         if leads and not wanting and other.partitions.get_by_id(topic_id, index) is None:
-            yield f"partition {index}, which it leads, isn't open"
+            yield f"the log of partition {index}, which this broker leads, isn't open"

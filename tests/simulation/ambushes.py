@@ -1,5 +1,5 @@
-"""Faults of several steps (ambushes). Each step also happens alone, but hardly ever in the order that does the most
-harm.
+"""Faults of several steps (ambushes). The simple faults cause each of the steps, too, but hardly ever in the order that
+does the most harm.
 
 All steps are legal: processes die, links break and leases end, and are restored later. An ambush waits until the
 cluster has reached a state, and then causes the next fault.
@@ -32,7 +32,8 @@ TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED)
 
 def deposed_leader_leads_again(faults: Faults) -> str:
     """A leader gets records that no follower has, is replaced by another leader, truncates, and leads again, perhaps
-    before its producers know the other leader. Producers may resend records that this leader has and can't commit.
+    before its producers know the other leader. Producers may then resend records that this leader has in its log, but
+    can't commit.
     """
     return _ambush_a_leader(faults, TOPICS, ("kill", "power", "lease"), _depose_and_reelect, isr_min=2)
 
@@ -50,7 +51,7 @@ def _ambush_a_leader(
         return ""
     how = faults.random.choice(hows)
     faults.world.loop.create_task(ambush(faults, node, (state.topic_id, state.index), how))
-    return f"{node.host}, of partition {state.index} of {state.topic_id}, by {how}"
+    return f"{node.host}, the leader of partition {state.index} of {state.topic_id}, by {how}"
 
 
 def _cut_fetches(faults: Faults, node: Node) -> list[str]:
@@ -106,8 +107,8 @@ async def _depose_and_reelect(faults: Faults, node: Node, key: Key, how: str) ->
 
 def restart_at_once(faults: Faults) -> str:
     """A host restarts before any other host has noticed that it was down: its registration ends just before or just
-    after the host is back. The controller may be replaced, or get the news late, and the host may register before it
-    can reach the other hosts.
+    after the host is back. The controller may be replaced, or may see the change of registration late. The host may
+    register before it can reach the other hosts.
     """
     node = faults.running()
     if node is None:
@@ -152,12 +153,12 @@ def restart_of_all(faults: Faults) -> str:
     for node in nodes:
         faults.later(0.02, 0.2, partial(faults.restart, node))
     faults.later(0.3, 1.5, put_right)
-    return ", ".join(f"{node.host}{' unheard' if node.host in mute else ''}" for node in nodes)
+    return ", ".join(f"{node.host}{' cut off from clients' if node.host in mute else ''}" for node in nodes)
 
 
 def last_in_sync_goes(faults: Faults) -> str:
-    """A leader is the only in-sync replica, gets records that no other replica has, and dies or is cut off. By an
-    unclean election another replica leads without these records. The former leader may not know of the election, and
+    """A leader is the only in-sync replica, gets records that no other replica has, and dies or is cut off. An unclean
+    election makes a replica without these records the leader. A former leader that doesn't know of the election may
     acknowledge more records.
     """
     return _ambush_a_leader(faults, (UNCLEAN,), ("kill", "power", "store"), _leave_alone)
@@ -189,9 +190,8 @@ async def _leave_alone(faults: Faults, node: Node, key: Key, how: str) -> None:
 
 
 def controller_sleeps(faults: Faults) -> str:
-    """A broker loses its registration, and the controller is paused while it acts on that. The controller goes on after
-    another controller has taken over.
-    """
+    """A broker loses its registration, and the controller is paused while it handles this loss. The paused controller
+    goes on after another controller has taken over."""
     entry = faults.world.store.entries.get(keys.controller.key)
     if entry is None:
         return ""
@@ -209,7 +209,7 @@ def controller_sleeps(faults: Faults) -> str:
     faults.later(0.2, 2 * faults.session_s, node.resume)
     if random.random() < 0.5:
         faults.later(0.0, faults.session_s, faults.kill)
-    return f"{node.host}, when {victim.host} lost its registration"
+    return f"{node.host}, after {victim.host} had lost its registration"
 
 
 def _mute(faults: Faults, node: Node) -> None:

@@ -28,7 +28,7 @@ class CatchTable:
     def __init__(self, file: Path, seeds: str, first_caught: FirstCaught) -> None:
         """`seeds` are the tried seeds, as a text such as `0-499`."""
         self._file = file
-        self._head = f"# planted bug | first seed of {seeds} that catches it | what that run says\n"
+        self._head = f"# planted bug | first seed of {seeds} that catches it | the run's first violation\n"
         self._first_caught = first_caught
 
     def recorded(self) -> dict[str, Catch]:
@@ -37,8 +37,8 @@ class CatchTable:
         return {name: Catch(int(seed), why) for name, seed, why in rows}
 
     def record(self, names: Iterable[str], bugs: Iterable[str], seeds: Iterable[int]) -> list[str]:
-        """Finds the first seeds that catch `names`, out of all `bugs`, and writes the file. Returns the bugs that no
-        seed catches; their lines are removed."""
+        """Finds, for each bug of `names`, the first seed that catches the bug, and writes the file in the order of
+        `bugs` (all bugs). Returns the bugs that no seed catches; the file loses the lines of these bugs."""
         table = self.recorded() if self._file.exists() else {}
         left = []
         for name in names:
@@ -63,7 +63,7 @@ class CatchTable:
             if names and name not in names:
                 continue
             if time.monotonic() > ends:
-                print("… and no time for the others")
+                print("… the time is over: the other bugs weren't replayed")
                 break
             found = self._first_caught(name, range(catch.seed, catch.seed + TRIED_MAX + 1))
             if found is None and catch.seed <= seed_max:

@@ -40,9 +40,11 @@ def main() -> int:
     """Returns the exit code: 1 if a bug isn't caught, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-499", help="FIRST-LAST")
-    parser.add_argument("--bug", action="append", default=[], help="only this one; more than once for some")
+    parser.add_argument("--bug", action="append", default=[], help="only this bug; repeat the option for several bugs")
     parser.add_argument("--replay", action="store_true", help="run the recorded seeds")
-    parser.add_argument("--seconds", type=float, default=0.0, help="replay what can be begun in that time")
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="begin no replay after so many seconds (0: no limit)"
+    )
     options = parser.parse_args()
     with_fixed_hashes("tests.simulation.catches")
     if options.replay:

@@ -169,11 +169,11 @@ class Client:
         """Sends a request to this broker, and returns the answer. Raises Unavailable."""
         address = self._addresses.get(broker_id)
         if address is None:
-            raise Unavailable(f"no address of broker {broker_id}", sent=False)
+            raise Unavailable(f"the address of broker {broker_id} isn't known", sent=False)
         return await self._to(address, api_key, message, version)
 
     async def connection_to_leader(self, partition: Partition) -> tuple[Connection, int]:
-        """A connection to the leader, and the leader epoch. Raises Unavailable."""
+        """A connection to the partition's leader, and the leader epoch. Raises Unavailable."""
         leader, epoch = self.leaders.get(partition, (-1, -1))
         if leader not in self._addresses:
             await self.refresh(partition[0])
@@ -194,7 +194,7 @@ class Client:
                     self.leaders[key] = (partition.leader_id, partition.leader_epoch)
 
     async def refreshed(self, topic: str) -> None:
-        """After an error: waits a moment and asks for the topic's leaders; a failure of that is ignored."""
+        """After an error: waits a moment and asks for the topic's leaders. Ignores that no broker answers."""
         await asyncio.sleep(self.backoff_s * self.random.uniform(0.5, 1.5))
         with contextlib.suppress(Unavailable):
             await self.refresh(topic)
@@ -249,7 +249,7 @@ async def create_topic(client: Client, name: str, assignments: list[list[int]], 
 
 
 async def reassign(client: Client, partition: Partition, replicas: list[int] | None) -> None:
-    """Asks for other replicas of a partition; None cancels its reassignment. The outcome is ignored."""
+    """Asks for other replicas of a partition; None cancels the partition's reassignment. The outcome is ignored."""
     topic, index = partition
     wish = {"name": topic, "partitions": [{"partition_index": index, "replicas": replicas}]}
     with contextlib.suppress(Unavailable):
@@ -264,7 +264,7 @@ async def elect_preferred(client: Client, topic: str, indexes: list[int]) -> Non
 
 
 async def drain(client: Client, brokers: list[int]) -> None:
-    """Asks to drain these brokers, and no others. The outcome is ignored."""
+    """Makes these brokers the only drained ones. The outcome of the request is ignored."""
     config = {"name": "ottla.brokers.drained", "config_operation": 0, "value": ",".join(map(str, brokers))}
     resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
     with contextlib.suppress(Unavailable):

@@ -45,9 +45,9 @@ class Keyed:
         self._left = {partition: set(found.values()) for partition, found in self.there.items()}
 
     def outdone(self, partition: Key, offset: int | None, value: str, before: int | None = None) -> bool:
-        """Whether compaction may have removed a record because of a later record of its key. The later record must be
-        in the partition at the end, or have been sent before the event at `before`. A tombstone that compaction may
-        remove needn't be in the partition."""
+        """Whether compaction may have removed a record because of a later record of its key. Without `before`, the
+        later record must be in the partition at the end, unless the later record is a tombstone that compaction may
+        remove. With `before`, the later record must have been sent before the event at that position."""
         return any(
             (other in self._going and (other == value or self._later(partition, other, offset, value)))
             or (
@@ -97,7 +97,7 @@ def lost_updates(events: Sequence[Event]) -> Iterator[str]:
                 left = [(at, other) for at, other in keyed.there[partition].items() if keyed.key.get(other) == key]
                 yield (
                     f"lost update: {value} was {'read' if asked else 'acknowledged'} at {spot(partition, offset)} at"
-                    f" {event['t']} s; of its key, {key}, there is {left or 'nothing'}"
+                    f" {event['t']} s; at the end the key {key} has {left or 'no record'}"
                 )
 
 
@@ -120,12 +120,15 @@ def skipped_records(events: Sequence[Event]) -> Iterator[str]:
 
 
 def unsorted(events: Sequence[Event]) -> Iterator[str]:
-    """Offsets grow, also where compaction leaves holes."""
+    """The offsets of a compacted partition grow from record to record, although there may be holes."""
     for partition in sorted(compacted(events)):
         for _, event in (*placed(events, "poll", "ok"), *placed(events, "final", "ok")):
             offsets = [offset for offset, _ in event["records"]] if key_of(event) == partition else []
             if offsets != sorted(set(offsets)) or (offsets and offsets[0] < event.get("position", 0)):
-                yield f"unsorted: {name_of(partition)}, from {event.get('position', 0)} on: {offsets}"
+                yield (
+                    f"unsorted: reading {name_of(partition)} from {event.get('position', 0)} on gave the"
+                    f" offsets {offsets}"
+                )
 
 
 ORACLES = (lost_updates, skipped_records, unsorted)

@@ -161,7 +161,7 @@ class SimulatedFile:
 
 
 class SimulatedDisk:
-    """`ottla.broker.log.disk.Disk`. Faults: `full`, `failing` (operations that fail with EIO), `lose_power`."""
+    """An `ottla.broker.log.disk.Disk` with faults: `full`, `failing` (operations that fail with EIO), `lose_power`."""
 
     def __init__(self, random: Random, now_ms: Callable[[], int] = lambda: 0, descriptors: Descriptors | None = None):
         self.now_ms = now_ms
@@ -207,7 +207,7 @@ class SimulatedDisk:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def names_in(self, path: str) -> list[str]:
-        """The names in a directory, for checks from outside the world: faults don't affect it."""
+        """The names in a directory, for checks from outside the world: faults don't affect this call."""
         return [*self._directory(path).names]
 
     # ---- Disk

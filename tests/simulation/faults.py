@@ -113,7 +113,7 @@ def knobs_of(random: Random) -> Knobs:
     weights = {name: random.choice((0.0, 0.0, 1.0, 1.0, 3.0)) * weight for name, (weight, _) in KINDS.items()}
     loaded = factor > 1 and random.random() < 0.2
     if not unclean:
-        weights["the last in sync goes"] = 0.0
+        weights["the last in-sync replica is lost"] = 0.0
     if not loaded:
         weights["a follower under load"] = 0.0
     return Knobs(
@@ -307,7 +307,7 @@ class Faults:
     def clock(self) -> str:
         node = self.node()
         node.clock_ms += self.random.choice((-3_600_000, -5000, -50, 50, 5000, 3_600_000))
-        return f"{node.host} by {node.clock_ms} ms in all"
+        return f"{node.host} is now off by {node.clock_ms} ms"
 
     # ---- network
 
@@ -507,7 +507,7 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "a deposed leader leads again": (1.5, ambushes.deposed_leader_leads_again),
     "restart at once": (1.2, ambushes.restart_at_once),
     "restart of all": (0.5, ambushes.restart_of_all),
-    "the last in sync goes": (1.5, ambushes.last_in_sync_goes),
+    "the last in-sync replica is lost": (1.5, ambushes.last_in_sync_goes),
     "a controller sleeps": (0.5, ambushes.controller_sleeps),
     "a follower under load": (4.0, follower_under_load),
     "disk full": (0.3, Faults.disk_full),

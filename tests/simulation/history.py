@@ -9,10 +9,10 @@ Events are mappings. `phase` is "invoke" before a request, and then "ok", "fail"
 itself; ok: offset of the first value, −1 if it isn't known, and by: the broker that answered. \
 To a compacted topic: keys, tombstones (the values that are tombstones), tombstones_go (whether \
 compaction may remove them) |
-| poll | process, partition, position; ok: records as [offset, value], epoch: the leader epoch that was asked |
-| forgotten | process, partition, value, error, sequence; sent_behind: later batches that had been sent already |
+| poll | process, partition, position; ok: records as [offset, value], epoch: the leader epoch that the fetch named |
+| forgotten | process, partition, value, error, sequence of a refused batch; sent_behind: the count of later batches |
 | leads | partition, broker, epoch: the broker was elected leader in this epoch |
-| commit | group, partition, offset; of members: generation |
+| commit | group, partition, offset; generation, if a member of the group commits |
 | sync | process, group, generation, member; ok: token of the assignment, partitions of the member |
 | committed | group, partition; ok: offset |
 | final | partition; ok: start, records: the content when all is healed; producers: [id, epoch] for each record |

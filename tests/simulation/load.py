@@ -75,7 +75,7 @@ async def joins_under_load(faults: Faults) -> str:
     """Plays the scene without other faults. Returns a sentence if the follower doesn't join, else an empty text."""
     chosen = _choose(faults)
     if chosen is None:
-        return f"{LOADED} has no leader and follower, though all is well"
+        return f"{LOADED} has no leader or no follower that runs, although all faults are healed"
     state, node = chosen
     if await _play(faults, state, node, lambda: False):
         return ""

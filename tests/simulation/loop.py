@@ -167,7 +167,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         return future
 
     def in_world(self, delay_s: float, callback: Callback, *args: Any) -> Step:
-        """Schedules a step that belongs to no process: of networks, disks, the store or faults."""
+        """Schedules a step of the network, a disk, the store or a fault: such a step belongs to no process."""
         return self.call_at(self._now + delay_s, callback, *args, context=_WORLD)
 
     # ---- the methods that BaseEventLoop needs

@@ -54,14 +54,15 @@ class Permitted:
                     self._sent.update(dict.fromkeys(event["values"], position))
 
     def invoked(self, event: Event, position: int) -> int:
-        """The position of the request that `event`, at `position`, answers; `position` itself if the event answers
-        none."""
+        """The position of the request that `event`, at `position`, answers; `position` itself if `event` answers no
+        request."""
         return self._invoked.get(event.get("id", -1), position)
 
     def acknowledged(self, event: Event, position: int) -> Asked:
-        """The age of the acknowledgement of a write: the position of the request, or that of the answering broker's
-        first election if it came later. An `unclean` event directly after that election counts as earlier than the
-        answer. For unclean elections the age is never later than the end of the broker's leadership."""
+        """The age of the acknowledgement of a write: the position of the request, or the position of the answering
+        broker's first election if that election came later. An `unclean` event directly after that election counts as
+        earlier than the answer. For unclean elections the age is never later than the end of the broker's leadership.
+        """
         invoked, by = self.invoked(event, position), event.get("by", -1)
         elections = [election for election in self._elections.get(key_of(event), ()) if election.position < position]
         began = next((election.position for election in elections if election.broker == by), -1)
@@ -76,9 +77,9 @@ class Permitted:
 
     def shown(self, event: Event, position: int, value: str) -> Asked:
         """The age of a read's statement that a value is committed: the position of the request, or the end of the
-        leader epoch in which the read was answered if that came earlier. For losses of power this limit counts only if
-        the value was sent before the epoch's end: later values are committed in an old epoch only if the new leader has
-        them, too."""
+        leader epoch in which the read was answered if that came earlier. For losses of power, the end of the epoch
+        counts only if the value was sent before it. A value that is sent later is committed in the old epoch only if
+        the new leader has the value, too."""
         epoch = event.get("epoch", -1)
         elections = self._elections.get(key_of(event), ())
         invoked = self.invoked(event, position)

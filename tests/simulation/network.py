@@ -447,7 +447,7 @@ class Stream:
 
     async def _wait(self) -> None:
         if self._socket.closed:
-            raise ConnectionResetError("the connection has been closed here")
+            raise ConnectionResetError("the connection has been closed at this end")
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter

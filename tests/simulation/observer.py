@@ -83,8 +83,8 @@ class Observer:
         return [state for (topic_id, _), state in self._states.items() if self._topics.get(topic_id) in topics]
 
     def _told(self, topic_id: UUID) -> str:
-        """The name of a topic in the history. The topic NAME may be deleted and created again, so the history adds its
-        id."""
+        """The name of a topic in the history. The topic NAME may be deleted and created again, so the history adds the
+        topic's id to this name."""
         name = self._topics.get(topic_id, "")
         return f"{NAME}/{topic_id}" if name == NAME else name
 
@@ -157,14 +157,16 @@ class Observer:
             if state.leader_epoch != before.leader_epoch:
                 continue  # an election by the controller; if the leader has ended meanwhile, another one follows
             if registered is None or registered.epoch != epoch or registered.state is not BrokerState.RUNNING:
-                self.wrong.append(f"{name}: {member} joined the ISR under epoch {epoch}, but is {registered}")
+                self.wrong.append(
+                    f"{name}: {member} joined the ISR under epoch {epoch}, but its registration is {registered}"
+                )
             leader, end = self._replica(state.leader, key), self._end(member, key)
             if leader is None or end is None or leader.leader_epoch != state.leader_epoch:
                 continue
             if end < leader.high_watermark:
                 self.wrong.append(
-                    f"{name}: {member} joined the ISR with what lies below {end}, when {leader.high_watermark} was"
-                    " committed"
+                    f"{name}: {member} joined the ISR with a log that ends at {end}, below the high watermark"
+                    f" {leader.high_watermark}"
                 )
         for broker in list(self._lost_by.get(key, ())):
             if state.epoch_in_isr(broker) > self._lost_under.get(broker, -1):
@@ -200,7 +202,7 @@ class Observer:
         for partition in node.broker.partitions if node.broker is not None else ():
             if partition.log.directory == job.directory and job.end_offset > partition.high_watermark:
                 self.wrong.append(
-                    f"{partition!r}: compacted to {job.end_offset} on {node.host}, beyond its high watermark"
+                    f"{partition!r}: compacted up to {job.end_offset} on {node.host}, beyond the high watermark"
                     f" {partition.high_watermark}"
                 )
 
@@ -219,7 +221,7 @@ class Observer:
             self.wrong.append(f"{partition!r}: epoch fell from {seen} to {epoch} on {incarnation}")
         self._epochs[key, incarnation] = epoch
         if partition.high_watermark > partition.log.log_end_offset:
-            self.wrong.append(f"{partition!r}: high watermark beyond the end on {incarnation}")
+            self.wrong.append(f"{partition!r}: high watermark beyond the log's end on {incarnation}")
         if partition.leading is None or partition.offline:
             return
         leader = self._led_by.setdefault((key, partition.leader_epoch), node.id)
@@ -230,7 +232,7 @@ class Observer:
             first = self._first_epochs.get(_incarnation(node), -1)
             if state.epoch_in_isr(node.id) < first:
                 self.wrong.append(
-                    f"{partition!r}: {incarnation} leads by a state from before its registration: {state}"
+                    f"{partition!r}: {incarnation} leads by a state that is older than its registration: {state}"
                 )
         watermark = self._watermarks.get((key, partition.leader_epoch, incarnation), -1)
         if partition.high_watermark < watermark:
@@ -252,7 +254,8 @@ class Observer:
                 self._permit(key, state)
 
     def _permit(self, key: Key, state: PartitionState) -> None:
-        """If all eligible replicas have lost data, notes that records may be lost beyond the best replica's end."""
+        """If all eligible replicas have lost data, notes the offset from which on records may be lost: the end of the
+        longest log that is left."""
         lost = self._lost_by.get(key, {})
         eligible = {*state.isr, *state.elr}
         if eligible <= set(lost):
@@ -288,14 +291,14 @@ class Observer:
             by_key.setdefault((partition.topic_id, partition.index), []).append((node, partition))
         for key in by_key:
             if keys.partition(*key) not in world.store.entries:
-                return f"{self.name(key)}, which was deleted, is still held"
+                return f"{self.name(key)}, which was deleted, still has a replica on a broker"
         drained = next((broker.image.drained for _, broker in world.brokers()), frozenset[int]())
         for key, state in self._states.items():
             if keys.partition(*key) not in world.store.entries:
                 continue
             name = self.name(key)
             if state.leader in drained and not drained.issuperset(state.isr):
-                return f"{name}: a drained broker leads: {state}"
+                return f"{name}: a drained broker is the leader: {state}"
             if state.leader == NO_LEADER:
                 return f"{name} has no leader: {state}"
             if state.adding or state.removing:
@@ -306,16 +309,16 @@ class Observer:
                 return f"{name}: not all replicas are in sync: {state}"
             held = by_key.get(key, [])
             if len(held) != len(state.replicas):
-                return f"{name}: {len(held)} of {len(state.replicas)} replicas are open"
+                return f"{name}: only {len(held)} of {len(state.replicas)} replicas are open"
             ends = {partition.log.log_end_offset for _, partition in held}
             marks = {partition.high_watermark for _, partition in held}
             if len(ends | marks) != 1:
-                return f"{name}: ends {sorted(ends)}, high watermarks {sorted(marks)}"
+                return f"{name}: the logs end at {sorted(ends)}, the high watermarks are {sorted(marks)}"
             if not any(partition.leads and node.id == state.leader for node, partition in held):
-                return f"{name}: broker {state.leader} doesn't lead"
+                return f"{name}: broker {state.leader} is the leader in the store, but doesn't lead"
         for key, entry in world.store.entries.items():
             if key.startswith(keys.tombstone.prefix):
-                return f"a deletion isn't confirmed by all who held the topic: {Tombstone.decode(entry)}"
+                return f"a deletion isn't confirmed by all brokers that held the topic: {Tombstone.decode(entry)}"
         return ""
 
     def compare_replicas(self) -> None:

@@ -27,7 +27,7 @@ def check_all(events: Sequence[Event]) -> list[str]:
         wrong = list(oracle(events))
         found += wrong[:SHOWN_MAX]
         if len(wrong) > SHOWN_MAX:
-            found.append(f"… and {len(wrong) - SHOWN_MAX} more of the last kind")
+            found.append(f"… and {len(wrong) - SHOWN_MAX} more violations like the last one")
     return found
 
 
@@ -45,29 +45,32 @@ def lost_writes(events: Sequence[Event]) -> Iterator[str]:
             at = where[key].get(value)
             excused = permitted.excuses(key, offset, value, permitted.acknowledged(event, position))
             if at is None and not excused and key not in sparse:
-                yield f"lost write: {value} was acknowledged at {spot(key, offset)} at {event['t']} s, and isn't there"
+                yield (
+                    f"lost write: {value} was acknowledged at {spot(key, offset)} at {event['t']} s, and is"
+                    " missing at the end"
+                )
             elif at is not None and offset is not None and at != offset and not excused:
-                yield f"moved write: {value} was acknowledged at {spot(key, offset)} and is at {at}"
+                yield f"moved write: {value} was acknowledged at {spot(key, offset)}, but is at {at} at the end"
 
 
 def unsent_reads(events: Sequence[Event]) -> Iterator[str]:
-    """No client reads a value that was never sent, or whose request was refused."""
+    """No client reads a value that was never sent, or a value whose request was refused."""
     invoked = {value for event in of(events, "send", "invoke") for value in event["values"]}
     failed = {value for event in of(events, "send", "fail") for value in event["values"]}
     for key, offset, value in reads(events):
         if value not in invoked:
-            yield f"phantom: {value!r} was read at {spot(key, offset)}, and nobody sent it"
+            yield f"phantom: {value!r} was read at {spot(key, offset)}, but no client sent it"
         elif value in failed:
-            yield f"aborted read: {value} was refused, and read at {spot(key, offset)}"
+            yield f"aborted read: {value} was refused, but was read at {spot(key, offset)}"
 
 
 def strayed(events: Sequence[Event]) -> Iterator[str]:
-    """A value that is read from a partition was sent to that partition, not to another one or to a deleted topic of
-    that name."""
+    """A value that is read from a partition was sent to that partition, neither to another partition nor to a deleted
+    topic of the same name."""
     sent_to = {value: key_of(event) for event in of(events, "send", "invoke") for value in event["values"]}
     for key, offset, value in reads(events):
         if sent_to.get(value, key) != key:
-            yield f"strayed: {value} was sent to {name_of(sent_to[value])}, and read at {spot(key, offset)}"
+            yield f"strayed: {value} was sent to {name_of(sent_to[value])}, but was read at {spot(key, offset)}"
 
 
 def two_values_at_one_offset(events: Sequence[Event]) -> Iterator[str]:
@@ -157,11 +160,11 @@ def skipped_polls(events: Sequence[Event]) -> Iterator[str]:
 
 
 def reads_out_of_range(events: Sequence[Event]) -> Iterator[str]:
-    """A consumer that only goes on from its last read never leaves the log's range."""
+    """A consumer that always continues after its last read never gets OFFSET_OUT_OF_RANGE."""
     permitted = Permitted(events)
     for event in of(events, "poll", "fail"):
         if "offset_out_of_range" in event.get("error", "") and not permitted.anything(key_of(event)):
-            yield f"out of range: {event['process']} at {spot(key_of(event), event['position'])}, {event['t']} s"
+            yield f"out of range: {event['process']} polled at {spot(key_of(event), event['position'])}, {event['t']} s"
 
 
 def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
@@ -179,7 +182,7 @@ def vanished_reads(events: Sequence[Event]) -> Iterator[str]:
                 told.add((key, offset))
                 yield (
                     f"read before it was committed: {event['process']} read {value} at {spot(key, offset)},"
-                    f" {event['t']} s; {there[key].get(offset)} is there"
+                    f" {event['t']} s; at the end this offset has {there[key].get(offset)}"
                 )
 
 
@@ -192,7 +195,7 @@ def holes(events: Sequence[Event]) -> Iterator[str]:
         expected = found.start
         for offset, _ in found.records:
             if offset != expected:
-                yield f"hole: {name_of(key)} goes on at {offset}, not {expected}"
+                yield f"hole: the next offset of {name_of(key)} is {offset}, not {expected}"
             expected = offset + 1
 
 
@@ -214,7 +217,7 @@ def forgotten_producers(events: Sequence[Event]) -> Iterator[str]:
         if not permitted.anything(key_of(event)):
             yield (
                 f"forgotten producer: {event['error']} for {event['value']} in {name_of(key_of(event))} at"
-                f" {event['t']} s, though everything before it was acknowledged"
+                f" {event['t']} s, although all earlier batches were acknowledged"
             )
 
 
@@ -223,8 +226,8 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
     arrived late and out of order.
 
     A coordinator that doesn't know yet that another coordinator has taken over answers with its old offsets, as Kafka's
-    does. A consumer then reads records again, which at-least-once allows. So such answers prove nothing, unless the
-    offset was never committed.
+    does. A consumer then reads records again, which at-least-once allows. So an old offset in such an answer is no
+    violation; an offset that was never committed is.
 
     A group's offsets grow, and are committed one at a time: by its one process, or by the members that own them.
     """
@@ -261,11 +264,14 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                     least = -1
                 if event["offset"] < least and event["offset"] not in unknown[group]:
                     yield (
-                        f"lost commit: group {event['group']} has {event['offset']} at {event['t']} s;"
-                        f" {least} was acknowledged, or seen"
+                        f"lost commit: group {event['group']} has offset {event['offset']} at {event['t']} s;"
+                        f" {least} was acknowledged or read before"
                     )
                 elif event["offset"] > asked.get(group, -1):
-                    yield f"phantom commit: group {event['group']} has {event['offset']}, which nobody committed"
+                    yield (
+                        f"phantom commit: group {event['group']} has offset {event['offset']}, which no"
+                        " client committed"
+                    )
                 elif current:  # an offset that was seen as committed stays committed
                     acknowledged[group] = max(acknowledged.get(group, -1), event["offset"])
 
@@ -284,7 +290,7 @@ def superseded_generations(events: Sequence[Event]) -> Iterator[str]:
                 if event["generation"] < allowed[event["id"]]:
                     yield (
                         f"superseded generation: {event['process']} committed under generation {event['generation']} at"
-                        f" {event['t']} s, when there had been {allowed[event['id']]}"
+                        f" {event['t']} s, after a commit under generation {allowed[event['id']]}"
                     )
                 latest[event["group"]] = max(latest[event["group"]], event["generation"])
 
@@ -298,10 +304,10 @@ def two_assignments(events: Sequence[Event]) -> Iterator[str]:
     for event in of(events, "sync", "ok"):
         generation = (event["group"], event["generation"])
         if tokens.setdefault(generation, event["token"]) != event["token"]:
-            yield f"two assignments: {event['process']} has another in generation {event['generation']}"
+            yield f"two assignments: {event['process']} has another assignment in generation {event['generation']}"
         for index in event["partitions"]:
             if owners.setdefault((*generation, index), event["member"]) != event["member"]:
-                yield f"two owners: of partition {index} in generation {event['generation']}"
+                yield f"two owners: partition {index} has two owners in generation {event['generation']}"
 
 
 def _coordinator(leaders: dict[int, int], group: str) -> int:

@@ -57,9 +57,9 @@ class _Batch:
 
 
 class Producer:
-    """Sends numbered values to one partition. `depth` batches may be in flight, sent at most `spread_s` apart. With
-    `keys`, every record has one of that many keys, and some records are tombstones, whose values are in a header. The
-    history notes `fields` with each batch.
+    """Sends numbered values to one partition. Up to `depth` batches are in flight, sent at most `spread_s` apart. If
+    `keys` isn't 0, each record has one of `keys` different keys, and some records are tombstones with their value in a
+    header. The history notes `fields` with each batch.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Producer:
             await self.client.refreshed(self.partition[0])
 
     async def _send_once(self) -> None:
-        """Sends each batch once. Without an answer its outcome stays unknown."""
+        """Sends each batch once. The outcome of a batch without an answer stays unknown."""
         batches, self._unacknowledged = self._unacknowledged, []
         again = False
         for batch in batches:

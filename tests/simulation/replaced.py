@@ -1,14 +1,15 @@
 """The fault that another metadata store replaces the right one for a while, and the invariants meanwhile.
 
 - The other store is empty, another cluster's, an older copy, or an older copy that other writes have taken beyond the
-  right store's revision. A copy is used only once every broker's disk has a lineage word from after the copy: a broker
-  that has seen no later word can't recognise the copy as a wrong store.
-- No process writes to a wrong store, so no process registers or decides in it. Only the ends of leases may remove its
-  keys.
-- No replica is deleted that the right store assigns to a broker. Afterwards the right store is back, and the cluster
-  converges.
+  right store's revision. A copy replaces the store only after every broker's disk has got a lineage word
+  (`ottla.metadata.lineage`) that is newer than the copy: a broker that knows no newer word can't recognise the copy as
+  a wrong store.
+- No process writes to a wrong store, so no process registers there or makes a decision there. Keys may vanish from a
+  wrong store only because their leases end.
+- No broker deletes a replica that the right store assigns to it. When the right store is back, the cluster converges.
 
-A member of etcd that lags behind isn't a wrong store: its watch is late, and no broker may stop for that.
+A member of etcd that lags behind isn't a wrong store: the events of its watches come late, and no broker may stop
+because of that.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def put_back(faults: Faults) -> None:
     for node, held, losses in faults.held_before:
         there = {*node.disk.names_in("/data")}
         if node.power_losses == losses and (gone := held - there):
-            faults.observer.wrong.append(f"{node.host} gave up {sorted(gone)} by a wrong store")
+            faults.observer.wrong.append(
+                f"{node.host} deleted the replicas {sorted(gone)} while a wrong store answered"
+            )
     faults.observer.wrong += [f"{key} was written to a wrong store" for key in server.trespasses]
     server.trespasses.clear()
     world.note("the right store is back")

@@ -189,8 +189,10 @@ class Scenario:
             worker.stopped = True
         if not await self._until(lambda: all(task.done() for _, task in working), CONVERGENCE_S):
             late = [worker.client.name for worker, task in working if not task.done()]
-            self.wrong.append(f"no convergence: {', '.join(late)} still not served {CONVERGENCE_S:.0f} s after healing")
-            self.wrong.append(observer.unconverged() or "though the cluster looks well")
+            self.wrong.append(
+                f"no convergence: the clients {', '.join(late)} still wait {CONVERGENCE_S:.0f} s after healing"
+            )
+            self.wrong.append(observer.unconverged() or "the brokers and the store show no reason for that")
             return
         if not await self._until(lambda: not observer.unconverged(), CONVERGENCE_S):
             self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after healing: {observer.unconverged()}")
@@ -215,7 +217,7 @@ class Scenario:
             self.wrong.append(f"no convergence: {NAME} can't be read")
         if not await self._until(lambda: all(self._read_to_end(consumer) for consumer in consumers), 30.0):
             late = [consumer.client.name for consumer in consumers if not self._read_to_end(consumer)]
-            self.wrong.append(f"consumers don't come to the end: {', '.join(late)}")
+            self.wrong.append(f"consumers haven't read to the end: {', '.join(late)}")
         for consumer, task in zip(consumers, reading, strict=True):
             consumer.stopped = True
             task.cancel()
@@ -230,9 +232,8 @@ class Scenario:
             self.wrong.append("the cluster doesn't start: " + observer.unconverged())
 
     async def _other_topics(self, faults: Faults, setup: Client, ids: list[int]) -> list[Producer]:
-        """Creates a compacted topic and one with unclean elections, each only if the knobs ask for it. Returns the
-        producers for these topics.
-        """
+        """Creates a compacted topic and a topic with unclean elections, each only if the knobs ask for that topic.
+        Returns the producers for these topics."""
         knobs, producers = self.knobs, []
         if knobs.keys:
             await create_topic(setup, KEYED, [self.random.sample(ids, knobs.replication_factor)], knobs.keyed_topic)
@@ -397,7 +398,7 @@ class _logs_watched:  # used as a context manager
         def append_replicated(partition: Partition, *args: Any) -> None:
             replicate(partition, *args)
             if partition.high_watermark > partition.log.log_end_offset:
-                wrong.append(f"{partition!r}: high watermark beyond the end, when records were copied")
+                wrong.append(f"{partition!r}: high watermark beyond the log's end after an append on a follower")
 
         Log.truncate_to = truncate_to  # type: ignore[method-assign]
         Log.truncate_fully_and_start_at = start_at  # type: ignore[method-assign]

@@ -102,9 +102,8 @@ class StoreServer:
         return StoreState(self.revision, self.compacted, dict(self.entries), tuple(self.history), leases)
 
     def sent(self, change: Callable[[], T]) -> Callable[[], T]:
-        """Binds the change to the store that answers now. The returned function makes the change, or raises
-        StoreUnavailable if another store has taken this one's place before it is called.
-        """
+        """Binds `change` to the store that answers now. The returned function makes the change. If another store has
+        replaced this store before the call, the function raises StoreUnavailable."""
         replacements = self._replacements
 
         def arrives() -> T:
@@ -223,7 +222,7 @@ class StoreServer:
 
 
 class SimulatedStore:
-    """`ottla.metadata.store.Store`, as one process's connection."""
+    """An `ottla.metadata.store.Store`: the connection of one process to the server."""
 
     def __init__(self, server: StoreServer, name: str) -> None:
         self.name = name
@@ -260,7 +259,7 @@ class SimulatedStore:
                         await attached()
                     continue
                 if watch.position < server.compacted:
-                    raise Compacted(f"the changes after revision {watch.position} are gone")
+                    raise Compacted(f"the changes after revision {watch.position} have been compacted")
                 if not watch.queue:
                     watch.woken.clear()
                     await watch.woken.wait()
@@ -279,9 +278,9 @@ class SimulatedStore:
 
     def _check_position(self, position: int) -> None:
         if position < self._server.compacted:
-            raise Compacted(f"the changes after revision {position} are gone")
+            raise Compacted(f"the changes after revision {position} have been compacted")
         if position > self._server.revision:
-            raise Compacted(f"the store is at revision {self._server.revision}, before {position}")
+            raise Compacted(f"the store's revision {self._server.revision} is before the watch's position {position}")
 
     async def _until_reached(self, watch: _Watch) -> None:
         """Waits until the server can be reached, and continues the watch after its last yielded revision. Raises
@@ -438,6 +437,6 @@ def _apply(change: Callable[[], T], applied: asyncio.Future[T]) -> None:
 
 
 def _quietly(change: Callable[[], Any]) -> None:
-    """Applies a write whose outcome is dropped."""
+    """Applies a write whose client doesn't learn the outcome."""
     with contextlib.suppress(LeaseExpired, StoreUnavailable):
         change()

@@ -28,7 +28,7 @@ from .interruption import Interruption
 RUN_CPU_SECONDS_MAX = 120  # CPU time of a run; on a busy machine the run may take longer
 WARM_UP_SEEDS = (1, 4)  # runs with whole clusters and many kinds of fault
 LOOK_S = 0.5  # the time between two checks whether the swarm is interrupted
-ENOUGH_RUNS = 100  # in so many runs each kind of fault must have happened
+ENOUGH_RUNS = 100  # a swarm of at least so many runs fails if a kind of fault never happened
 
 # Events that a swarm must have seen; otherwise it has not tested them.
 SEEN = (
@@ -46,8 +46,8 @@ SEEN = (
     "registrations ended",
     "store: rejected",
     "disk: lost changes",
-    "answers to administrators that another broker knew",
-    "answers to administrators ahead of a broker",
+    "topic changes checked on another broker",
+    "topic changes answered before a slow broker applied them",
 )
 
 
@@ -151,9 +151,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seconds", type=float, default=0.0, help="start no further run after so long")
-    parser.add_argument("--planted", default="", help="with this bug planted (`catches.py` finds who catches which)")
-    parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="start no further run after so many seconds (0: no limit)"
+    )
+    parser.add_argument(
+        "--planted", default="", help="plant this bug before each run (`catches.py` finds the seeds that catch a bug)"
+    )
+    parser.add_argument("--stop", action="store_true", help="begin no further run after the first seed that fails")
     options = parser.parse_args()
     with_fixed_hashes("tests.simulation.swarm")
     first, _, last = options.seeds.partition("-")
@@ -183,7 +187,8 @@ def main() -> int:
                 print(f"  {sentence}", flush=True)
             planted = f" --planted {options.planted!r}" if options.planted else ""
             print(
-                f"  again: PYTHONHASHSEED=0 {sys.executable} -m tests.simulation.scenario {outcome.seed}{planted}",
+                "  to repeat this run: PYTHONHASHSEED=0"
+                f" {sys.executable} -m tests.simulation.scenario {outcome.seed}{planted}",
                 flush=True,
             )
     seconds = time.monotonic() - began

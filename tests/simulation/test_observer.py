@@ -73,8 +73,8 @@ class World:
 
 def joined(end: int, successors_end: int | None = None) -> list[str]:
     """The violations when broker 2, whose log ends at `end`, joins the ISR of broker 1, which has committed 10 records.
-    With `successors_end`, another process has taken the place of broker 2's process before that. The log of this
-    successor ends at `successors_end`, and the successor isn't registered yet.
+    With `successors_end`, broker 2's process was replaced before it joined the ISR. The log of the new process ends at
+    `successors_end`, and the new process isn't registered yet.
     """
     world = World()
     leader, follower = world.registers(1, "a"), world.registers(2, "b")
@@ -90,12 +90,12 @@ def joined(end: int, successors_end: int | None = None) -> list[str]:
 
 def test_who_joins_an_isr_has_what_is_committed() -> None:
     assert joined(10) == []
-    assert any("joined the ISR with what lies below 9" in sentence for sentence in joined(9))
+    assert any("joined the ISR with a log that ends at 9" in sentence for sentence in joined(9))
 
 
 def test_what_counts_is_the_log_of_the_process_that_is_registered() -> None:
     assert joined(10, successors_end=3) == []
-    assert any("below 9" in sentence for sentence in joined(9, successors_end=12))
+    assert any("a log that ends at 9" in sentence for sentence in joined(9, successors_end=12))
 
 
 def succeeded(topic: str, **fields: Any) -> World:

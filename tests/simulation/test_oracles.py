@@ -89,7 +89,7 @@ GOOD = [
     *committed(2),
     *commits(1, "invoke", number=1),
     *commits(2, "invoke", "ok", number=2),
-    *commits(1, "ok", number=1),  # the request was already in flight
+    *commits(1, "ok", number=1),  # the request was in flight before the commit under generation 2 was acknowledged
     *sync("m0", "x", 0),
     *sync("m1", "x", 1),
     *final((0, "a"), (1, "b"), (2, "c")),
@@ -170,31 +170,39 @@ def test_a_deposed_leader_may_show_what_was_lost_since_and_nobody_else() -> None
     asked_late = {"op": "poll", "phase": "invoke", "process": "c", "partition": P, "position": 0, "id": 9}
     read, later = poll(0, (0, "a"), epoch=0, id=9), poll(0, (0, "a"), epoch=1, id=9)
     assert wrong([*begun, *elected(1, 2), *permitted(0), asked_late, *read, *final((0, "b"))]) == []
-    assert wrong([*begun, *elected(1, 2), *permitted(0), asked_late, *later, *final((0, "b"))]), "the new leader"
-    assert wrong([*begun, *permitted(0), asked_late, *read, *elected(1, 2), *final((0, "b"))]), "not deposed yet"
-    assert wrong([*begun, *permitted(0), *elected(1, 2), asked_late, *later, *final((0, "b"))]), "led after it"
-    assert wrong([*begun, *elected(1, 2), *permitted(1), asked_late, *read, *final((0, "b"))]), "below what was lost"
+    assert wrong([*begun, *elected(1, 2), *permitted(0), asked_late, *later, *final((0, "b"))]), (
+        "the answer is of the new leader's epoch"
+    )
+    assert wrong([*begun, *permitted(0), asked_late, *read, *elected(1, 2), *final((0, "b"))]), (
+        "the loss came before the leader was deposed"
+    )
+    assert wrong([*begun, *permitted(0), *elected(1, 2), asked_late, *later, *final((0, "b"))]), (
+        "the reader asked the new leader, after the loss"
+    )
+    assert wrong([*begun, *elected(1, 2), *permitted(1), asked_late, *read, *final((0, "b"))]), (
+        "the offset is below the lost offsets"
+    )
     assert wrong([*begun, *elected(1, 2), asked_late, *read, *final((0, "b"))]), "nothing was lost"
     sent_late = [*elected(0), *elected(1, 2), *send(["a"], phase="unknown", id=7), *permitted(0), asked_late]
-    assert wrong([*sent_late, *read, *final()]), "it was deposed before it got that"
+    assert wrong([*sent_late, *read, *final()]), "the leader got a only after its epoch's end"
 
 
 def test_a_first_batch_that_others_overtook_may_come_too_late() -> None:
     assert wrong(forgotten(0, 3)) == []
-    assert wrong(forgotten(0, 0)), "there was nothing to overtake it"
-    assert wrong(forgotten(4, 3)), "the broker knew of the batches before it"
+    assert wrong(forgotten(0, 0)), "no later batch had been sent"
+    assert wrong(forgotten(4, 3)), "the broker knew the producer's earlier batches"
     assert wrong(forgotten(0, 3, "invalid_producer_epoch"))
 
 
 def test_a_repeat_of_the_sixth_batch_from_the_end_is_out_of_order() -> None:
     assert wrong(forgotten(4, 5)) == []
-    assert wrong(forgotten(4, 4)), "the broker knew of that batch"
+    assert wrong(forgotten(4, 4)), "the batch is among the last five"
 
 
 def test_of_compacted_batches_only_the_last_may_be_known() -> None:
     written = send(["a"], phase="unknown", id=7, keys=["k"], tombstones=[], tombstones_go=False)
     assert wrong([*written, *forgotten(4, 1)]) == []
-    assert wrong([*written, *forgotten(4, 0)]), "the broker knew of the last batch"
+    assert wrong([*written, *forgotten(4, 0)]), "the broker knows the last batch"
 
 
 def unclean(broker: int, *held: tuple[int, str]) -> list[Event]:
@@ -205,20 +213,28 @@ def unclean(broker: int, *held: tuple[int, str]) -> list[Event]:
 def test_an_unclean_election_costs_what_the_elected_one_doesnt_have_and_no_more() -> None:
     begun = [*elected(0), *send(["a"], 0, id=1, by=1), *send(["b"], 1, id=2, by=1)]
     assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *final((0, "a"))]) == []
-    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *final()]), "it had a"
-    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "x")), *final()]) == [], "it had another record there"
-    assert wrong([*begun, *elected(1, 2), *final((0, "a"))]), "nobody was elected so"
+    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *final()]), "the elected replica had a"
+    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "x")), *final()]) == [], (
+        "the elected replica had another record at a's offset"
+    )
+    assert wrong([*begun, *elected(1, 2), *final((0, "a"))]), "the election wasn't unclean"
     later = send(["c"], 1, id=3, by=2)
-    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *later, *final((0, "a"))]), "acknowledged since"
+    assert wrong([*begun, *elected(1, 2), *unclean(2, (0, "a")), *later, *final((0, "a"))]), (
+        "c was acknowledged after the election"
+    )
 
 
 def test_what_a_new_leader_acknowledges_is_no_older_than_its_leadership() -> None:
     asked, answered = send(["a"], 0, id=1, by=2)
     for loss in (permitted(0), unclean(2)):
-        assert wrong([*elected(0), asked, *loss, *elected(1, 2), answered, *final()]), "2 had it after that"
-        assert wrong([*elected(0, 2), asked, *loss, *elected(1, 2), answered, *final()]) == [], "it may have led before"
+        assert wrong([*elected(0), asked, *loss, *elected(1, 2), answered, *final()]), "broker 2 got a after the loss"
+        assert wrong([*elected(0, 2), asked, *loss, *elected(1, 2), answered, *final()]) == [], (
+            "broker 2 may have acknowledged a before the loss"
+        )
     assert wrong([*elected(0), asked, *elected(1, 2), *permitted(0), answered, *final()]) == []
-    assert wrong([*elected(0), asked, *elected(1, 2), *unclean(2), answered, *final()]), "that is how it came to lead"
+    assert wrong([*elected(0), asked, *elected(1, 2), *unclean(2), answered, *final()]), (
+        "broker 2 acknowledged a after the unclean election that made it the leader"
+    )
     assert wrong([*elected(0), asked, *elected(1, 2), *elected(2), *unclean(1), answered, *final()]) == []
 
 
@@ -228,8 +244,10 @@ def test_a_deposed_leader_alone_may_acknowledge_what_an_unclean_election_has_los
     assert wrong([*begun, *late, *final((0, "a"))]) == []
     shown = poll(0, (0, "a"), (1, "b"), epoch=0, id=3)
     assert wrong([*begun, *late, *shown, *final((0, "a"))]) == []
-    assert wrong([*begun, *elected(2, 1), *late, *final((0, "a"))]), "it leads again"
-    assert wrong([*elected(0), *elected(1, 2), *permitted(1), *late, *final()]), "losses of power don't excuse that"
+    assert wrong([*begun, *elected(2, 1), *late, *final((0, "a"))]), "broker 1 leads again"
+    assert wrong([*elected(0), *elected(1, 2), *permitted(1), *late, *final()]), (
+        "a loss of power excuses no later acknowledgement"
+    )
 
 
 def keyed(value: str, offset: int | None = None, phase: str = "ok", *, gone: bool | None = None) -> list[Event]:
@@ -246,7 +264,7 @@ def test_of_each_key_the_last_record_stays() -> None:
     assert wrong([*begun, *final((1, "b1"), (2, "a2"))]) == []
     assert wrong([*begun, *final((0, "a1"), (1, "b1"), (2, "a2"))]) == []
     assert wrong([*begun, *poll(0, (0, "a1"), (2, "a2")), *final((0, "a1"), (1, "b1"))])[0].startswith("lost update")
-    assert wrong([*begun, *final((2, "a2"))]), "all of a key is gone"
+    assert wrong([*begun, *final((2, "a2"))]), "the key b has no record any more"
     assert wrong([*begun, *keyed("a3", phase="unknown"), *final((1, "b1"), (3, "a3"))]) == []
     assert wrong([*begun, *permitted(2), *final((0, "a1"), (1, "b1"))]) == []
 
@@ -257,14 +275,14 @@ def test_what_was_read_of_a_key_doesnt_become_older() -> None:
     assert wrong([*begun, *final((0, "a1"))])
     sent_early = keyed("a1")
     assert wrong([*sent_early[:1], *begun[2:], *keyed("a1", 2)[1:], *final((2, "a1"))]) == [], (
-        "by its offset it is later"
+        "a1's offset is the higher one"
     )
 
 
 def test_a_tombstone_is_the_last_record_of_its_key() -> None:
     assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=False), *final((1, "a2"))]) == []
     assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=False), *final((0, "a1"))])
-    assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=False), *final()]), "it was to be kept"
+    assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=False), *final()]), "compaction may not remove this tombstone"
     assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=True), *final()]) == []
     assert wrong([*keyed("a1", 0), *keyed("a2", 1, gone=True), *keyed("a3", 2), *final()])
 

@@ -151,8 +151,12 @@ class Agreement:
         services |= {f"{NAME}-bootstrap-{name}" for name in outside}
         services |= {f"{pod}-{name}" for name in outside for pod in self.ids().values()}
         there = {item["metadata"]["name"]: item for item in self._server.all("Service")}
-        if there.keys() != services:
-            yield f"Services: {sorted(there.keys() ^ services)}"
+        # A Service without an owner was left by `kubectl delete --cascade=orphan` of the former Cluster. The operator
+        # adopts such a Service if the new Cluster wants it. Otherwise the Service stays: `kubectl expose` makes
+        # Services with the same labels and without an owner, too, and those aren't the operator's to delete.
+        left = {name for name, item in there.items() if not item["metadata"].get("ownerReferences")} - services
+        if there.keys() - left != services:
+            yield f"Services: {sorted((there.keys() - left) ^ services)}"
         for name, item in sorted(there.items()):
             for port in item["spec"]["ports"]:
                 if "nodePort" in port and "bootstrap" not in name:

@@ -7,6 +7,7 @@ before the copy is complete, the copy is dropped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
@@ -34,8 +35,8 @@ class Directories:
         self._topics = topics
         self._pods = pods
         self._own = own
-        self._lies: dict[int, dict[_Replica, int]] = {}  # broker → replica → the volume that has the replica
-        self._arriving: dict[int, dict[_Replica, int]] = {}
+        self._lies: dict[int, dict[_Replica, str]] = {}  # broker → replica → the claim of the volume that has it
+        self._arriving: dict[int, dict[_Replica, str]] = {}
 
     def step(self) -> None:
         """One step: copies are completed, new replicas are placed, and deleted ones removed."""
@@ -48,15 +49,24 @@ class Directories:
         self._arriving.pop(broker, None)
 
     def left_out(self, broker: int, pod: Object) -> list[str]:
-        """The broker's replicas on volumes that its pod lacks, as `topic-index on volume id`."""
-        has = volumes(pod)
+        """The broker's replicas on volumes that its pod lacks, as `topic-index on claim`. A pod of another pool
+        that has the broker's id lacks all of them, because it has volumes of its own."""
+        has = claims(pod).values()
         named = self._replicas(broker)
         lies = self._lies.get(broker, {})
         return sorted(
-            f"{named[replica][0]}-{named[replica][1]} on volume {volume}"
-            for replica, volume in lies.items()
-            if replica in named and volume not in has
+            f"{named[replica][0]}-{named[replica][1]} on {claim}"
+            for replica, claim in lies.items()
+            if replica in named and claim not in has
         )
+
+    def homes(self) -> dict[int, str]:
+        """For each broker that has replicas, the name of the pod whose volumes have them."""
+        return {
+            broker: next(iter(claims)).removeprefix("data-").partition("-")[2]
+            for broker, lies in self._lies.items()
+            if (claims := [lies[replica] for replica in self._replicas(broker).keys() & lies.keys()])
+        }
 
     def describe(self, broker: int) -> list[LogDirectory]:
         """The broker's answer to DescribeLogDirs."""
@@ -66,11 +76,11 @@ class Directories:
         return [
             LogDirectory(
                 path,
-                sizes=self._on(self._lies, broker, volume),
-                arriving=self._on(self._arriving, broker, volume),
+                sizes=self._on(self._lies, broker, claim),
+                arriving=self._on(self._arriving, broker, claim),
                 cordoned=path in cordoned,
             )
-            for volume in sorted(volumes(pod))
+            for volume, claim in sorted(claims(pod).items())
             for path in (log_directory(volume),)
         ]
 
@@ -78,7 +88,7 @@ class Directories:
         """Begins to copy replicas to other log directories. Raises KafkaError."""
         pod = self._pods()[broker]
         self._place(broker, pod)
-        has = {log_directory(volume): volume for volume in volumes(pod)}
+        has = {log_directory(volume): claim for volume, claim in claims(pod).items()}
         known = {name: replica for replica, name in self._replicas(broker).items()}
         for path, names in moves.items():
             if path not in has:
@@ -95,13 +105,14 @@ class Directories:
         return bool(self._cordoned(broker))
 
     def _place(self, broker: int, pod: Object) -> None:
-        has, cordoned, replicas = volumes(pod), self._cordoned(broker), self._replicas(broker)
-        lies = {replica: volume for replica, volume in self._lies.get(broker, {}).items() if replica in replicas}
+        has, cordoned, replicas = claims(pod), self._cordoned(broker), self._replicas(broker)
+        lies = {replica: claim for replica, claim in self._lies.get(broker, {}).items() if replica in replicas}
         self._lies[broker] = lies
-        takers = {volume for volume in has if log_directory(volume) not in cordoned} or has
+        takers = {volume for volume in has if log_directory(volume) not in cordoned} or has.keys()
         for replica in replicas:
             if replica not in lies:
-                lies[replica] = min(takers, key=lambda volume: (list(lies.values()).count(volume), volume))
+                counts = Counter(lies.values())
+                lies[replica] = has[min(takers, key=lambda volume: (counts[has[volume]], volume))]
 
     def _replicas(self, broker: int) -> dict[_Replica, PartitionName]:
         return {
@@ -111,10 +122,10 @@ class Directories:
             if broker in one.replicas
         }
 
-    def _on(self, held: Mapping[int, Mapping[_Replica, int]], broker: int, volume: int) -> dict[PartitionName, int]:
+    def _on(self, held: Mapping[int, Mapping[_Replica, str]], broker: int, claim: str) -> dict[PartitionName, int]:
         named = self._replicas(broker)
         its = held.get(broker, {})
-        return {named[replica]: 1 for replica, where in its.items() if where == volume and replica in named}
+        return {named[replica]: 1 for replica, where in its.items() if where == claim and replica in named}
 
     def _cordoned(self, broker: int) -> set[str]:
         return {path for path in self._own.get(broker, {}).get(CORDONED, "").split(",") if path}
@@ -122,8 +133,13 @@ class Directories:
 
 def volumes(pod: Object) -> set[int]:
     """The ids of the volumes that a broker's pod has."""
-    claims = (each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if _is_claim(each))
-    return {int(claim.removesuffix(f"-{pod['metadata']['name']}").rpartition("-")[2]) for claim in claims}
+    return set(claims(pod))
+
+
+def claims(pod: Object) -> dict[int, str]:
+    """The names of the claims of a broker's pod, by the ids of their volumes."""
+    named = (each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if _is_claim(each))
+    return {int(name.removesuffix(f"-{pod['metadata']['name']}").rpartition("-")[2]): name for name in named}
 
 
 def templates(stateful_set: Object) -> dict[int, str]:

@@ -43,11 +43,8 @@ class ApiServer(World):
 
     async def apply(self, wanted: Object, observed: Object | None = None) -> Object:
         key = (wanted["kind"], wanted["metadata"].get("namespace", ""), wanted["metadata"]["name"])
-        ports = wanted.get("spec", {}).get("ports", ()) if key[0] == "Service" else ()
-        used = self._node_ports(but=key)
-        if any(port.get("nodePort") in used for port in ports):
-            raise KubeError(422, f"applying {key[2]}", "provided port is already allocated")
         await super().apply(wanted, observed)
+        used = self.node_ports(but=key)
         item = self.objects[key]
         if key[0] == "Service" and item["spec"].get("type") == "NodePort":
             for port in item["spec"]["ports"]:
@@ -299,15 +296,6 @@ class ApiServer(World):
 
     def _remove(self, key: Key) -> None:
         del self.objects[key]
-
-    def _node_ports(self, but: Key) -> set[int]:
-        return {
-            port["nodePort"]
-            for key, item in self.objects.items()
-            if key[0] == "Service" and key != but
-            for port in item["spec"]["ports"]
-            if "nodePort" in port
-        }
 
 
 def _is_member(pod: Object, name: str, spec: Object) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -359,17 +360,36 @@ class Person:
         return True
 
     def bring_back(self) -> bool:
-        """Asks again for removed brokers that have the only replicas of some partition."""
+        """Asks again for removed brokers that have the only replicas of some partition: in the pools whose names the
+        claims of their volumes have."""
         if self.cluster is None:
             return False
-        spec = self.spec
-        ids = {pool.get("firstId", 0) + number for pool in _pools(spec) for number in range(pool["replicas"])}
-        if not (needed := self._brokers.needed_beside(ids)):
+        spec, homes = self.spec, self._brokers.directories.homes()
+        pools = {f"{NAME}-{pool.get('name', 'broker')}": pool for pool in _pools(spec)}
+        wanted = {
+            pool.get("firstId", 0) + number: f"{of}-{pool.get('firstId', 0) + number}"
+            for of, pool in pools.items()
+            for number in range(pool["replicas"])
+        }
+        there = {broker for broker, pod in wanted.items() if homes.get(broker, pod) == pod}
+        if not (needed := self._brokers.needed_beside(there)):
             return False
-        for pool in _pools(spec):
-            first = pool.get("firstId", 0)
-            last = max((broker for broker in needed if first <= broker < first + 100), default=first - 1)
-            pool["replicas"] = max(pool["replicas"], last + 1 - first)
+        for broker in sorted((needed - there) & homes.keys()):
+            of = homes[broker].rpartition("-")[0]
+            if (pool := pools.get(of)) is None or broker < pool.get("firstId", 0):
+                return self._bring_back_pool(spec, broker, of.removeprefix(f"{NAME}-"))
+            pool["replicas"] = max(pool["replicas"], broker + 1 - pool.get("firstId", 0))
+        self.edit(brokers=spec["brokers"])
+        return True
+
+    def _bring_back_pool(self, spec: Object, broker: int, name: str) -> bool:
+        """Asks again for a pool that was removed, with one broker. The pool before it loses the ids from there on."""
+        pools = spec["brokers"]["pools"]
+        another = max((each for each in pools if each["firstId"] <= broker), key=itemgetter("firstId"))
+        if another["firstId"] == broker:
+            pools.remove(another)
+        another["replicas"] = min(another["replicas"], broker - another["firstId"])
+        pools.append({**another, "name": name, "firstId": broker, "replicas": 1})
         self.edit(brokers=spec["brokers"])
         return True
 

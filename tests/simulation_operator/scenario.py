@@ -46,7 +46,7 @@ ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
 SEVERAL_VOLUMES = 0.4  # the share of Clusters that begin with several volumes per broker
 HEALED_ROUND_S = 31.0
-NEEDS_MORE = "raise the number of brokers until it comes back"  # a person does this when the status says it
+NEEDS_MORE = "raise the number of brokers of its pool until it comes back"  # a person does this when the status says it
 RESIZED = 0.4  # the share of Clusters that get other resources at the end, on nodes that delay the resize
 
 

@@ -25,7 +25,7 @@ def test_a_broker_spreads_replicas_over_its_directories_and_a_pod_without_one_of
     directories.step()
     assert [each.sizes for each in directories.describe(0)] == [{("t", 0): 1}, {("t", 1): 1}]
     assert directories.left_out(0, pod(0, 1)) == []
-    assert directories.left_out(0, pod(1, 2)) == ["t-0 on volume 0"]
+    assert directories.left_out(0, pod(1, 2)) == ["t-0 on data-0-k-broker-0"]
 
 
 def test_a_replica_lies_elsewhere_once_its_copy_is_whole_and_not_if_the_broker_stops_before() -> None:
@@ -40,7 +40,7 @@ def test_a_replica_lies_elsewhere_once_its_copy_is_whole_and_not_if_the_broker_s
         if stops:
             directories.started(0)
         directories.step()
-        assert directories.left_out(0, pod(1)) == (["t-0 on volume 0"] if stops else [])
+        assert directories.left_out(0, pod(1)) == (["t-0 on data-0-k-broker-0"] if stops else [])
     with pytest.raises(KafkaError):
         directories.move(0, {log_directory(7): [("t", 0)]})
 

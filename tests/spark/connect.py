@@ -22,7 +22,7 @@ TOLD_S = 60
 
 
 class Told(LagListener):
-    """Notes the sum of each lag that is reported, and whether the end of the query was reported."""
+    """Notes the sum of the partitions' lags in each report, and whether the end of the query was reported."""
 
     def __init__(self) -> None:
         super().__init__(lambda query, lag: self.seen.append(sum(lag.values())))

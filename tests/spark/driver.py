@@ -3,10 +3,10 @@
 It writes TOPIC to Parquet files in FOLDER, or with `into TARGET` to another topic. With `hold`, the task of partition 1
 stops and waits to be killed:
 
-- In a write to files, it stops within its first micro-batch. When another task has written a file, it creates the file
-  `within` in FOLDER.
-- In a write to a topic, it stops after its last row but before its end. Its rows may not have arrived yet; those of the
-  other task arrive.
+- In a write to files, this task stops within its first micro-batch. When another task has written a file, this task
+  creates the file `within` in FOLDER.
+- In a write to a topic, this task stops after its last row but before its end. The topic may not have the rows of this
+  task yet; the rows of the other task arrive.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def held_at_the_end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 def held_within(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function that yields all rows of other partitions, but only half of a batch of partition 1.
 
-    After that half, it blocks until the process is killed. When another task has written a file, it creates the file
-    `within` in `folder`.
+    After that half, the function blocks until the process is killed. When another task has written a file, the function
+    creates the file `within` in `folder`.
     """
     before = set((folder / "rows").rglob("*.parquet"))
 

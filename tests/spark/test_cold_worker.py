@@ -52,7 +52,7 @@ class Worker(NamedTuple):
     """The measurements of a new worker process."""
 
     first_batch_s: float
-    """CPU seconds from its fork to its first batch."""
+    """CPU seconds from the worker's fork to its first batch."""
     before_s: float
     """CPU seconds that Spark's daemon took to load before it forked the worker."""
     rows: int

@@ -23,7 +23,7 @@ KNOWN_TO_JAVA = {"(?x)a b", "(?<=a+)b", r"\b{g}", "{2}"}
 def test_a_named_stream_writes_to_a_topic(spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path) -> None:
     """Spark adds the option `queryname` for a stream with a name, and so for every sink of spark-pipelines.
 
-    Before the fix, these failed with "unknown option 'queryname'".
+    Before the fix, such streams failed with "unknown option 'queryname'".
     """
     source, target = topics.create(1), topics.create(1)
     topics.fill(source, 0, 50)
@@ -44,7 +44,7 @@ def test_tables_and_views(spark: SparkSession, bootstrap: str, topics: Topics) -
     table = f"kept_{topic[2:]}"
     spark.sql(f"CREATE TABLE {table} USING ottla OPTIONS ({given}) COMMENT 'what it is' TBLPROPERTIES ('made.by'='us')")
     try:
-        with pytest.raises(PySparkException, match="a table's options don't reach a query on it"):
+        with pytest.raises(PySparkException, match="a table's options don't reach its queries"):
             spark.table(table).count()
         assert spark.sql(f"SELECT * FROM {table} WITH ({given})").count() == 5
     finally:
@@ -54,7 +54,7 @@ def test_tables_and_views(spark: SparkSession, bootstrap: str, topics: Topics) -
 def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
     """A real Java runtime confirms the table of patterns in the unit tests.
 
-    It also refuses all patterns that Ottla refuses, except KNOWN_TO_JAVA.
+    Java also refuses all patterns that Ottla refuses, except KNOWN_TO_JAVA.
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -67,7 +67,8 @@ def test_patterns_match_what_java_matches(spark: SparkSession) -> None:
 
 
 def test_sparks_own_source_reads_our_offsets(spark: SparkSession) -> None:
-    """Ottla's offsets have an entry for each topic's id. Spark's JsonUtils takes it for a topic without partitions."""
+    """Ottla's offsets have an entry for each topic's id. Spark's JsonUtils takes such an entry for a topic without
+    partitions."""
     offsets = {TopicPartition("a", 0): 5, TopicPartition("a", 1): 7, TopicPartition("b", 0): 0}
     text = json.dumps(Position(offsets, {"a": UUID(int=1), "b": UUID(int=2)}).json())
     jvm = spark.sparkContext._jvm

@@ -58,7 +58,7 @@ class Topics:
             if len(found) == count and min(min(each.leaders.values(), default=-1) for each in found) >= 0:
                 return names
             time.sleep(0.05)
-        raise AssertionError(f"{count} topics don't all get leaders")
+        raise AssertionError(f"after 20 s not all of the {count} topics have a leader")
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes topics."""

@@ -30,6 +30,7 @@ MUST_BE_PURE = (
     "ottla.metadata.store",
     "ottla.metadata.elections",
     "ottla.metadata.eligibility",
+    "ottla.metadata.features",
     "ottla.metadata.lineage",
     "ottla.metadata.reports",
     "ottla.settings.",
@@ -140,7 +141,7 @@ def _typing_only_nodes(module: ast.Module) -> set[ast.AST]:
 
 
 def says_pure(path: Path) -> bool:
-    """Whether the module's docstring has a sentence "Pure." or one that goes on with a mark ("Pure: …")."""
+    """Whether the module's docstring has a sentence that begins with "Pure", directly before a punctuation mark."""
     return re.search(r"(^|[.;:]\s+)Pure[.:;,]", ast.get_docstring(tree(path)) or "") is not None
 
 
@@ -281,7 +282,7 @@ def test_pure_modules_stay_pure() -> None:
         if name.startswith(MUST_BE_PURE) and not pure and path.name != "__init__.py":
             mistakes.append(f"{relative(path)}: its docstring has to say that it is Pure.")
         if pure and (found := impurities(name, path)):
-            mistakes.append(f"{relative(path)} is pure but {', '.join(sorted(found))}")
+            mistakes.append(f"{relative(path)} says that it is pure, but {', '.join(sorted(found))}")
     assert not mistakes
 
 

@@ -2,14 +2,18 @@
 
 Before such a batch is appended, the transaction's coordinator has to confirm it (`verification.py`). All batches of a
 request are asked about by one question. They take their places in the partitions' orders after the answer, so that no
-other producer waits for a coordinator. Later batches of the same producer are asked about themselves meanwhile; if one
-of them is confirmed first, the partition answers OUT_OF_ORDER_SEQUENCE_NUMBER, and the producer sends it again.
+other producer waits for a coordinator.
+
+The producer's later requests over the same connection wait, too (`Order`). If a later batch were looked at first, the
+partition would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER. The producer gets this refusal after the success of the
+earlier batch, and takes it for a loss of records. Kafka's brokers look at one request of a connection at a time.
 
 Source: KIP-890; Kafka's ReplicaManager.handleProduceAppend.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +50,53 @@ class Verifier(Protocol):
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], *, adds: bool
     ) -> Errors:
         """See `TransactionVerifier.confirm`."""
+
+
+class Order:
+    """The connections with requests that wait for a transaction's coordinator. A later transactional request of such a
+    connection goes on after them."""
+
+    def __init__(self) -> None:
+        self._last: dict[object, asyncio.Future[None]] = {}
+
+    def waits(self, connection: object) -> bool:
+        """Whether a request of the connection waits."""
+        return connection in self._last
+
+    def join(self, connection: object) -> Place:
+        """A place behind all requests of the connection that wait now. The caller must call the place's `leave`."""
+        place = Place(self._last, connection, self._last.get(connection))
+        self._last[connection] = place.left
+        return place
+
+
+class Place:
+    """A request's place among the transactional requests of its connection."""
+
+    __slots__ = ("_before", "_connection", "_last", "left")
+
+    def __init__(
+        self, last: dict[object, asyncio.Future[None]], connection: object, before: asyncio.Future[None] | None
+    ) -> None:
+        self._last = last
+        self._connection = connection
+        self._before = before
+        self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def comes(self) -> None:
+        """Waits until the requests before this one have taken their places in their partitions, or have ended."""
+        if self._before is not None:
+            await asyncio.wait([self._before])
+
+    def leave(self) -> None:
+        """The next request goes on once this one's batches have taken their places, and all requests before it have
+        left. May be called more than once."""
+        if self._before is not None and not self._before.done():
+            self._before.add_done_callback(lambda _: self.leave())
+        elif not self.left.done():
+            self.left.set_result(None)
+            if self._last.get(self._connection) is self.left:
+                del self._last[self._connection]
 
 
 class Beginnings:

@@ -19,12 +19,12 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.coordination.led import Encoded, Led
+from ottla.broker.coordination.led import NO_TRANSACTION, Encoded, Led, Transaction
 from ottla.broker.coordination.replay import Replay, ReplayPartition
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
 from ottla.broker.coordination.timers import Timers, steady_ms
@@ -34,11 +34,24 @@ from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey
 from ottla.broker.group.shard import Change, GroupShard, OffsetToCommit, Plan, encode
 from ottla.broker.group.states import State, for_clients
+from ottla.broker.marker_sender import Marker
+from ottla.broker.transaction.initialization import Producer
+from ottla.broker.transaction.metadata import TopicPartition
+from ottla.broker.verification import NOT_NEEDED
+from ottla.protocol.batches import NO_SEQUENCE
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
 LOADED_PER_TURN = 200  # groups whose members' sessions begin in one turn of the event loop
+
+_OF_COORDINATORS = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
 
 Shard = Led[GroupShard]
 
@@ -47,6 +60,23 @@ class Settings(Protocol):
     """The broker's settings by name."""
 
     def __getitem__(self, name: str, /) -> Any: ...
+
+
+class TransactionalCommits(NamedTuple):
+    """The commits of one transaction in a partition that this broker leads."""
+
+    led: Shard
+    transaction: Transaction
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition of `__consumer_offsets`."""
+        return TopicPartition(OFFSETS_TOPIC, self.led.partition.index)
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """Whether the transaction's coordinator must confirm that the transaction has the partition."""
+        return self.transaction.guard is not NOT_NEEDED
 
 
 @dataclass(slots=True)
@@ -204,6 +234,64 @@ class GroupService:
         response: list[ErrorCode] = plan.response
         return response
 
+    def prepare(self, group_id: str, producer: Producer, *, bumps: bool) -> TransactionalCommits:
+        """Prepares the commits of a transaction's offsets for a group. Unless the transaction has begun in the group's
+        partition, the result has a guard, and the caller asks the transaction's coordinator to confirm that the
+        transaction has the partition, before it calls `commit_in_transaction`. `bumps` is as in `Partition.guard_for`.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH for a fenced producer.
+        """
+        led = self._shard_of(group_id)
+        guard = led.partition.guard_for(producer.id, producer.epoch, NO_SEQUENCE, bumps=bumps)
+        return TransactionalCommits(led, Transaction(producer.id, producer.epoch, guard))
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        prepared: TransactionalCommits,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Sequence[OffsetToCommit],
+    ) -> list[ErrorCode]:
+        """Handles a TxnOffsetCommit request: returns an error code for each offset, once the offsets' records are
+        committed. The offsets count when the transaction is committed. `prepared` comes from `prepare`."""
+        led = prepared.led
+        if not self._runtime.holds(led):
+            raise KafkaError(ErrorCode.not_coordinator)
+        plan = led.core.commit_in_transaction(group_id, member_id, generation, instance_id, offsets, self._now())
+        if plan.changes:
+            self.counters.offset_commits += len(plan.changes)
+            await self._write(led, plan, prepared.transaction)
+        response: list[ErrorCode] = plan.response
+        return response
+
+    async def end_transaction(self, index: int, marker: Marker) -> None:
+        """Appends the marker of a transaction to partition `index` of `__consumer_offsets`: the offsets of the
+        transaction count from now on, or are dropped. Returns when the marker is committed and readers see that.
+
+        Raises KafkaError with an error of `Partition.append_marker`. If this broker isn't the partition's coordinator,
+        or the marker isn't committed in time, the error is NOT_LEADER_OR_FOLLOWER: the coordinator of transactions
+        sends the marker again then, and doesn't expect a coordinator's errors.
+        """
+        try:
+            led = self._runtime.serving(index)
+            self._runtime.flush(led)
+            offset = self._runtime.append_marker(
+                led,
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+                marker.commit,
+                marker.transaction_version,
+            )
+            await self._runtime.committed(led, offset)
+            await self._runtime.shown(led)
+        except KafkaError as error:
+            if error.code in _OF_COORDINATORS:
+                raise KafkaError(ErrorCode.not_leader_or_follower, error.message) from error
+            raise
+
     async def fetch(
         self, group_id: str, partitions: Sequence[tuple[str, int]], require_stable: bool
     ) -> list[Committed | ErrorCode | None]:
@@ -227,9 +315,10 @@ class GroupService:
             for key in keys
         ]
 
-    async def fetch_all(self, group_id: str, require_stable: bool) -> dict[str, dict[int, Committed]]:
+    async def fetch_all(self, group_id: str, require_stable: bool) -> Mapping[str, Mapping[int, Committed | ErrorCode]]:
         """Handles an OffsetFetch request for all topics: returns all committed offsets of a group, by topic and
-        partition."""
+        partition. With `require_stable` the answer waits, and may be UNSTABLE_OFFSET_COMMIT for a partition, as in
+        `fetch`."""
         try:
             shard = await self._settled(group_id, require_stable)
         except KafkaError as error:
@@ -237,7 +326,13 @@ class GroupService:
                 raise
             # The response has no partition to carry the other code.
             raise KafkaError(ErrorCode.not_coordinator) from None
-        return shard.core.offsets.show_all(group_id)
+        shown = shard.core.offsets.show_all(group_id)
+        if not require_stable:
+            return shown
+        found: dict[str, dict[int, Committed | ErrorCode]] = {topic: {**shown[topic]} for topic in shown}
+        for key in shard.core.offsets.all_undecided(group_id):
+            found.setdefault(key.topic, {})[key.partition] = ErrorCode.unstable_offset_commit
+        return found
 
     async def delete_offsets(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
         """Handles an OffsetDelete request: returns an error code for each (topic, partition)."""
@@ -370,11 +465,11 @@ class GroupService:
 
     # --- writing ---
 
-    def _append(self, shard: Shard, changes: Sequence[Change]) -> int:
+    def _append(self, shard: Shard, changes: Sequence[Change], transaction: Transaction = NO_TRANSACTION) -> int:
         """Appends one batch, and drops the timers of groups that the batch deletes. Returns the batch's last offset. If
         it raises KafkaError, nothing has changed."""
         deleted = [shard.core.groups.get(key.group) for key, value in changes if _is_deletion(key, value)]
-        offset = self._runtime.append(shard, changes, _encoded(changes))
+        offset = self._runtime.append(shard, changes, _encoded(changes), transaction)
         for group in deleted:
             if group is not None:
                 self._timers.forget(group)
@@ -392,12 +487,12 @@ class GroupService:
                 )
                 return
 
-    async def _write(self, shard: Shard, plan: Plan) -> None:
-        """Appends a plan's records and waits until they are committed."""
+    async def _write(self, shard: Shard, plan: Plan, transaction: Transaction = NO_TRANSACTION) -> None:
+        """Appends a plan's records, which may belong to a transaction, and waits until they are committed."""
         if not plan.changes:
             return
         try:
-            offset = self._append(shard, plan.changes)
+            offset = self._append(shard, plan.changes, transaction)
         except KafkaError as error:
             raise self.for_clients(error) from error
         await self._runtime.committed(shard, offset)

@@ -20,6 +20,7 @@ from ottla.broker.api.registry import ROUTES
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.authorizer import allow_everything
 from ottla.broker.awaited_elections import AwaitedElections
+from ottla.broker.beginnings import Order
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.counters import TopicCounters
@@ -164,6 +165,7 @@ class Broker:
             machine.connect,
             self.tasks.spawn,
         )
+        self.transactional_order = Order()
         self.coordinators = Coordinators({OFFSETS_TOPIC: self.groups, TRANSACTIONS_TOPIC: self.transactions})
         self.replicas: Replicas = Replicas(
             self.id,

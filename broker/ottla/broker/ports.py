@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ottla.broker.api.declaration import Api
     from ottla.broker.applied_revisions import AppliedRevisions
     from ottla.broker.awaited_elections import AwaitedElections
+    from ottla.broker.beginnings import Order
     from ottla.broker.cold_reads import ColdReads
     from ottla.broker.counters import ApiCounters, TopicCounters
     from ottla.broker.directory_moves import DirectoryMoves
@@ -374,3 +375,7 @@ class WithVerifier(Protocol):
     @property
     def verifier(self) -> TransactionVerifier:
         """The part that asks whether partitions belong to transactions."""
+
+    @property
+    def transactional_order(self) -> Order:
+        """The connections with requests that wait for a transaction's coordinator."""

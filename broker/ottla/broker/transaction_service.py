@@ -1,15 +1,15 @@
 """Coordinates the transactions of the ids whose partitions of `__transaction_state` this broker leads.
 
 This is the shell around the core `transaction.shard`, on the runtime that all coordinators share. It appends the core's
-changes, waits for their commits, gives the answers, has the markers sent, and looks for transactions that are overdue
-and for ids that expire. Rules:
+changes, waits for their commits, answers the clients, and hands the markers of decided transactions to the sender. It
+also aborts transactions that are overdue, and lets unused ids expire. Rules:
 
 1. A change is followed by a task of its own, until it is committed or this broker stops leading the partition. What
    follows from the change (its markers) doesn't depend on the client that asked for it.
 2. A client is answered within `ANSWER_S`. If its change isn't committed by then, the answer is
    COORDINATOR_NOT_AVAILABLE, at which the client asks again; the change stays under way.
-3. A producer id that was never used is taken from the metadata store before the decision that needs it, and the
-   decision is made anew then, because the state may have changed meanwhile.
+3. If a decision needs a producer id that was never used, the service takes one from the metadata store. Then it makes
+   the decision anew, because the state may have changed meanwhile.
 
 Source: Kafka's TransactionCoordinator and TransactionStateManager.
 """
@@ -21,6 +21,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 from ottla.broker.cold_reads import ColdReads
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0  # shorter than the time for which clients wait
 COMPLETE_AGAIN_S = 1.0
+SLICE_SECONDS = 0.004
 BEGUN_PER_TURN = 100  # transactions whose markers begin to be sent in one turn of the event loop
 _NO_CODEC = 0
 
@@ -140,7 +142,7 @@ class TransactionService:
         self._runtime.resigned(index)
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
-        """Changes nothing: the sender of markers drops partitions that the metadata lacks."""
+        """Changes nothing: the sender of markers itself drops partitions that the metadata lacks."""
 
     # --- requests ---
 
@@ -166,7 +168,7 @@ class TransactionService:
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """An AddPartitionsToTxn that only asks: an error code for each partition."""
+        """An AddPartitionsToTxn that adds nothing, and only verifies: returns an error code for each partition."""
         return self._led(transactional_id).core.verify(transactional_id, producer, partitions)
 
     async def end(self, transactional_id: str, ending: Ending) -> Answer:
@@ -184,15 +186,24 @@ class TransactionService:
             raise KafkaError(ErrorCode.transactional_id_not_found)
         return found
 
-    def listed(self, wish: Wish) -> list[tuple[str, Transaction]]:
-        """All ids of this broker that `wish` admits. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
+    async def listed(self, wish: Wish) -> list[tuple[str, Transaction]]:
+        """All ids of this broker that `wish` admits. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition loads.
+
+        The ids are looked at in slices, between which other requests are served: each id is listed in the state of one
+        moment, and not all ids in the state of the same moment.
+        """
         now_ms = self._wall_ms()
-        return [
-            (transactional_id, transaction)
-            for led in self._runtime.all_serving()
-            for transactional_id, transaction in led.core.all_described()
-            if wish.admits(transactional_id, transaction, now_ms)
-        ]
+        found = []
+        for led in self._runtime.all_serving():
+            slice_end = perf_counter() + SLICE_SECONDS
+            for transactional_id in list(led.core.transactions):
+                transaction = led.core.described(transactional_id)
+                if transaction is not None and wish.admits(transactional_id, transaction, now_ms):
+                    found.append((transactional_id, transaction))
+                if perf_counter() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = perf_counter() + SLICE_SECONDS
+        return found
 
     def partition_states(self) -> dict[str, int]:
         """How many partitions of `__transaction_state` that this broker leads are loading, active, and failed."""
@@ -295,7 +306,7 @@ class TransactionService:
         return plan.answer
 
     async def _decide(self, led: Callable[[], Shard], decide: Decide) -> Plan | None:
-        """Makes a decision, with a new producer id if it needs one."""
+        """Makes a decision, with a new producer id if the decision needs one."""
         plan = decide(led().core, self._moment(), None)
         if isinstance(plan, Wanted):
             try:
@@ -308,8 +319,9 @@ class TransactionService:
         return plan
 
     def _write(self, led: Shard, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Appends decided changes. The future is done when they are committed, and fails when this broker stops leading
-        the partition. Raises KafkaError if the append has failed for certain: the changes aren't under way any more."""
+        """Appends decided changes. The returned future is done when the changes are committed, and fails when this
+        broker stops leading the partition. Raises KafkaError if the append has failed for certain: the changes aren't
+        under way any more."""
         try:
             if not self._runtime.holds(led):
                 raise KafkaError(ErrorCode.not_coordinator)
@@ -365,12 +377,12 @@ class TransactionService:
         return self._runtime.holds(led)
 
     def progressed(self, led: Shard, markers: Markers) -> None:
-        """Completes a transaction that has all its markers."""
+        """Completes the transaction to which `markers` belong, if no marker is missing."""
         if not markers.missing:
             self._runtime.spawn(self._complete(led, markers))
 
     async def _complete(self, led: Shard, markers: Markers) -> None:
-        """Writes that the transaction is complete, however often that fails."""
+        """Writes the record by which the transaction is complete, and tries again after each failure."""
         while self._runtime.holds(led):
             plan = led.core.complete(markers, self._moment())
             if plan is None or plan.change is None:

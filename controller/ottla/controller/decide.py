@@ -204,8 +204,8 @@ def _look_at(
 
 
 def _successor(partition: Partition, reassignment: Reassignment | None, electorate: Electorate) -> Partition:
-    """The partition's next state, after reassignment and election in one step. If nothing changes, it is the same
-    object."""
+    """The partition's next state, after reassignment and election in one step. If nothing changes, the result is
+    `partition` itself."""
     after = partition
     if reassignment is not None:
         after = reassigned(after, reassignment.target, electorate)

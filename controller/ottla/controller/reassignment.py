@@ -1,9 +1,9 @@
 """Moves a partition to other replicas (KIP-455), in steps: wherever the move stops, the partition's state is safe.
 Pure.
 
-1. *Begin*: the replicas become the target's, followed by the replicas to remove. No replica leaves the ISR, and the
-   leader stays. A replica that only an earlier target added is dropped if it isn't in sync yet; if it is in sync, it
-   stays until the move completes.
+1. *Begin*: the partition's replicas are now those of the target, followed by the replicas to remove. No replica leaves
+   the ISR, and the leader stays. A replica that only an earlier target added is dropped if it isn't in sync yet; if it
+   is in sync, it stays until the move completes.
 2. The added replicas catch up, and the leader adds them to the ISR as it would any replica.
 3. *Complete*: once the whole target is in the ISR, under the brokers' present registrations, the other replicas are
    dropped from replicas and ISR together. If the leader was one of them, another replica is elected.
@@ -45,8 +45,8 @@ def reassigned(partition: Partition, target: tuple[int, ...] | None, electorate:
 
 
 def completed(partition: Partition, electorate: Electorate) -> Partition:
-    """The partition after the completion of its move, if all replicas of the target are in sync. Otherwise the same
-    object."""
+    """The partition after the completion of its move, if all replicas of the target are in sync. Otherwise `partition`
+    itself."""
     target = partition.target
     if not partition.reassigning or not set(target) <= set(surviving(partition, electorate)):
         return partition

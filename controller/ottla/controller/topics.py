@@ -25,7 +25,7 @@ ATOMIC_CREATION_MAX = 100  # the most partitions that one transaction creates, w
 
 
 def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
-    """The writes still needed until the topic has all partitions of its intent, and its ready mark says so."""
+    """The writes that are still needed until the topic has all partitions of its intent, and a ready mark for them."""
     states: Mapping[int, Partition] = image.partitions.get(intent.id, {})
     wanted = len(intent.assignments)
     mark = image.ready.get(intent.id)

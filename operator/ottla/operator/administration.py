@@ -21,6 +21,7 @@ from ottla.operator.plan import services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
 from ottla.operator.plan.roll import Pod
+from ottla.operator.plan.scale import holders
 from ottla.operator.plan.storage import Storage
 from ottla.operator.queue import Retry
 from ottla.operator.scaling import scale
@@ -108,13 +109,24 @@ class Administration:
             )
         except KafkaError as error:
             raise Retry(f"replicas can't be moved: {said(error)}") from error
-        if stay := (before.draining - scaling.draining) & cluster.broker_ids:
-            await visit.tell("DrainEnded", f"broker {', '.join(map(str, sorted(stay)))} isn't removed after all")
+        if stay := sorted(broker for broker in before.draining - scaling.draining if _stays(visit, broker)):
+            who, is_not = ("brokers", "aren't") if len(stay) > 1 else ("broker", "isn't")
+            await visit.tell("DrainEnded", f"{who} {', '.join(map(str, stay))} {is_not} removed after all")
         if scaling.progress and scaling.progress != before.progress:
             await visit.tell("MovingReplicas", scaling.progress)
         visit.busy |= scaling.goes_on
         if leaving and scaling.drained:
             await self._sets.shrink(visit)
+
+    async def free_ids(self, visit: Visit) -> None:
+        """Gives up the volumes of brokers that are gone, if other pools wait for their ids and no partition has a
+        replica on these ids."""
+        if not (gone := visit.findings.held_back.undrained):
+            return
+        kafka = await visit.asked.look(internal=True)
+        for broker in gone.keys() - holders(kafka):
+            await self._sets.free(visit, gone[broker])
+            visit.busy = True
 
     async def balance(self, visit: Visit) -> None:
         """Balances the brokers' load, if the spec asks for it."""
@@ -142,6 +154,12 @@ class Administration:
             return
         assert after_s is not None
         await begin_anew(self._kube, visit, pod, after_s)
+
+
+def _stays(visit: Visit, broker: int) -> bool:
+    """Whether a broker that was drained is wanted again. If it is gone, the spec may want another pool's broker of the
+    same id, which has no pod yet and was never drained."""
+    return broker in visit.cluster.broker_ids and visit.pod_names()[broker] in visit.found.by_name("Pod", BROKER)
 
 
 def _lacks_replicas(pods: Collection[Pod]) -> bool:

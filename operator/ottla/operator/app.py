@@ -88,7 +88,7 @@ class Operator:
         )
         self.queues = {
             "Cluster": Queue("Cluster", self._clusters, CLUSTER_WORKERS),
-            "Topic": Queue("Topic", self._topics, TOPIC_WORKERS),
+            "Topic": Queue("Topic", self._topics, TOPIC_WORKERS, of="Topics of the Cluster"),
         }
         self._access = Access(kube, options.namespaces)
         self._lease = (

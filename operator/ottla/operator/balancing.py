@@ -27,6 +27,7 @@ from ottla.operator.spec.balance import Balance, Mode
 from ottla.operator.visit import Visit
 from ottla.placement import PartitionName
 from ottla.protocol.errors import KafkaError
+from ottla.wording import counted
 
 WINDOW_S = 110.0  # a little less than the pause between two reconciles of a Cluster where nothing happens
 _MEASURING = Balancing("being measured")
@@ -139,7 +140,7 @@ class Balancer:
                 await begin(visit.asked, visit.cluster, kafka, ScalePlan(moves_at_once(kafka, left)))
             return
         await self._unthrottle(visit, known, kafka)
-        await visit.tell("Balanced", f"the moves of {len(known.plan)} partitions are complete")
+        await visit.tell("Balanced", f"the moves of {counted(len(known.plan), 'partition')} are complete")
         known.measure_anew(_MEASURING)
 
     async def _unthrottle(self, visit: Visit, known: _Known, kafka: KafkaCluster) -> None:

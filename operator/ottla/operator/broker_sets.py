@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.operator.found import Found
 from ottla.operator.kube import Kube
 from ottla.operator.objects import Object, going
 from ottla.operator.plan import broker_pods, names
@@ -14,6 +13,7 @@ from ottla.operator.plan.storage import NEVER_MADE, Storage
 from ottla.operator.plan.volumes import (
     DRAINED,
     EMPTIED_FOR,
+    brokers_of,
     come_back,
     given_up_without_pods,
     leaving,
@@ -22,8 +22,8 @@ from ottla.operator.plan.volumes import (
     with_volumes,
 )
 from ottla.operator.refusals import Refusals
-from ottla.operator.spec.cluster import Cluster, Pool
-from ottla.operator.visit import Visit, ordinal
+from ottla.operator.spec.cluster import Pool
+from ottla.operator.visit import Visit
 
 CLAIM = "PersistentVolumeClaim"
 
@@ -43,8 +43,8 @@ class BrokerSets:
             with refusals.gathered():
                 await self._give_up(visit, pool)
                 claims, pods = found.by_name(CLAIM, BROKER), found.by_name("Pod", BROKER)
-                wanted = _wanted(visit, pool, max(pool.replicas, _there(found, cluster, pool)))
-                present = found.get("StatefulSet", wanted["metadata"]["name"])
+                present = found.get("StatefulSet", names.broker_set(cluster, pool))
+                wanted = _wanted(visit, pool, max(pool.replicas, len(brokers_of(cluster, pool, present, claims, pods))))
                 sets = [wanted] if present is None else [present, wanted]
                 await self._note(visit, come_back(pool, sets, claims, pods), "")
                 made, trouble = await found.apply_set(wanted)
@@ -81,6 +81,10 @@ class BrokerSets:
         for name, pod in found.by_name("Pod", BROKER).items():
             if names.set_of(name) not in sets and not going(pod):
                 await self._delete_unwanted(visit, "Pod", pod)
+
+    async def free(self, visit: Visit, pods: Iterable[str]) -> None:
+        """Notes on the claims of these pods, which are gone, that no replica is on them. Raises KubeError."""
+        await self._note(visit, left_behind(pods, visit.found.by_name(CLAIM, BROKER)), DRAINED)
 
     async def _delete_unwanted(self, visit: Visit, kind: str, item: Object, propagation: str = "Background") -> None:
         """Deletes the StatefulSet of a removed pool or, if the pool has no StatefulSet any more, one of its pods."""
@@ -120,7 +124,7 @@ class BrokerSets:
         present = found.get("StatefulSet", names.broker_set(cluster, pool))
         for claim in never_made_ones(cluster, pool, present, claims, pods, visit.now):
             await found.annotate(CLAIM, claim, NEVER_MADE, "true")
-        for name in given_up_without_pods(cluster, pool, claims, pods):
+        for name in given_up_without_pods(cluster, pool, present, claims, pods):
             await found.read_again(CLAIM, name)
 
     async def _note(self, visit: Visit, claims: Iterable[Object], emptied_for: str) -> None:
@@ -144,10 +148,10 @@ class BrokerSets:
 def _wanted(visit: Visit, pool: Pool, replicas: int) -> Object:
     """A pool's StatefulSet. It keeps volumes that the spec doesn't want any more while they may still have replicas."""
     cluster, found = visit.cluster, visit.found
-    claims = found.by_name(CLAIM, BROKER)
-    kept = leaving(cluster, pool, claims, found.by_name("Pod", BROKER), visit.now)
-    name = names.broker_set(cluster, pool)
-    with_kept = with_volumes(pool, name, kept, found.get("StatefulSet", name), claims)
+    claims, name = found.by_name(CLAIM, BROKER), names.broker_set(cluster, pool)
+    present = found.get("StatefulSet", name)
+    kept = leaving(cluster, pool, present, claims, found.by_name("Pod", BROKER), visit.now)
+    with_kept = with_volumes(pool, name, kept, present, claims)
     return broker_pods.broker_set(cluster, with_kept, replicas)
 
 
@@ -156,13 +160,3 @@ def _of_removed_pools(visit: Visit) -> list[Object]:
     wanted = {names.broker_set(visit.cluster, pool) for pool in visit.cluster.pools}
     sets = visit.found.all("StatefulSet", BROKER)
     return [item for item in sets if item["metadata"]["name"] not in wanted and not going(item)]
-
-
-def _there(found: Found, cluster: Cluster, pool: Pool) -> int:
-    """How many brokers a pool has. Brokers that are to be removed count, because they stay until they are drained."""
-    name = names.broker_set(cluster, pool)
-    if (present := found.get("StatefulSet", name)) is not None:
-        return len(broker_sets([present])[name])
-    # The StatefulSet was deleted without its pods, and is about to be made again.
-    pods = [ordinal(pod) for pod_name, pod in found.by_name("Pod", BROKER).items() if names.set_of(pod_name) == name]
-    return max(pods, default=pool.first_id - 1) + 1 - pool.first_id

@@ -24,7 +24,7 @@ from ottla.operator.absences import Absences
 from ottla.operator.administration import Administration, asking
 from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.brokers import BrokerPages
-from ottla.operator.claims import look_at_volumes
+from ottla.operator.claims import hold_new_volumes, look_at_volumes
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_secrets import with_secrets
 from ottla.operator.exposure import Exposure
@@ -49,7 +49,7 @@ from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
 from ottla.operator.spec.spec_error import SpecError
-from ottla.operator.status import Condition, Trouble
+from ottla.operator.status import INVALID, Condition, Trouble
 from ottla.operator.turns import ListClusters, Turns, Upgrades
 from ottla.operator.visit import Visit, leaving
 
@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 SOON_S = 3.0
 WARNED = (
     "InvalidSpec",
+    INVALID,
     "NotApplied",
     "ConfigNotApplied",
     "KafkaDoesNotAnswer",
@@ -135,7 +136,8 @@ class ClusterReconciler:
                 _of_etcd("EtcdVolumes", etcd.tidy, ("EtcdConfig",)),
                 _of_etcd("EtcdUpkeep", etcd.upkeep, ("Certificates", "EtcdState")),
                 _of_etcd("Metadata", etcd.form),
-                Part("Brokers", self._sets.keep, pods_need),
+                Part("NewVolumes", partial(hold_new_volumes, self._kube), reads=True),
+                Part("Brokers", self._sets.keep, (*pods_need, "NewVolumes")),
                 Part("Volumes", partial(look_at_volumes, self._kube), reads=True),
                 _applied("Controllers", _controllers, pods_need),
                 _applied("ControllerBudget", _controller_budget),
@@ -154,6 +156,7 @@ class ClusterReconciler:
                 Part("Overrides", asking(brokers.overrides), ("KafkaAnswers",)),
                 Part("AddressesTold", asking(brokers.addresses), ("KafkaAnswers", "ListenerAddresses")),
                 Part("Scaling", asking(brokers.scale), ("KafkaAnswers",)),
+                Part("FreeIds", asking(brokers.free_ids), ("KafkaAnswers",)),
                 Part("Balance", asking(brokers.balance), ("KafkaAnswers", "Scaling", "RollDecision")),
                 Part("EmptiedVolumes", asking(brokers.empty_volumes), ("KafkaAnswers",)),
                 Part("LostVolumes", asking(brokers.replace_lost), ("KafkaAnswers",)),
@@ -172,6 +175,7 @@ class ClusterReconciler:
             self._turns.ended(key)
             self._absences.forget(key)
             self._administration.forget(key)
+            self._exposure.forget(key)
             # Kubernetes deletes the Cluster's objects by their owner references; that needs no operator.
             return Result(gone=True)
         self._read(key, resource["metadata"]["resourceVersion"])
@@ -193,7 +197,10 @@ class ClusterReconciler:
         found = await Found.look(self._kube, cluster)
         status = resource.get("status") or {}
         sets, pods = found.all("StatefulSet", BROKER), found.all("Pod", BROKER)
-        cluster, held_back = within_free_ids(cluster, sets, pods)
+        claims: dict[str, Object] = {}
+        with suppress(KubeError):  # the part Brokers reports such an error, and makes no pods
+            claims = found.by_name("PersistentVolumeClaim", BROKER)
+        cluster, held_back = within_free_ids(cluster, sets, pods, claims)
         findings = Findings(
             refusal=refusal,
             topics_held=self._topics_held(cluster.ref),

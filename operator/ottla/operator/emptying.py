@@ -24,6 +24,7 @@ from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import Pool
 from ottla.operator.visit import Visit, ordinal
 from ottla.protocol.errors import KafkaError
+from ottla.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ class Emptying:
             await admin.move_to_directories(plan.moves)
         unknown = _unopened(visit, ordinal(broker.pod))
         if plan.waits_for or plan.left or unknown:
-            self._says(visit, broker, plan.waits_for or unknown or f"{plan.left} replicas are still on it")
+            self._says(visit, broker, plan.waits_for or unknown or _left(plan.left))
             self._empty.pop(key, None)
             for volume in broker.going:
                 if volume in broker.claims and annotation(broker.claims[volume], EMPTIED_FOR):
@@ -199,6 +200,10 @@ class Emptying:
                 meta = claim["metadata"]
                 await self._kube.delete(CLAIM, visit.cluster.namespace, meta["name"], uid=meta["uid"])
                 await visit.tell("VolumeDeleted", f"volume {meta['name']} isn't wanted any more, and was emptied")
+
+
+def _left(replicas: int) -> str:
+    return f"{counted(replicas, 'replica')} {'is' if replicas == 1 else 'are'} still on it"
 
 
 def _present_cordon(visit: Visit, broker: int) -> str | None:

@@ -1,8 +1,15 @@
-"""Tells brokers their addresses for clients outside of Kubernetes, once they are known and whenever they change."""
+"""Tells brokers their addresses for clients outside of Kubernetes, once they are known and whenever they change.
+
+A node port may have to go from one of the Cluster's Services to another, for example when a listener is renamed, or a
+broker's id goes to another pool. The old Service is deleted at the end of a reconcile, and the API server frees its
+port only after that. So if the port is refused meanwhile, the new Service waits, and nothing has failed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
+from datetime import datetime
 
 from ottla.net.admin import BROKER as BROKER_RESOURCE
 from ottla.operator.found import Found
@@ -21,12 +28,13 @@ from ottla.operator.plan.external import (
 from ottla.operator.plan.observed import address as pod_address
 from ottla.operator.plan.observed import is_ready
 from ottla.operator.queue import Tell
-from ottla.operator.refusals import Refusals
+from ottla.operator.refusals import Awaited, Refusals
 from ottla.operator.spec.cluster import Cluster
 from ottla.operator.visit import Visit
 from ottla.protocol.errors import KafkaError
 
 ADDRESSES = "ottla.listener.addresses"
+FREED_S_MAX = 10.0  # after a Service is gone, its node ports are free within this time
 
 
 class Exposure:
@@ -35,6 +43,12 @@ class Exposure:
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
         self._told: dict[Ref, tuple[str, str]] = {}  # pod → its uid, and the addresses that its broker has
+        # Cluster → node port → when one of the Cluster's Services was last seen to have it
+        self._seen: dict[Ref, dict[int, datetime]] = {}
+
+    def forget(self, key: Ref) -> None:
+        """Drops what is known about the Services of a Cluster that is gone."""
+        self._seen.pop(key, None)
 
     def wanted(self, visit: Visit) -> list[Object]:
         """The Services of external listeners, for every existing broker: a broker that is being drained may still lead
@@ -47,9 +61,11 @@ class Exposure:
         """Applies the Services, and notes the node ports that brokers have or had. Raises Retry with the first
         refusal."""
         refusals = Refusals()
-        for each in self.wanted(visit):
+        wanted = self.wanted(visit)
+        to_be_freed = self._to_be_freed(visit, wanted)
+        for each in wanted:
             with refusals.gathered():
-                await self._make(visit.cluster, visit.found, each)
+                await self._make(visit.cluster, visit.found, each, to_be_freed)
         present, noted = _services(visit.found), visit.findings.node_ports
         visit.findings.node_ports = node_ports(visit.cluster, visit.pod_names(), present, noted)
         refusals.told()
@@ -62,9 +78,20 @@ class Exposure:
         outside = self.bootstrap(cluster, found, staying)
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **outside}
 
-    async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
-        """Applies a Service. If the Service was deleted, and another Service has its node port now, it is applied
-        without this port, unless the spec asks for the port."""
+    def _to_be_freed(self, visit: Visit, wanted: Collection[Object]) -> set[int]:
+        """The node ports that the Cluster's own Services have, or had until just now, and that at most one of the
+        `wanted` Services is to have."""
+        key, now = visit.cluster.ref, visit.now
+        own = [service for service in visit.found.all("Service") if visit.found.owns(service)]
+        seen = {port: at for port, at in self._seen.get(key, {}).items() if (now - at).total_seconds() <= FREED_S_MAX}
+        self._seen[key] = seen | dict.fromkeys(_ports(own), now)
+        contested = {port for port, count in Counter(_ports(wanted)).items() if count > 1}
+        return self._seen[key].keys() - contested
+
+    async def _make(self, cluster: Cluster, found: Found, wanted: Object, to_be_freed: Collection[int]) -> None:
+        """Applies a Service. Raises Awaited if another Service of the Cluster gives up its node port only later. If the
+        Service was deleted, and a Service of somebody else has its node port now, it is applied without this port,
+        unless the spec asks for the port."""
         port = wanted["spec"]["ports"][0]
         asked_for = any(
             each.first_node_port is not None or wanted["metadata"]["name"] == names.bootstrap_service(cluster, each)
@@ -74,7 +101,11 @@ class Exposure:
         try:
             await found.apply(wanted)
         except KubeError as error:
-            new = found.get("Service", wanted["metadata"]["name"]) is None
+            name = wanted["metadata"]["name"]
+            if error.status == 422 and (number := port.get("nodePort")) in to_be_freed:
+                waits_for = f"the node port {number}, which another of the Cluster's Services has or had"
+                raise Awaited(f"the Service {name} waits for {waits_for}") from error
+            new = found.get("Service", name) is None
             if error.status != 422 or not new or "nodePort" not in port or asked_for:
                 raise
             del port["nodePort"]
@@ -162,6 +193,13 @@ class Exposure:
                 return ""  # the operator may not read nodes: the pod's status has its node's internal address
             raise
         return "" if node is None else node_address(node)
+
+
+def _ports(services: Collection[Object]) -> list[int]:
+    """The node ports of Services."""
+    return [
+        each["nodePort"] for service in services for each in service["spec"].get("ports") or () if "nodePort" in each
+    ]
 
 
 def _services(found: Found) -> dict[str, Object]:

@@ -122,7 +122,7 @@ class Found:
         present = self.get(kind, name)
         if present is None:
             present = await self._kube.get(kind, self._cluster.namespace, name)
-        if present is not None and not self._owns(present) and not _adoptable(present):
+        if present is not None and not self.owns(present) and not _adoptable(present):
             if _is_predecessors(present, self._cluster):
                 raise Awaited(
                     f"the {kind} {name} of a deleted Cluster of this name still exists: "
@@ -205,7 +205,7 @@ class Found:
         refusals = Refusals()
         for kind in PRUNED:
             for name, item in list(self._objects[kind].items()):
-                if (kind, name) in kept or not self._owns(item) or going(item):
+                if (kind, name) in kept or not self.owns(item) or going(item):
                     continue
                 with refusals.gathered():
                     await self._kube.delete(kind, self._cluster.namespace, name, uid=item["metadata"]["uid"])
@@ -223,7 +223,8 @@ class Found:
             raise self._unread[kind]
         return self._objects[kind]
 
-    def _owns(self, item: Object) -> bool:
+    def owns(self, item: Object) -> bool:
+        """Whether an object is the Cluster's own, by its owner references."""
         return _owned_by(item, self._cluster.uid)
 
 

@@ -36,6 +36,7 @@ class KubeError(Retry):
         super().__init__(f"{doing}: {message}")
         self.status = status
         self.message = message
+        self.invalid = status in (400, 422)
 
 
 class Kube:

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 from ottla.operator.objects import Object
 from ottla.operator.queue import Retry, why
 from ottla.operator.refusals import Awaited
-from ottla.operator.status import Trouble
+from ottla.operator.status import INVALID, Trouble
 
 PART_S_MAX = 45.0
 ALL_S_MAX = 100.0  # less than the queue's limit, so that there is time to write the status
@@ -86,7 +86,8 @@ async def carry_out(
             except Awaited as error:
                 troubles[part.name] = Trouble(part.name, "Waiting", str(error))
             except Retry as error:
-                troubles[part.name] = Trouble(part.name, "Refused", str(error), error)
+                reason = INVALID if error.invalid else "Refused"
+                troubles[part.name] = Trouble(part.name, reason, str(error), error)
             except TimeoutError as error:
                 troubles[part.name] = Trouble(part.name, "Refused", f"{part.name} took too long", error)
             except Exception as error:  # any error stops only this part

@@ -51,6 +51,8 @@ class Reconciler(Protocol):
 class Retry(Exception):
     """Something doesn't exist yet or can't be reached: the reconcile is tried again, and no stack trace is logged."""
 
+    invalid = False  # whether Kubernetes finds an object invalid as it is, so that only another spec helps
+
 
 def why(error: BaseException) -> str:
     """An error's text, or the name of its type if it has no text (TimeoutError has none)."""
@@ -89,9 +91,17 @@ class Queue:
     """The keys of one kind, and the tasks that reconcile them."""
 
     def __init__(
-        self, kind: str, reconciler: Reconciler, workers: int = 4, clock: Callable[[], float] = monotonic
+        self,
+        kind: str,
+        reconciler: Reconciler,
+        workers: int = 4,
+        clock: Callable[[], float] = monotonic,
+        *,
+        of: str = "",
     ) -> None:
+        """`of`: what a key names, for the log; by default a resource of the kind."""
         self.kind = kind
+        self._of = of or kind
         self.counters = Counters()
         self._reconciler = reconciler
         self._workers = workers
@@ -188,7 +198,7 @@ class Queue:
             text = "".join(traceback.format_exception(error))
         # The same failure again is logged at DEBUG only: a line for each attempt would hide all other lines.
         level = logging.DEBUG if said == str(error) else logging.WARNING
-        logger.log(level, "%s %s: %s; again in %.1f s", self.kind, key, text, pause)
+        logger.log(level, "%s %s: %s; again in %.1f s", self._of, key, text, pause)
         return pause
 
     def _counted(self, key: Ref, message: str) -> str | None:

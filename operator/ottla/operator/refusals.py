@@ -31,12 +31,14 @@ class Refusals:
             self._errors.append(error)
 
     def told(self) -> None:
-        """Raises the first refusal, if any, with a count of the others. Raises an Awaited only if all refusals are
-        Awaited."""
-        self._errors.sort(key=lambda error: isinstance(error, Awaited))
+        """Raises the first refusal, if any, with a count of the others. Refusals of invalid objects come first. Raises
+        an Awaited only if all refusals are Awaited."""
+        self._errors.sort(key=lambda error: (isinstance(error, Awaited), not error.invalid))
         others = {str(error) for error in self._errors} - {str(error) for error in self._errors[:1]}
         if others:
             kind = Awaited if isinstance(self._errors[0], Awaited) else Retry
-            raise kind(f"{self._errors[0]} (and {len(others)} more)") from self._errors[0]
+            first = kind(f"{self._errors[0]} (and {len(others)} more)")
+            first.invalid = self._errors[0].invalid
+            raise first from self._errors[0]
         if self._errors:
             raise self._errors[0]

@@ -22,7 +22,6 @@ from ottla.operator.plan.observed import addresses, broker_pod, is_current, vers
 from ottla.operator.plan.roll import NOBODY, Decision, Pod, Report, decide, joining
 from ottla.operator.resizing import Resizing
 from ottla.operator.restarts import restart_chosen
-from ottla.operator.spec.cluster import Pool
 from ottla.operator.visit import Visit, ordinal
 
 
@@ -43,21 +42,15 @@ class Rolling:
         files = _files(visit)
         resizes = await self._resizing.look(visit, found.by_name("StatefulSet", BROKER), pods)
         seen: list[Pod] = []
-        for pool in cluster.pools:
-            name = names.broker_set(cluster, pool)
-            stateful_set = found.get("StatefulSet", name)
-            for broker in _ids(pool, name, pods):
-                pod, pod_name = pods.get(broker), f"{name}-{broker}"
-                report, resize = reports.get(broker), resizes.get(broker)
-                known = (claims, visit.now, files, visit.absent_since, resize)
-                seen.append(broker_pod(broker, pod_name, stateful_set, pod, report, *known))
-            visit.current &= stateful_set is not None and is_current(stateful_set)
-        for broker in sorted(pods.keys() - {pod.id for pod in seen}):  # brokers of removed pools
-            name = pods[broker]["metadata"]["name"]
+        # A broker that isn't wanted any more is among them, also while its pod is missing: until it is drained, other
+        # brokers' restarts wait for its return.
+        for broker, name in sorted(visit.pod_names().items()):
             stateful_set = found.get("StatefulSet", names.set_of(name))
-            report, resize = reports.get(broker), resizes.get(broker)
+            pod, report, resize = pods.get(broker), reports.get(broker), resizes.get(broker)
             known = (claims, visit.now, files, visit.absent_since, resize)
-            seen.append(broker_pod(broker, name, stateful_set, pods[broker], report, *known))
+            seen.append(broker_pod(broker, name, stateful_set, pod, report, *known))
+        of_pools = [found.get("StatefulSet", names.broker_set(cluster, pool)) for pool in cluster.pools]
+        visit.current &= all(each is not None and is_current(each) for each in of_pools)
         visit.findings.pods = seen
         visit.findings.version = versions(pods.values())
 
@@ -154,9 +147,3 @@ def _later(decision: Decision) -> Decision:
     """The decision without its restart, resize and evictions, because it isn't known yet which pods are outdated."""
     waits_for = decision.waits_for or "Kubernetes to observe the change of a StatefulSet"
     return replace(decision, restart=None, resize=None, waits_for=waits_for, evictable=False)
-
-
-def _ids(pool: Pool, name: str, pods: dict[int, Object]) -> list[int]:
-    """The ids of a pool's wanted brokers, and of its existing pods."""
-    present = {broker for broker, pod in pods.items() if pod["metadata"]["name"] == f"{name}-{broker}"}
-    return sorted(present | set(pool.ids))

@@ -137,7 +137,7 @@ def _stays(kafka: KafkaCluster, plan: ScalePlan, missing: Collection[int]) -> st
     holders = kafka.topics[topic].partitions[index].in_sync
     return (
         f"partition {topic}-{index}{more} is only on {_unwanted(holders)}: "
-        "raise the number of brokers until it comes back with its volume"
+        "raise the number of brokers of its pool until it comes back with its volume"
     )
 
 

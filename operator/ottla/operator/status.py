@@ -13,6 +13,8 @@ from typing import Any
 
 from ottla.operator.objects import Object, timestamp
 
+INVALID = "InvalidObject"  # the reason where Kubernetes finds an object invalid, so that only another spec helps
+
 
 @dataclass(frozen=True)
 class Condition:
@@ -29,7 +31,7 @@ class Trouble:
     """A part of a reconcile that wasn't done: it was refused, it failed unexpectedly, or it has to wait."""
 
     part: str
-    reason: str  # Refused, Unexpected or Waiting
+    reason: str  # INVALID, Refused, Unexpected or Waiting
     message: str
     error: Exception | None = field(default=None, compare=False)
 

@@ -20,6 +20,7 @@ from ottla.operator.plan.topic_status import Outcome, Status, status_patch, topi
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.topic import TopicResource
 from ottla.operator.topic_resources import TopicResources
+from ottla.wording import counted
 
 AT_A_TIME = 16
 
@@ -112,5 +113,7 @@ def news_of(resource: TopicResource, step: Step, plan: TopicPlan) -> News:
     if isinstance(step, Move):
         cancelled = sum(target is None for target in step.targets.values())
         begun = len(step.targets) - cancelled
-        return News(resource, "ReplicasMoved", f"topic '{topic}': {begun} moves begun, {cancelled} cancelled")
+        return News(
+            resource, "ReplicasMoved", f"topic '{topic}': {counted(begun, 'move')} begun, {cancelled} cancelled"
+        )
     return News(resource, "TopicDeleted", f"topic '{topic}' was deleted")

@@ -1,10 +1,10 @@
 """Intents: the changes that administrators request, written to the store by the broker that got the request.
 
-The controller then carries the intents out. Each intent is one guarded transaction. The controller answers by partition
-states and, last, by a ready mark. The broker waits until its *own* image shows the result, and then until the other
-brokers know the result, too (`broker/applied_revisions.py`); only then it answers its client. So every broker that the
-client asks next shows the change. If the broker's image doesn't show the result within the request's time-out, the
-answer is REQUEST_TIMED_OUT, and the intent stays in the store.
+The controller then carries the intents out. Each intent is one guarded transaction. The controller's results are
+partition states and, last, a ready mark. The broker waits until its *own* image shows the result, and then until the
+other brokers know the result, too (`broker/applied_revisions.py`); only then it answers its client. So every broker
+that the client asks next shows the change. If the broker's image doesn't show the result within the request's time-out,
+the answer is REQUEST_TIMED_OUT, and the intent stays in the store.
 
 If a guard fails, another process was faster. The present value of the guarded key decides between another attempt and
 an error. A request that would change nothing is a transaction too, with guards alone: another broker may have changed
@@ -12,7 +12,8 @@ the key since the revision of this broker's image, and then the request isn't fu
 
 A decision that depends on the registered brokers is made only when the image has every broker that was registered at
 the time of the request. So as soon as a broker's registration says that it is running, all brokers consider it in their
-decisions. The same holds for Kafka, whose controller learns from one log that a broker is ready, and decides by it.
+decisions. The same holds for Kafka: only its controller makes such decisions, by the log that also says which brokers
+are ready.
 
 A write of unknown outcome is settled (`settling.py`), so that no request waits for a write that never happened.
 """
@@ -26,6 +27,7 @@ from ottla.metadata.settling import Settling
 from ottla.metadata.store import Store
 
 from .brokers import BrokerIntents
+from .features import FeatureIntents
 from .partitions import PartitionIntents
 from .settings import SettingIntents
 from .topics import TopicIntents
@@ -36,7 +38,7 @@ class Intents:
     own."""
 
     def __init__(self, store: Store, follower: Follower, random: Random | None = None) -> None:
-        """`random` draws topic ids and the positions where placement starts; by default it is the system's."""
+        """`random` draws topic ids and the positions where placement starts; by default it is a SystemRandom."""
         settling = Settling(store, follower)
         topics = TopicIntents(store, settling, SystemRandom() if random is None else random)
         partitions = PartitionIntents(settling)
@@ -52,3 +54,4 @@ class Intents:
         self.alter_config = settings.alter_config
         self.alter_quota = settings.alter_quota
         self.unregister_broker = brokers.unregister_broker
+        self.update_features = FeatureIntents(settling).update_features

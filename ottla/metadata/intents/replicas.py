@@ -56,7 +56,7 @@ def assigned(
 ) -> tuple[tuple[int, ...], ...]:
     """The replicas of new partitions, from the request's (index, replicas) pairs. The indexes are counted from 0.
 
-    The new partitions follow `first_index` partitions that the topic has, with `replication_factor` replicas each.
+    `first_index` is the number of partitions that the topic has already, each with `replication_factor` replicas.
     Raises KafkaError INVALID_REPLICA_ASSIGNMENT.
     """
     wanted = [replica for _, replicas in assignments for replica in replicas]

@@ -82,7 +82,8 @@ class SettingIntents:
             quota = None if entry is None else Quota.decode(entry)
 
     def _guards_of(self, resource: ConfigResource) -> list[Guard]:
-        """For a topic's settings, the guard that the topic still exists: its deletion deletes its settings, too."""
+        """A guard that a topic with settings still exists, because its deletion deletes the settings, too. No guards
+        for other resources."""
         if resource.type != "topic":
             return []
         intent = self._settling.image.intents.get(resource.name)

@@ -175,7 +175,7 @@ class TopicIntents:
             except UnknownOutcome:
                 continue
             except StoreUnavailable as reason:
-                logger.info("the deletion of %s waits to be confirmed: %s", tombstone.name, reason)
+                logger.info("the deletion of %s can't be confirmed yet: %s", tombstone.name, reason)
                 await asyncio.sleep(_RETRY_S)
                 continue
             if isinstance(result, Committed):

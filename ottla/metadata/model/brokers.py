@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from ottla.metadata.features import SUPPORTED, LevelRange
 from ottla.metadata.identities import BY_NUMBER
 from ottla.metadata.store import Entry
 
@@ -40,8 +41,9 @@ class Broker(Value):
 
     `epoch` is the revision that created the registration, so each registration has a greater epoch than all earlier
     ones. `revision` is the revision of the last change of the broker's state or addresses. `previous_epoch` is the
-    epoch of the registration before, if the broker's logs have lost nothing since: because that registration ended with
-    a clean stop, or because the same process registered anew. Otherwise it is NO_EPOCH.
+    epoch of the previous registration, if the broker's logs have lost nothing since then: either that registration
+    ended with a clean stop, or the same process registered anew. Otherwise it is NO_EPOCH. `features` are the levels
+    of features that the broker supports. The field is empty for a version of Ottla that doesn't say what it supports.
     """
 
     id: int
@@ -53,6 +55,7 @@ class Broker(Value):
     host: str = ""  # where the process runs, for people
     format_max: int = field(default_factory=lambda: value.FORMAT_MAX)
     previous_epoch: int = NO_EPOCH
+    features: Mapping[str, LevelRange] = field(default_factory=lambda: SUPPORTED)
     revision: int = 0
 
     @property
@@ -75,6 +78,7 @@ class Broker(Value):
             "host": self.host,
             "format_max": self.format_max,
             "previous_epoch": self.previous_epoch,
+            "features": self.features,
         }
 
     @classmethod
@@ -91,6 +95,7 @@ class Broker(Value):
             host=pop("host", ""),
             format_max=pop("format_max", FORMAT_FIRST),
             previous_epoch=pop("previous_epoch", NO_EPOCH),
+            features=_ranges(pop("features", {})),
             revision=entry.mod_revision,
             format=version,
             unknown=document,
@@ -102,7 +107,8 @@ class ControllerHolder(Value):
     """The process that is the controller: the key of this value is attached to its lease.
 
     `broker_id` is the id of the broker in the same process. A controller without a broker has an id of its own below
-    NO_BROKER instead, and `host` and `port` are the address at which its process listens.
+    NO_BROKER instead, and `host` and `port` are the address at which its process listens. `features` has the same
+    meaning as that of a `Broker`.
     """
 
     name: str
@@ -110,9 +116,10 @@ class ControllerHolder(Value):
     revision: int = 0
     host: str = ""
     port: int = 0
+    features: Mapping[str, LevelRange] = field(default_factory=lambda: SUPPORTED)
 
     def _fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"name": self.name, "broker_id": self.broker_id}
+        fields: dict[str, Any] = {"name": self.name, "broker_id": self.broker_id, "features": self.features}
         if self.host:
             fields |= {"host": self.host, "port": self.port}
         return fields
@@ -121,4 +128,9 @@ class ControllerHolder(Value):
     def _from(cls, entry: Entry, version: int, document: dict[str, Any]) -> Self:
         pop = document.pop
         name, broker_id, revision = pop("name", ""), pop("broker_id", NO_BROKER), entry.mod_revision
-        return cls(name, broker_id, revision, pop("host", ""), pop("port", 0), format=version, unknown=document)
+        host, port, features = pop("host", ""), pop("port", 0), _ranges(pop("features", {}))
+        return cls(name, broker_id, revision, host, port, features, format=version, unknown=document)
+
+
+def _ranges(ends: Mapping[str, tuple[int, int]]) -> dict[str, LevelRange]:
+    return {name: LevelRange(*both) for name, both in ends.items()}

@@ -11,7 +11,7 @@ from .value import Value
 
 
 def restore_id(generation: int, restored_ms: int) -> str:
-    """The id that stands for a restore by an earlier version of Ottla, which wrote none; empty if there was no
+    """The id that stands for a restore by an earlier version of Ottla, which wrote no ids. Empty if there was no
     restore."""
     return f"{generation}@{restored_ms}" if generation or restored_ms else ""
 
@@ -31,9 +31,9 @@ class Cluster(Value):
     last restore, by the clock of the machine that made it. This time is for people, and distinguishes restores without
     an id.
 
-    An earlier version of Ottla that restores a backup keeps `restore` from the backup, as it keeps all fields that it
-    doesn't know, but writes a new generation. So an id counts only beside the generation that it names. An id that
-    names another generation is the id of an earlier restore.
+    If an earlier version of Ottla restores a backup, it writes a new generation, but keeps `restore` from the backup,
+    as it keeps all fields that it doesn't know. So an id that the store has as `restore` is read as the id of the last
+    restore only if it starts with `generation`. Otherwise it is read as one of `past`.
 
     While a restore is under way (`restoring`) the store has only a part of the metadata. `awaited` are the brokers
     that have to report the ends of their logs before a restored partition gets a leader.
@@ -50,7 +50,7 @@ class Cluster(Value):
 
     @property
     def restore_id(self) -> str:
-        """The id of the last restore, empty where there was none."""
+        """The id of the last restore. Empty if there was no restore."""
         return self.restore or restore_id(self.generation, self.restored_ms)
 
     @property

@@ -25,11 +25,11 @@ class Partition(Value):
 
     `elr` are the eligible leader replicas (KIP-966, see `eligibility.py`), `elr_epochs[i]` the registration epoch under
     which `elr[i]` was last known to have every committed record. During a reassignment (KIP-455), `original`
-    are the earlier replicas, `replicas` are the target's followed by `removing`, and `adding` are the target's replicas
-    that aren't in `original`.
+    are the replicas from before the reassignment, and `replicas` are the replicas of the target followed by `removing`.
+    `adding` are the replicas of the target that aren't in `original`.
 
-    A `restored` state comes from a backup, so its leader and its ISR may be long outdated. No leader is elected by
-    them, but by the ends of the replicas' logs.
+    A `restored` state comes from a backup, so its ISR may be long outdated. The leader of such a partition is elected
+    by the ends of the replicas' logs, not by the ISR.
     """
 
     topic_id: UUID
@@ -63,7 +63,8 @@ class Partition(Value):
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     def leads(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether this state names the broker as leader, and has it in the ISR under that registration epoch."""
+        """Whether the broker is the leader in this state, and is in the ISR under the registration epoch
+        `broker_epoch`."""
         return self.leader == broker_id and self.epoch_in_isr(broker_id) == broker_epoch
 
     def epoch_in_isr(self, broker_id: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Self
 from ottla.metadata.store import Entry
 
 FORMAT_FIRST = 1  # every version of Ottla reads this format
-FORMAT_MAX = 1  # the highest format that this code reads
+FORMAT_MAX = 2  # the highest format that this code reads: the first one whose readers know `transaction.version`
 NOTHING_UNKNOWN: Mapping[str, Any] = {}
 
 
@@ -47,7 +47,7 @@ class Value:
         version = document.pop("format")
         if version > FORMAT_MAX:
             raise UnsupportedFormat(
-                f"{entry.key} has format {version}; this Ottla reads up to {FORMAT_MAX}: upgrade it"
+                f"{entry.key} has format {version}; this Ottla reads up to {FORMAT_MAX}: upgrade Ottla"
             )
         return cls._from(entry, version, document)
 

@@ -36,7 +36,7 @@ def main(
     key: Key = "",
     average: Average = "",
     window: Annotated[str, typer.Option(help="Length of the windows.")] = "1 hour",
-    watermark: Annotated[str, typer.Option(help="How late a record may be to be counted.")] = "1 day",
+    watermark: Annotated[str, typer.Option(help="Records that are later than this aren't counted.")] = "1 day",
     every: Every = "",
     limit: Limit = 0,
 ) -> None:

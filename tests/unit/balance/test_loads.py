@@ -181,4 +181,4 @@ def test_fifty_brokers_with_twenty_thousand_partitions_are_levelled_in_ten_secon
     assert any(not band.holds for band in plan.before[Goal.disk].values())
     assert all(band.holds for bands in plan.after.values() for band in bands.values())
     surplus = sum(max(0.0, band.load - band.high) for band in plan.before[Goal.disk].values())
-    assert plan.bytes_to_copy < 1.05 * surplus, "hardly more than has to be copied"
+    assert plan.bytes_to_copy < 1.05 * surplus, "the plan copies hardly more bytes than it must"

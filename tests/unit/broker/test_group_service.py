@@ -28,8 +28,10 @@ from ottla.broker.group.states import State
 from ottla.broker.group_service import GroupService
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.segment import Segment
+from ottla.broker.verification import Guard
 from ottla.protocol.batches import Record, assign, build_batch, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.markers import Marker, marker_batch
 from tests.simulation.machine import LoopThreads
 from tests.unit.broker.log.workbench import Workbench, append
 
@@ -130,7 +132,7 @@ class MemoryPartition:
     def high_watermark(self) -> int:
         return self.log.log_end_offset if self.held_at is None else self.held_at
 
-    def append_batch(self, batch: bytearray, leader_epoch: int) -> int:
+    def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int:
         if self.failing is not None:
             raise KafkaError(self.failing)
         if leader_epoch != self.leader_epoch:
@@ -142,6 +144,15 @@ class MemoryPartition:
         if self.held_at is None:
             self.replicate()
         return base
+
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, committed: bool, transaction_version: int
+    ) -> int:
+        marker = marker_batch(producer_id, epoch, Marker(committed, coordinator_epoch, 1_000_000))
+        return self.append_batch(marker, self.leader_epoch)
+
+    def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard | None:
+        return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -754,17 +765,19 @@ def test_one_bad_batch_doesnt_keep_a_shard_from_loading(
 def test_one_bad_record_doesnt_keep_a_shard_from_loading(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log has a control record that ends too early, and a record whose handling raises an error."""
+    """The log has a control record that ends too early, a control batch that compaction has emptied, and a record whose
+    handling raises an error."""
 
     async def scene() -> None:
         good = offset_value(Committed(4))
         marker = build_batch([Record(0, 1, b"\x00", b"")], control=True, producer_id=7, producer_epoch=0)
+        emptied = build_batch([], control=True, producer_id=7, producer_epoch=0, base_offset=1, last_offset=1)
         entries = [(offset_key(OffsetKey("g", "t", index)), good) for index in range(3)]
         batch = build_batch(
-            [Record(index, 1, key, value) for index, (key, value) in enumerate(entries, 1)], base_offset=1
+            [Record(index, 1, key, value) for index, (key, value) in enumerate(entries, 2)], base_offset=2
         )
         stage = Stage()
-        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), MemoryLog(marker + batch))]
+        stage.partitions = [MemoryPartition(partition_for("g", PARTITIONS), MemoryLog(marker + emptied + batch))]
         stage.lead()
         await loaded(stage)
         assert [await stage.fetch("g", index) for index in range(3)] == [4, None, 4]
@@ -778,8 +791,8 @@ def test_one_bad_record_doesnt_keep_a_shard_from_loading(
 
     monkeypatch.setattr(GroupShard, "replayed", surprised)
     asyncio.run(scene())
-    assert "offset 0 can't be read: ProtocolError" in caplog.text
-    assert "offset 2 can't be read: AssertionError" in caplog.text
+    assert "offset 0 has no transaction marker" in caplog.text
+    assert "offset 3 can't be read: AssertionError" in caplog.text
 
 
 def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -846,7 +859,7 @@ def test_an_unexpected_error_of_one_append_fails_its_commits_and_no_others(monke
         monkeypatch.undo()
         assert await stage.commit("g", 2) is ErrorCode.none
 
-    def surprised(batch: bytearray, leader_epoch: int) -> int:
+    def surprised(batch: bytearray, leader_epoch: int, guard: Guard | None) -> int:
         raise RuntimeError("nobody foresaw this")
 
     virtually(scene)
@@ -896,14 +909,14 @@ async def _waits_for_nothing(self: Runtime[Any], led: Any, offset: int) -> None:
     return
 
 
-def _appends_in_any_epoch(self: Runtime[Any], led: Any, changes: Any, encoded: Any) -> int:
+def _appends_in_any_epoch(self: Runtime[Any], led: Any, changes: Any, encoded: Any, *rest: Any) -> int:
     led.leader_epoch = led.partition.leader_epoch
-    return _append(self, led, changes, encoded)
+    return _append(self, led, changes, encoded, *rest)
 
 
-def _follows_before_it_appends(self: Runtime[Any], led: Any, changes: Any, encoded: Any) -> int:
+def _follows_before_it_appends(self: Runtime[Any], led: Any, changes: Any, encoded: Any, *rest: Any) -> int:
     led.core.appended(changes, led.partition.log.log_end_offset)
-    return _append(self, led, changes, encoded)
+    return _append(self, led, changes, encoded, *rest)
 
 
 def _commits_one_by_one(self: Runtime[Any], led: Any) -> None:

@@ -21,6 +21,7 @@ from ottla.broker.transaction.partitioning import partition_for
 from ottla.broker.transaction.records import read_value
 from ottla.broker.transaction.states import State
 from ottla.broker.transaction_service import ANSWER_S, TransactionService
+from ottla.broker.verification import Guard
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.simulation.machine import LoopThreads
 from tests.unit.broker.test_group_service import MemoryPartition, virtually
@@ -323,13 +324,13 @@ def test_a_load_that_is_under_way_answers_nothing_for_certain() -> None:
         second.of("id").hold()
         assert await refused(second.init()) is ErrorCode.coordinator_load_in_progress
         with pytest.raises(KafkaError) as error:
-            second.service.listed(Wish())
+            await second.service.listed(Wish())
         assert error.value.code is ErrorCode.coordinator_load_in_progress
         await asyncio.sleep(1)
         second.of("id").replicate()
         await asyncio.sleep(1)
         assert second.state() is State.ONGOING
-        assert [name for name, _ in second.service.listed(Wish())] == ["id"]
+        assert [name for name, _ in await second.service.listed(Wish())] == ["id"]
         await second.service.stop()
 
     virtually(scene)
@@ -354,7 +355,7 @@ def test_an_unexpected_error_of_an_append_makes_the_log_be_read_again() -> None:
         partition: Any = stage.of("id")
         append = partition.append_batch
 
-        def appends_and_fails(batch: bytearray, leader_epoch: int) -> int:
+        def appends_and_fails(batch: bytearray, leader_epoch: int, guard: Guard | None) -> int:
             append(batch, leader_epoch)
             raise AssertionError("after the append")
 
@@ -376,8 +377,8 @@ def test_the_answers_of_a_listing_are_committed_states() -> None:
         await stage.begun()
         await stage.init("other")
         wish = Wish(states=frozenset({State.ONGOING}))
-        assert [name for name, _ in stage.service.listed(wish)] == ["id"]
-        assert [name for name, _ in stage.service.listed(replace(wish, nothing=True))] == []
+        assert [name for name, _ in await stage.service.listed(wish)] == ["id"]
+        assert [name for name, _ in await stage.service.listed(replace(wish, nothing=True))] == []
         await stage.service.stop()
 
     virtually(scene)

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker.counters import TopicCounters
 from ottla.broker.partition import Appended, Partition
-from ottla.broker.verification import Guard
+from ottla.broker.verification import NOT_NEEDED, Guard
 from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.protocol.batches import NO_SEQUENCE, Record, build_batch, read_header
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -32,7 +32,7 @@ def lead(partition: Partition, *isr: int, epoch: int = 0) -> None:
 
 
 def data(
-    partition: Partition, sequence: int, epoch: int = 0, *, guard: Guard | None = None, transactional: bool = True
+    partition: Partition, sequence: int, epoch: int = 0, *, guard: Guard = NOT_NEEDED, transactional: bool = True
 ) -> Appended:
     batch = bytearray(
         build_batch(
@@ -45,7 +45,7 @@ def data(
 
 def begin(partition: Partition, sequence: int = 0, epoch: int = 0, *, bumps: bool = False) -> Appended:
     guard = partition.guard_for(PRODUCER, epoch, sequence, bumps=bumps)
-    assert guard is not None
+    assert guard is not NOT_NEEDED
     return data(partition, sequence, epoch, guard=guard)
 
 
@@ -59,7 +59,7 @@ def test_a_transaction_begins_with_a_guard_and_goes_on_without(tmp_path: Path) -
     partition = led(tmp_path, 0)
     assert refused(lambda: data(partition, 0)) is ErrorCode.invalid_txn_state
     begin(partition)
-    assert partition.guard_for(PRODUCER, 0, 1, bumps=False) is None
+    assert partition.guard_for(PRODUCER, 0, 1, bumps=False) is NOT_NEEDED
     assert data(partition, 1).base_offset == 1
     assert (partition.high_watermark, partition.last_stable_offset) == (2, 0)
     assert data(partition, 0).base_offset == 0, "a repeat"

@@ -1,4 +1,4 @@
-"""The context file, and the choice of the address."""
+"""The file with the command line's contexts, and the choice of the bootstrap address."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ BEFORE = {("orders", 0): (0,), ("orders", 1): (0,), ("alone", 0): (0,)}
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The moves that were begun. At each later look one move fewer is under way."""
+    """The moves that were begun. Each call of `under_way` returns one move fewer than the call before."""
     begun: list[Any] = []
     left: list[Any] = []
 
@@ -45,5 +45,5 @@ def test_it_says_what_it_does_and_that_it_is_done(
     assert told.rstrip().endswith("All of these partitions have 3 in-sync replicas now.")
 
     Growth(tmp_path, known_brokers=3, brokers=3, kept=()).carry_out(cluster, Output(as_json=False), lambda: False)
-    assert len(begun) == 1, "no topic is to get more replicas"
+    assert len(begun) == 1, "no topic lacks replicas, so no move is begun"
     assert capsys.readouterr().err == ""

@@ -142,7 +142,7 @@ def test_a_cut_end_and_wrong_offsets_are_named(tmp_path: Path) -> None:
     content = log.read_bytes()
     log.write_bytes(content + content[:200])
     found: list[Fault] = [fault for fault in verify(str(log)) if fault.path == str(log)]
-    assert found[0].message.startswith("offset 0 after ")
+    assert found[0].message.startswith("the batch begins at offset 0, after ")
     log.write_bytes(content[:-3])
     assert [fault.message for fault in verify(str(log)) if fault.path == str(log)] == [
         f"{len(batch_of([b'4-0' + bytes(20), b'4-1' + bytes(20)])) - 3} bytes at the end are no whole batch"

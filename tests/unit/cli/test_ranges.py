@@ -67,7 +67,7 @@ def test_ranges(text: str, expected: Range) -> None:
         ("20:10", "nothing lies in the range"),
         ("10:10", "nothing lies in the range"),
         ("@1h:2h", "nothing lies in the range"),
-        ("10:-5", "is not an end"),
+        ("10:-5", "is not the end of a range"),
         ("10:20:30", "is not a moment"),
         ("@2026-01-01:1h", r"two things. Say \+1h"),
         ("@tomorrow", "no moment"),
@@ -88,5 +88,5 @@ def test_ranges_that_are_wrong(text: str, complaint: str) -> None:
 )
 def test_ends(text: str, expected: object) -> None:
     assert parse_end(text, NOW) == expected
-    with pytest.raises(UsageError, match="is not an end"):
+    with pytest.raises(UsageError, match="is not the end of a range"):
         parse_end("-3", NOW)

@@ -1,5 +1,5 @@
 """Format templates: kcat's fields and escapes in output; and text printed by a template is read back by the same
-one."""
+template."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_templates_that_are_wrong(text: str, complaint: str) -> None:
         ("%s %v", "given twice"),
         ("%T %d %k", "given twice"),
         ("%S %R%s", "given twice"),
-        ("%k %K", "no %k behind it"),
-        ("%K %v", "no %k behind it"),
+        ("%k %K", "no %k after it"),
+        ("%K %v", "no %k after it"),
         ("%o %v", "%o can't be read"),
         ("%t %v", "%t can't be read"),
         ("%d{strftime[%F]} %v", "can't be read"),

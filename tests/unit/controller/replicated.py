@@ -239,7 +239,9 @@ class Replicated:
         joined = set(new.isr) - set(old.isr)
         assert joined <= {new.leader}, "the controller added a replica to the ISR"
         if new.leader == NO_LEADER and not any(self.alive(new, member) for member in new.isr):
-            assert set(old.isr) & set(new.replicas) <= set(new.isr), "without live members, the ISR lost members"
+            assert set(old.isr) & set(new.replicas) <= set(new.isr), (
+                "the ISR lost members, although none of its members is alive"
+            )
         if old.reassigning and not new.reassigning and set(new.replicas) != set(old.original):
             assert all(self.alive(new, replica) for replica in new.replicas), (
                 "a move ended before its target is in sync"
@@ -258,10 +260,10 @@ class Replicated:
             self.count("from the ELR" if new.leader in old.elr else "from the ISR")
             return
         if self.eligible:
-            assert not whole, f"committed records were lost: {new.leader} leads, {whole} have them"
+            assert not whole, f"committed records were lost: {new.leader} leads, but {whole} have the records"
         electable = self.world.image.brokers
         survivors = [b for b in whole if self.alive(old, b) and electable[b].electable]
-        assert not survivors, f"committed records were lost: {new.leader} leads, {survivors} have them, and are alive"
+        assert not survivors, f"committed records were lost: {new.leader} leads, but {survivors} live and have them"
         self.count("losses")  # no live member has the committed records any more
         self.committed = log[: _common(log, self.committed)]
 

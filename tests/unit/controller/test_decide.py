@@ -258,7 +258,7 @@ def everybody_decided(world: World) -> None:
 
 
 def grow_isrs(world: World) -> None:
-    """In each partition with a leader, all replicas that may lead are in sync again."""
+    """Adds to the ISR of each partition with a leader all replicas that may lead, as after they have caught up."""
     brokers = world.image.brokers
     for topic_id, states in world.image.partitions.items():
         for index, state in states.items():

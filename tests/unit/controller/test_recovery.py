@@ -120,7 +120,9 @@ def test_a_stale_backup_loses_nothing_that_a_log_still_has() -> None:
         assert new.leads(leader, world.image.brokers[leader].epoch)
         assert new.leader_epoch > newest
         best = max(has(log, before.committed) for log in before.logs.values())
-        assert has(before.logs[leader], before.committed) == best, f"seed {seed}: {leader} of {before.logs} leads"
+        assert has(before.logs[leader], before.committed) == best, (
+            f"seed {seed}: {leader} leads, without all records of {before.logs}"
+        )
         seen["runs"] += 1
         seen["moved since"] += leader not in old.replicas
         seen["another leader"] += leader != before.state.leader

@@ -10,7 +10,7 @@ from uuid import UUID
 from ottla.controller.decide import decide, whole_scope
 from ottla.controller.proposal import Proposal
 from ottla.metadata import keys
-from ottla.metadata.eligibility import FEATURE
+from ottla.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import DRAINED, Changed, Image
 from ottla.metadata.model.brokers import NO_EPOCH, Broker, BrokerState, Endpoint
@@ -71,7 +71,7 @@ class World:
         self.broker(broker_id, previous_epoch=epoch if clean else NO_EPOCH)
 
     def keep_eligible_replicas(self) -> None:
-        self.put(keys.feature(FEATURE), Feature(1))
+        self.put(keys.feature(ELIGIBLE_LEADER_REPLICAS), Feature(1))
 
     def topic(self, assignments: Sequence[Sequence[int]], name: str = "t", topic_id: UUID = T) -> None:
         self.put(keys.topic(name), TopicIntent(name, topic_id, tuple(map(tuple, assignments))))

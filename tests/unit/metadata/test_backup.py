@@ -1,4 +1,5 @@
-"""Backups are complete or refused. A restore that stops anywhere leaves nothing that passes for a complete store."""
+"""Backups are complete or refused. A restore that stops half-way leaves a store that no process takes for a complete
+one."""
 
 from __future__ import annotations
 
@@ -236,9 +237,8 @@ def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Path) -> None:
-    """Such a restore keeps the restore id in the backup, which is the id of the restore before. Brokers must not take
-    the new store for that earlier restore's store after a loss of its lineage words.
-    """
+    """An earlier version copies the restore id from the backup, so the new store has the id of the restore before.
+    Brokers must not take the new store for the store of the restore before that has lost its lineage words."""
 
     async def test() -> None:
         before = await EmbeddedStore.open(tmp_path / "before")
@@ -266,8 +266,9 @@ def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Pa
 def test_a_restore_with_the_right_clock_after_one_whose_clock_was_ahead_is_none_of_the_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second restore is of the same backup to another store, the third is of a later backup. Before the fix, only
-    the clock counted, so both of these restores or their producer ids were refused.
+    """The clock was ahead at the first restore only. The second restore puts the same backup into another store, the
+    third a later backup. Before the fix, the clock alone decided, so the second and the third store, or their producer
+    ids, were refused.
     """
 
     async def test() -> None:

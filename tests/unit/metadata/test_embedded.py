@@ -308,9 +308,8 @@ def fails_once(owner: Any, method: str, error: Exception) -> None:
 
 
 def test_the_store_goes_on_when_a_look_at_the_leases_or_the_changes_failed(tmp_path: Path) -> None:
-    """The look fails for want of file descriptors, or because of a disk error. If the worker ended, the store would
-    never answer again.
-    """
+    """The store's worker looks regularly for ended leases and for other processes' changes. This look fails for want of
+    file descriptors, or because of a disk error. If the worker ended, the store would never answer again."""
 
     async def body() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata.db", timeout_s=3)

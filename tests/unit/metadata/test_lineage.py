@@ -131,7 +131,8 @@ def test_a_later_generation_needs_no_word() -> None:
 def test_a_restore_by_an_earlier_version_that_kept_the_id_of_the_one_before_is_a_restore_of_its_own(
     number: int,
 ) -> None:
-    """Versions without restore ids keep unknown fields, and so the id of the restore that their backup came from."""
+    """A version without restore ids keeps unknown fields. So its restore copies the restore id from the backup,
+    although this is the id of the restore before."""
     first = Cluster("own", 1, restored_ms=1000, restore=new_restore_id(1, "AAAAAAAA"), past=("0@5",))
     document = json.loads(first.encode())
     document |= {"generation": 2, "restored_ms": 99_999}
@@ -144,7 +145,7 @@ def test_a_restore_by_an_earlier_version_that_kept_the_id_of_the_one_before_is_a
 
 
 def test_a_restore_of_an_earlier_version_is_told_from_later_ones() -> None:
-    """A restore of an earlier version has no id: its generation and time stand in for one."""
+    """A restore by an earlier version has no restore id: its generation and time together serve as its id."""
     first, second = Cluster("own", 1, restored_ms=2000), Cluster("own", 1, restored_ms=1000)
     known = judge(Known("own", 0, 5, "aaaaaaaa"), second, {})
     known = judge(known, first, {})

@@ -85,10 +85,9 @@ async def another(folder: Path, name: str, cluster: str) -> EmbeddedStore:
     return store
 
 
-@pytest.mark.parametrize("what", ["empty", "foreign", "older", "older, and gone its own way"])
+@pytest.mark.parametrize("what", ["empty", "foreign", "older", "an older copy that has diverged"])
 def test_nothing_is_written_to_a_store_that_isnt_the_own_one(tmp_path: Path, what: str) -> None:
-    """This holds however the stores are exchanged unnoticed: in this test no new connection is made, and nothing is
-    read first."""
+    """The store is exchanged unnoticed: no new connection is made, and nothing is read before the write."""
 
     async def body() -> None:
         async with own_store(tmp_path) as (inner, own):
@@ -100,7 +99,7 @@ def test_nothing_is_written_to_a_store_that_isnt_the_own_one(tmp_path: Path, wha
                 inner.store = await EmbeddedStore.open(tmp_path / "wrong")
             else:
                 inner.store = await another(tmp_path, "wrong", "theirs" if what == "foreign" else "mine")
-            if what == "older, and gone its own way":
+            if what == "an older copy that has diverged":
                 await word(inner.store, "bbbbbbbb")
             held = await inner.store.read()
             with pytest.raises(ForeignStore):
@@ -136,9 +135,8 @@ def test_another_word_of_the_same_store_fails_no_transaction(tmp_path: Path) -> 
 
 
 def test_a_word_that_comes_between_costs_a_transaction_one_more_and_no_read(tmp_path: Path) -> None:
-    """The controller's word in between rejects the transaction, which is then repeated without a read. All brokers
-    write after a change of the metadata, and just then the controller adds a lineage word.
-    """
+    """A transaction fails if the controller has added a lineage word since the last read. It is then repeated without a
+    read. This case is frequent: after a change of the metadata all brokers write, and the controller adds a word."""
 
     async def body() -> None:
         async with own_store(tmp_path) as (inner, own):

@@ -76,7 +76,7 @@ def test_a_lease_that_is_kept_alive_is_a_sign_of_life_soon(
         if sign.seen(now, now + takes_s, lease.left(now + takes_s / 2)):
             return
         now += takes_s + 0.25
-    pytest.fail("no sign of life was seen")
+    pytest.fail("the renewals of the lease weren't recognised as signs of life")
 
 
 def test_an_answer_that_names_the_term_before_its_own_proves_nothing() -> None:
@@ -91,7 +91,8 @@ def test_an_answer_that_names_the_term_before_its_own_proves_nothing() -> None:
 
 
 def test_a_store_that_restarts_again_and_again_makes_nobody_of_the_dead_alive() -> None:
-    """Each restart gives the dead predecessor's lease its whole time again, so it lives well beyond a session."""
+    """Each restart gives the lease of the dead predecessor its full TTL again. So this lease lives well beyond a
+    session."""
 
     async def body(loop: SimulationLoop) -> None:
         server = StoreServer(loop, Random(1))

@@ -23,7 +23,7 @@ from ottla.metadata.intents.facade import Intents
 from ottla.metadata.intents.topics import NewTopic
 from ottla.metadata.model.brokers import Broker, BrokerState, Endpoint
 from ottla.metadata.model.partitions import Partition
-from ottla.metadata.model.settings import Config, Feature, Quota
+from ottla.metadata.model.settings import Config, Quota
 from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
 from ottla.metadata.producer_ids import BLOCK_SIZE, allocate_block
 from ottla.metadata.registration import Registration
@@ -52,8 +52,12 @@ def run(tmp_path: Path) -> Callable[[Body], None]:
     return runner
 
 
-async def put(store: FaultyStore, name: str, level: int) -> None:
-    await store.transact([], [Put(keys.feature(name), Feature(level).encode())])
+def resource(name: str) -> ConfigResource:
+    return ConfigResource("topic", name)
+
+
+async def put(store: FaultyStore, name: str, value: int) -> None:
+    await store.transact([], [Put(keys.config(resource(name)), Config({"value": str(value)}).encode())])
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable, Compacted])
@@ -65,24 +69,24 @@ def test_a_follower_whose_watch_breaks_misses_nothing(
     async def body(store: FaultyStore) -> None:
         await put(store, "gone", 1)
         follower = Follower(store)
-        seen: dict[str, int | None] = {}
+        seen: dict[str, str | None] = {}
 
         def listener(image: Image, changed: Changed) -> None:
-            for name in changed.features:
-                seen[name] = image.features[name].level if name in image.features else None
+            for each in changed.configs:
+                seen[each.name] = image.config(*each).get("value")
 
         follower.listen(listener)
         await follower.start()
-        assert seen == {"gone": 1}
+        assert seen == {"gone": "1"}
         task = asyncio.ensure_future(follower.run())
         store.breaks.extend([fault] * 3)
-        await store.transact([], [Delete(keys.feature("gone"))])
+        await store.transact([], [Delete(keys.config(resource("gone")))])
         for number in range(10):
             await put(store, f"f{number % 4}", number)
             await asyncio.sleep(0.01)
         await follower.wait_for_revision((await store.read()).revision, 10)
         assert follower.image == Image.of(await store.read())
-        assert seen == {"gone": None, "f0": 8, "f1": 9, "f2": 6, "f3": 7}
+        assert seen == {"gone": None, "f0": "8", "f1": "9", "f2": "6", "f3": "7"}
         assert follower.resync_count == (4 if fault is Compacted else 1)
         task.cancel()
 
@@ -98,15 +102,15 @@ def test_waiters_go_on_after_the_listeners_and_give_up_in_time(run: Callable[[Bo
         follower.listen(lambda image, changed: order.append("listener"))
 
         async def preparer(image: Image, changed: Changed) -> None:
-            assert "f" in image.features
-            assert "f" not in follower.image.features
+            assert resource("f") in image.configs
+            assert resource("f") not in follower.image.configs
             await asyncio.sleep(0.01)
             order.append("preparer")
 
         follower.prepare(preparer)
 
         async def wait() -> None:
-            await follower.wait(lambda image: image.features.get("f"), 10)
+            await follower.wait(lambda image: image.configs.get(resource("f")), 10)
             order.append("waiter")
 
         waiting = asyncio.ensure_future(wait())
@@ -115,7 +119,7 @@ def test_waiters_go_on_after_the_listeners_and_give_up_in_time(run: Callable[[Bo
         await waiting
         assert order == ["preparer", "listener", "waiter"]
         with pytest.raises(TimeoutError):
-            await follower.wait(lambda image: image.features.get("never"), 0.05)
+            await follower.wait(lambda image: image.configs.get(resource("never")), 0.05)
         task.cancel()
 
     run(body)

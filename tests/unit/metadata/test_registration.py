@@ -1,4 +1,5 @@
-"""When a broker registers anew, and when it needn't: to other brokers a new registration is a death and a birth."""
+"""When a broker registers anew, and when it keeps its registration: other brokers take a new registration for a death
+and a new start."""
 
 from __future__ import annotations
 
@@ -116,8 +117,8 @@ def test_a_registration_that_came_and_went_between_two_images_is_missed(tmp_path
 
 
 def test_a_key_that_somebody_else_has_made_is_no_sign_of_life(tmp_path: Path) -> None:
-    """The key was deleted, and then created by a successor. The broker waits for the end of that registration, as at
-    its start."""
+    """The key was deleted, and then created by a successor. The broker waits for the end of the successor's
+    registration, as it does at its start."""
 
     async def scene(store: EmbeddedStore, registration: Registration, renewals: Renewals) -> None:
         epoch = registration.epoch

@@ -20,7 +20,7 @@ class Loop:
         self.poll = BusyPoll(self.due.append, window, lambda: self.now)
 
     def round(self, requests: int = 0) -> None:
-        """Serves the requests that the round finds, and then calls the callbacks that were due in it."""
+        """Serves `requests` requests, and then calls the callbacks that were due at the beginning of the round."""
         due, self.due[:] = list(self.due), []
         self.now += ROUND
         for _ in range(requests):
@@ -30,7 +30,7 @@ class Loop:
             callback()
 
     def idle_for(self, pause: float) -> bool:
-        """No request comes for this time. Returns whether the loop is awake at the end."""
+        """Lets this time pass without a request. Returns whether the loop is awake at the end."""
         end = self.now + pause
         while self.due and self.now < end:
             self.round()

@@ -182,7 +182,7 @@ def test_an_ordinary_request_waits_for_an_ordinary_one():
 
 
 def test_pipelined_requests_pass_one_that_lets_them():
-    """The later requests are served while the first one waits, but their answers follow its answer."""
+    """The later requests are served while the first one waits, but their answers follow the first one's answer."""
 
     async def scenario(server, port, echo):
         reader, writer = await connect(port)
@@ -546,9 +546,8 @@ async def full_both_ways(server: Server, port: int, echo: Echo, size: int, count
 
 
 def test_full_both_ways_it_takes_what_has_arrived_up_to_a_bound(monkeypatch):
-    """A full receive queue keeps out the acknowledgements that the answers need to leave. So the connection takes bytes
-    from the queue, although it can serve no more requests.
-    """
+    """While the receive queue is full, no TCP acknowledgements arrive, and without these no answers can be sent. So the
+    connection takes bytes from the queue, although it can serve no more requests."""
     count = 40_000  # 40 MB of requests, and as many bytes of answers
     copied: list[int] = []
     keep = Connection._keep

@@ -143,7 +143,7 @@ def test_the_only_listener_isnt_protected_from_its_own_clients() -> None:
 
 
 def test_a_storm_of_clients_keeps_no_follower_out() -> None:
-    """Many clients connect again and again while a broker connects. The count never exceeds its bound."""
+    """A broker connects while many clients connect again and again. There are never more connections than allowed."""
 
     async def scene(house: House) -> None:
         stop = False

@@ -1,4 +1,5 @@
-"""The budget of all connections: memory for work counts, and no connections wait for each other."""
+"""The memory budget of all connections: the memory that requests need for their work counts, too, and no connections
+wait for each other."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def test_work_counts_until_it_ends() -> None:
     first.end(1.0)
     first.end(1.0)
     assert granted == ["b"]
-    assert memory.used_bytes == 60, "granted memory counts at once"
+    assert memory.used_bytes == 60, "granted memory counts before the work begins"
     memory.begin_work("b", 60, 1.0).end(2.0)
     assert (memory.used_bytes, memory.waiting) == (0, 0)
 
@@ -43,7 +44,9 @@ def test_work_begins_however_full_the_memory_is_where_no_other_is_under_way() ->
     for holder in range(1, 5):
         assert begun == list(range(1, holder))
         work.end(0.0)
-        assert begun == list(range(1, holder + 1)), "one after the other, before holders with other wishes"
+        assert begun == list(range(1, holder + 1)), (
+            "work begins one after the other, before memory is granted for frames"
+        )
         work = memory.begin_work(holder, 30, 0.0)
     work.end(0.0)
     assert memory.used_bytes == 100
@@ -64,7 +67,7 @@ def test_a_large_answer_is_begun_however_full_the_memory_is_where_no_other_is_un
     for holder in range(5):
         assert begun == list(range(1, holder + 1))
         memory.hold_answer(holder, 40, 0.0)
-        assert begun == list(range(1, holder + 1)), "its peer is still taking the answer"
+        assert begun == list(range(1, holder + 1)), "no other answer is begun before this one is sent"
         memory.answer_sent(holder, 0.0)
     assert memory.used_bytes == 100
     for holder in range(5):
@@ -102,7 +105,7 @@ def test_an_answer_waits_for_work_that_holds_everything_and_then_goes_on() -> No
     assert not memory.reserve_answer("asks", 3, 0.0, lambda: granted.append("asks"))
     assert not memory.reserve_work("works too", 50, 0.0, lambda: granted.append("works too"))
     memory.answer_sent("reads", 0.0)
-    assert granted == ["asks"], "no other answer is under way, and this one's frame may block the work"
+    assert granted == ["asks"], "an answer is begun without free memory if no other answer is under way"
     memory.answer_sent("asks", 0.0)
     work.end(0.0)
     assert granted == ["asks", "works too"]
@@ -122,7 +125,7 @@ def test_room_for_an_answer_that_the_broker_has_not_made_lapses_and_closes_nobod
     memory.wait("sends too", 60, lambda: granted.append("sends too"))
     memory.hold_answer("joins", 60, 1000.0)
     assert "joins" not in memory.overdue(1001.0)
-    assert "joins" in memory.overdue(2000.0), "its peer doesn't take the answer"
+    assert "joins" in memory.overdue(2000.0), "the peer doesn't take the answer"
     memory.answer_sent("joins", 2000.0)
     memory.release("sends", 2000.0)
     memory.release("sends too", 2000.0)
@@ -151,7 +154,7 @@ def test_who_waits_for_memory_is_not_taken_for_slow() -> None:
     assert "sends" not in memory.overdue(1000.0)
     work.end(0.0)
     memory.wait("another", 100, lambda: None)
-    assert "sends" in memory.overdue(1000.0), "memory was granted, and the peer doesn't use it"
+    assert "sends" in memory.overdue(1000.0), "the work has got its memory, but doesn't begin"
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 150), st.sampled_from("frwa")), max_size=60))

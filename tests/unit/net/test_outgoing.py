@@ -206,7 +206,7 @@ def test_who_hangs_up_while_the_disk_is_waited_for_leaves_nothing_behind():
         assert began <= THREADS_PER_VOLUME
         cold.answers.set()
         await until(lambda: not disk_threads())
-        assert len(cold.reads) == began, "a read that no connection waits for was done"
+        assert len(cold.reads) == began, "a file was read for a closed connection"
         assert len(os.listdir("/proc/self/fd")) <= descriptors
 
     run(scenario)
@@ -266,7 +266,7 @@ def test_a_disk_that_fails_closes_the_connection(caplog):
 
 @pytest.mark.parametrize("size", [SMALL, len(CONTENT)])
 def test_an_answer_is_read_on_the_loop_where_no_thread_can_be_begun(size, monkeypatch):
-    """Before the fix, the connection was closed, and so was each one that asked again."""
+    """Before the fix, the connection was closed, and so was each connection that sent the request again."""
 
     def refused(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -366,11 +366,11 @@ def test_what_was_written_or_found_a_moment_ago_is_not_asked_about(monkeypatch):
             file.pwrite(CONTENT[:1000], position)
         assert file.cached(50_000, 0) == 50_000
         assert file.cached(1000, 49_000) == 1000
-        assert asked == [], "what was just written is known"
+        assert asked == [], "pages that were just written count as cached, without a question to the kernel"
         now += KNOWN_SECONDS
         assert file.cached(20_000, 10_000) == 20_000
         assert file.cached(15_000, 12_000) == 15_000
-        assert asked == [(20_000, 10_000)], "pages may have left memory: asked once in a while"
+        assert asked == [(20_000, 10_000)], "the kernel is asked again after KNOWN_SECONDS, once for a range"
         assert file.cached(20_000, 30_000) == 20_000
         assert file.cached(40_000, 10_000) == 40_000
         assert asked == [(20_000, 10_000), (20_000, 30_000)]
@@ -378,7 +378,9 @@ def test_what_was_written_or_found_a_moment_ago_is_not_asked_about(monkeypatch):
         file.pwrite(CONTENT[:1000], 50_000)
         now += KNOWN_SECONDS * 0.6
         assert file.cached(1000, 50_000) == 1000
-        assert asked[2:] == [(1000, 50_000)], "it lapses with the known range beside it"
+        assert asked[2:] == [(1000, 50_000)], (
+            "a write beside a known range doesn't extend the time for which the range is known"
+        )
         file.truncate(40_000)
         assert file.cached(10_000, 30_000) == 10_000
         assert asked[-1] == (10_000, 30_000), "after a truncation the kernel is asked again"
@@ -415,7 +417,7 @@ def test_a_reader_that_waits_for_a_stuck_disk_keeps_no_large_answer_from_being_b
         _, writer = await connect(port)
         writer.write(frame(ORDINARY, b"cold"))
         await until(lambda: bool(broker.files[0].reads))
-        assert server.memory.used_bytes == 0, "only the head of the answer counts"
+        assert server.memory.used_bytes == 0, "the range of the file doesn't count as used memory"
         server.memory.hold_frames("frames", server.memory.limit_bytes, 0.0)
         other, to_other = await connect(port)
         to_other.write(frame(ORDINARY, b"large"))

@@ -27,7 +27,7 @@ async def correlation_id_of(reader: asyncio.StreamReader) -> int:
 
 
 def with_server(serve: Serve, client: Callable[[Peer], Coroutine[Any, Any, None]]) -> int:
-    """Runs `client` against a server; returns the number of connections that it opened."""
+    """Runs `client` against a server; returns the number of connections that the client opened."""
     connections = 0
 
     async def main() -> None:

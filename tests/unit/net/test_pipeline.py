@@ -24,7 +24,7 @@ class Bounds:
 
 
 class Connection:
-    """A stand-in for the connection whose methods a Pending calls. They do nothing."""
+    """A stand-in for the connection whose methods a Pending calls. These methods do nothing."""
 
     def answered(self) -> None:
         pass
@@ -42,12 +42,12 @@ def pending(api_key: int) -> Pending:
 
 def test_only_pipelined_requests_start_behind_one_another() -> None:
     pipeline = Pipeline(Bounds(), {PRODUCE})
-    assert all(pipeline.may_start(key) for key in (PRODUCE, FETCH, METADATA)), "no request is before them"
+    assert all(pipeline.may_start(key) for key in (PRODUCE, FETCH, METADATA)), "no earlier request waits"
     pipeline.waits(pending(PRODUCE), 10)
     assert pipeline.may_start(PRODUCE)
     assert not pipeline.may_start(FETCH)
     pipeline.waits(pending(METADATA), 10)
-    assert not pipeline.may_start(PRODUCE), "an ordinary request is before it"
+    assert not pipeline.may_start(PRODUCE), "an earlier request isn't a pipelined one"
 
 
 def test_pipelined_requests_start_behind_one_that_lets_them() -> None:

@@ -42,8 +42,8 @@ class World:
         self.silent_images: set[str] = set()  # images whose containers run, but never become ready
         self.crashing_images: set[str] = set()
         self.homeless_images: set[str] = set()  # images whose pods get no node
-        # Storage classes that don't exist. Pods that wait for volumes of these classes get no node.
-        self.missing_classes: set[str] = set()
+        # Storage classes of which nothing makes volumes. Pods that wait for volumes of these classes get no node.
+        self.idle_classes: set[str] = set()
         self.refused_pods: set[str] = set()  # pods that a quota refuses
         self.alarms: list[Object] = []  # etcd's alarms
         self.used_bytes = 1000  # the bytes that etcd uses
@@ -108,11 +108,22 @@ class World:
             _keep_node_ports(merged, present)
             if merged == present:
                 return copied(present)
-        if any(port.get("nodePort") in self.taken_ports for port in merged.get("spec", {}).get("ports", ())):
+        taken = self.taken_ports | self.node_ports(but=key) if key[0] == "Service" else set()
+        if any(port.get("nodePort") in taken for port in merged.get("spec", {}).get("ports", ())):
             raise KubeError(422, f"applying {key[2]}", "provided port is already allocated")
         self.writes.append(f"apply {key[0]} {key[2]}")
         self._put(key, merged, spec_changed=present is None or merged.get("spec") != present.get("spec"))
         return copied(self.objects[key])
+
+    def node_ports(self, but: tuple[str, str, str]) -> set[int]:
+        """The node ports of all Services but one."""
+        return {
+            port["nodePort"]
+            for key, item in self.objects.items()
+            if key[0] == "Service" and key != but
+            for port in item["spec"].get("ports", ())
+            if "nodePort" in port
+        }
 
     async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
         self._may("patch", kind, subresource)
@@ -268,7 +279,7 @@ class World:
             if ("PersistentVolumeClaim", namespace, claim) not in self.objects:
                 meta = {"labels": volume["metadata"]["labels"], "namespace": namespace, "name": claim}
                 made: Object = {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": copied(volume["spec"])}
-                if volume["spec"].get("storageClassName") in self.missing_classes:
+                if volume["spec"].get("storageClassName") in self.idle_classes:
                     meta["creationTimestamp"] = "2026-05-01T12:00:00Z"
                     made["status"] = {"phase": "Pending"}
                 self.create(made)

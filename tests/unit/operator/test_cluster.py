@@ -518,7 +518,7 @@ def test_a_cluster_made_again_with_fewer_brokers_copies_what_those_had_that_did_
     scene.pages.said[1] = Report(under_replicated=1, without_leader=("old-0",), revision=9)
     scene.rounds(1)
     reason = "copying the replicas of broker 4, which isn't there and isn't wanted"
-    assert scene.status["message"] == f"{reason}: 1 partitions to go"
+    assert scene.status["message"] == f"{reason}: 1 partition to go"
     assert scene.condition("Reassigning") == ("True", "ReplicasMove")
     target = scene.kafka.cluster.topics["orders"].partitions[1].target
     assert target in ((1, 0), (1, 2))
@@ -612,7 +612,7 @@ def test_scaling_down_goes_on_beside_a_missing_broker_and_says_what_stays() -> N
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
     scene.rounds(2)
     stays = f"the replicas of broker 9, which isn't there and isn't wanted, aren't copied: {WIDE}"
-    assert scene.status["message"] == f"draining broker 3: 1 partitions to go; {stays}"
+    assert scene.status["message"] == f"draining broker 3: 1 partition to go; {stays}"
     assert scene.condition("Reassigning") == ("True", "ReplicasMove")
     moved = _done(scene.kafka.cluster).topics["orders"]
     scene.kafka.cluster = replace(cluster, topics={**cluster.topics, "orders": moved})
@@ -632,7 +632,7 @@ def test_a_drain_that_is_refused_keeps_no_missing_broker_from_being_replaced() -
     scene.rounds(2)
     assert scene.kafka.cluster.topics["old"].partitions[0].target in ((0, 1), (0, 2))
     assert scene.status["message"] == (
-        "copying the replicas of broker 9, which isn't there and isn't wanted: 1 partitions to go; "
+        "copying the replicas of broker 9, which isn't there and isn't wanted: 1 partition to go; "
         f"scaling down waits: {WIDE}"
     )
     scene.kafka.cluster = replace(
@@ -663,7 +663,7 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     assert scene.status["settled"] == [0, 1, 2]
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
     scene.rounds(3)
-    assert scene.status["message"] == "spreading replicas onto broker 3: 1 partitions to go"
+    assert scene.status["message"] == "spreading replicas onto broker 3: 1 partition to go"
     scene.kafka.cluster = _done(scene.kafka.cluster)
     scene.rounds(2)
     assert scene.status["settled"] == [0, 1, 2, 3]
@@ -730,6 +730,81 @@ def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_
     assert scene.world.objects["Service", "shop", "k-broker-2-node"]["spec"]["ports"][0]["nodePort"] == 31002
 
 
+def _fixed(name: str, first: int = 31000) -> list[Object]:
+    return [OUTSIDE[0], {"name": name, "port": 9095, "type": "NodePort", "nodePorts": {"first": first}}]
+
+
+def _port(scene: Scene, service: str) -> int:
+    return int(scene.world.objects["Service", "shop", service]["spec"]["ports"][0]["nodePort"])
+
+
+def _has_failed(scene: Scene) -> bool:
+    return bool(scene.world.warnings) or scene.condition("Ready")[1] in ("NotApplied", "InvalidObject")
+
+
+def test_a_port_that_goes_from_one_of_the_clusters_services_to_another_is_waited_for() -> None:
+    """Before the fix, the new Services were refused until the old ones were deleted, and the Cluster wasn't Ready."""
+    scene = running(listeners=_fixed("node"))
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=_fixed("outside")))
+    scene.reconcile()
+    assert scene.status["message"].startswith("the Service k-broker-0-outside waits for the node port 31000")
+    assert scene.condition("Progressing") == ("True", "Changing")
+    for _ in range(6):
+        assert not _has_failed(scene)
+        scene.rounds(1)
+    assert [_port(scene, f"k-broker-{broker}-outside") for broker in range(3)] == [31000, 31001, 31002]
+
+
+def test_a_port_that_is_freed_only_after_its_service_is_gone_is_waited_for_and_not_for_ever() -> None:
+    scene = running(listeners=_fixed("node"))
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=_fixed("outside")))
+    scene.world.taken_ports = {31000}
+    scene.rounds(3)
+    assert ("Service", "shop", "k-broker-0-node") not in scene.world.objects
+    assert not _has_failed(scene)
+    scene.now += timedelta(seconds=11)
+    scene.rounds(1)
+    assert _has_failed(scene), "somebody else has the port by now"
+    scene.world.taken_ports = set()
+    scene.rounds(1)
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert _port(scene, "k-broker-0-outside") == 31000
+
+
+def test_ports_that_move_by_one_are_waited_for() -> None:
+    scene = running(listeners=_fixed("node"))
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=_fixed("node", 31001)))
+    for _ in range(6):
+        scene.rounds(1)
+        assert not _has_failed(scene)
+    assert [_port(scene, f"k-broker-{broker}-node") for broker in range(3)] == [31001, 31002, 31003]
+
+
+def test_a_port_that_two_of_the_clusters_services_are_to_have_is_refused() -> None:
+    scene = running(listeners=_fixed("node"))
+    more = {"name": "more", "port": 9096, "type": "NodePort", "nodePorts": {"first": 31002}}
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=[*_fixed("node"), more]))
+    scene.rounds(2)
+    assert _has_failed(scene)
+
+
+def test_the_broker_of_another_pool_that_gets_an_id_has_its_port_and_was_never_drained() -> None:
+    """Before the fix, the new broker's Service was refused until the old one was deleted, and an Event said that the
+    broker, which had just been removed, wasn't removed after all.
+    """
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]}, listeners=_fixed("node"))
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, new]))
+    for _ in range(16):
+        scene.rounds(1)
+        assert not _has_failed(scene)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]
+    assert _port(scene, "k-huge-100-node") == 31100
+    assert "DrainEnded" not in [reason for reason, _ in scene.world.events]
+
+
 def test_a_port_that_somebody_else_has_by_now_is_given_up() -> None:
     scene = Scene(listeners=OUTSIDE)
     scene.cluster["status"] = {"nodePorts": [{"listener": "node", "broker": 1, "port": 31001}]}
@@ -780,7 +855,7 @@ def test_a_topic_that_is_made_on_a_broker_just_before_it_is_drained_is_not_left_
     scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2)], "late": [(3,)]})
     scene.rounds(2)
     assert "k-broker-3" in scene.pods()
-    assert scene.status["message"] == "draining broker 3: 1 partitions to go"
+    assert scene.status["message"] == "draining broker 3: 1 partition to go"
     scene.kafka.cluster = _done(scene.kafka.cluster)
     scene.rounds(3)
     assert "k-broker-3" not in scene.pods()
@@ -797,6 +872,7 @@ def test_a_drain_is_given_up_when_the_spec_changes_back() -> None:
     assert scene.kafka.cluster.topics == before.topics
     assert "ottla.brokers.drained" not in scene.kafka.dynamic
     assert scene.pods()[-1] == "k-broker-3"
+    assert ("DrainEnded", "broker 3 isn't removed after all") in scene.world.events
 
 
 def _moving(topic: KafkaTopic) -> bool:
@@ -818,6 +894,24 @@ def test_scaling_down_too_far_is_refused_and_said() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
     scene.rounds(3)
     assert [reason for reason, _ in scene.world.events].count("RollingRestart") == 4
+    assert len(scene.pods()) == 4
+
+
+def test_a_broker_that_can_not_be_removed_yet_is_waited_for_while_its_pod_is_missing() -> None:
+    scene = running(brokers={"replicas": 4, "storage": {"size": "1Gi"}})
+    scene.kafka.cluster = _cluster(4, {"orders": [(0, 1, 2, 3)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=3))
+    scene.rounds(3)
+    scene.world.refused_pods.add("k-broker-3")
+    del scene.world.objects["Pod", "shop", "k-broker-3"]
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(3)
+    assert "RollingRestart" not in [reason for reason, _ in scene.world.events]
+    assert "waiting for k-broker-3 to be created" in scene.status["message"]
+    assert scene.budget() == 0
+    scene.world.refused_pods.clear()
+    scene.rounds(14)
+    assert scene.status["version"] == "2"
     assert len(scene.pods()) == 4
 
 
@@ -843,7 +937,7 @@ def test_a_broker_of_a_pool_that_goes_is_not_evicted_while_it_is_needed() -> Non
     scene.pages.said[100] = Report(risks={"offline": ("orders-0",)})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=pools[:1]))
     scene.rounds(2)
-    assert scene.status["message"] == "draining broker 100: 1 partitions to go"
+    assert scene.status["message"] == "draining broker 100: 1 partition to go"
     assert scene.budget() == 0
     scene.pages.said.clear()
     scene.rounds(1)
@@ -888,6 +982,58 @@ def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_an
     scene.rounds(4)
     assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]
     assert scene.status["brokers"]["summary"] == "4/4"
+
+
+@pytest.mark.parametrize("ends", ["it comes back", "nothing is left on it", "its claims are deleted"])
+def test_a_pool_does_not_take_the_id_of_a_broker_that_is_gone_with_replicas_on_its_volumes(ends: str) -> None:
+    """The Cluster was made again with another pool. Before the fix the new pool's broker started as broker 100 with an
+    empty volume, and would have led the partition whose records are on the old volume."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
+    for key in [key for key in scene.world.objects if key[0] not in ("Cluster", "PersistentVolumeClaim")]:
+        del scene.world.objects[key]
+    scene.cluster["status"] = {}
+    scene.kafka.cluster = replace(_cluster(3, {"orders": [(0, 1)], "old": [(100,)]}), racks=dict.fromkeys(range(3)))
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, new]))
+    scene.rounds(8)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert (
+        "the pool huge waits, because broker 100 of k-big is gone without having been drained, and its volumes may "
+        "have replicas (data-0-k-big-100): bring broker 100 back in a pool big, and remove it again, or delete these "
+        "claims"
+    ) in scene.status["message"]
+    assert scene.condition("Ready") == ("False", "BrokersNotReady")
+    assert scene.status["brokers"]["summary"] == "3/4"
+    if ends == "it comes back":
+        scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, old]))
+    elif ends == "nothing is left on it":
+        scene.kafka.cluster = _cluster(3, {"orders": [(0, 1)]})
+    else:
+        del scene.world.objects["PersistentVolumeClaim", "shop", "data-0-k-big-100"]
+    scene.rounds(6)
+    assert [pod for pod in scene.pods() if pod.endswith("-100")] == [
+        "k-big-100" if ends == "it comes back" else "k-huge-100"
+    ]
+    assert scene.status["brokers"]["summary"] == "4/4"
+
+
+def test_a_pool_that_comes_back_with_another_first_id_waits_until_its_brokers_are_drained_and_gone() -> None:
+    """Before the fix its StatefulSet was numbered anew, and Kubernetes deleted the broker before it was drained."""
+    first = {"name": "broker", "firstId": 0, "replicas": 3}
+    old = {"name": "huge", "firstId": 100, "replicas": 1}
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 100), (100,)]})
+    new = {**old, "firstId": 101, "replicas": 2}
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=[first, new]))
+    scene.rounds(4)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]
+    waits = "the pool huge waits until broker 100 of k-huge is gone"
+    assert scene.status["message"] == f"draining broker 100: 2 partitions to go; {waits}"
+    assert scene.status["brokers"]["summary"] == "3/5"
+    scene.kafka.cluster = _done(scene.kafka.cluster)
+    scene.rounds(8)
+    assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-101", "k-huge-102"]
 
 
 def test_a_broker_of_a_removed_pool_that_does_not_start_gets_the_present_image_and_is_drained() -> None:
@@ -941,7 +1087,7 @@ def test_a_pool_that_is_removed_while_its_set_is_made_again_is_drained_and_goes(
     scene.rounds(4)
     assert scene.pods() == ["k-big-100", "k-broker-0", "k-broker-1", "k-broker-2"]
     assert not scene.condition_message("Ready").startswith("somebody else")
-    assert scene.status["message"].startswith("draining broker 100: 1 partitions to go")
+    assert scene.status["message"].startswith("draining broker 100: 1 partition to go")
     scene.kafka.cluster = _done(scene.kafka.cluster)
     scene.rounds(8)
     assert scene.pods() == ["k-broker-0", "k-broker-1", "k-broker-2", "k-huge-100"]

@@ -114,7 +114,7 @@ def test_one_refusal_is_one_condition_and_a_roll_goes_on(object_: str, status: i
     scene.rounds(14)
     assert scene.status["version"] == "2"
     troubles = _troubles(scene)
-    assert troubles[part] == ("Refused", "asking: no")
+    assert troubles[part] == ("InvalidObject" if status == 422 else "Refused", "asking: no")
     needing = {name for name, (reason, _) in troubles.items() if reason == "Waiting"}
     known = {each.name: each for each in scene.reconciler.parts}
     assert all(set(known[name].needs) & troubles.keys() for name in needing)
@@ -134,6 +134,32 @@ def test_a_part_that_needs_a_refused_one_says_so_and_is_not_done() -> None:
     failing = scene.reconciler.failing[scene.key]
     assert [part for part, fails in failing.items() if fails] == ["BrokerConfig"], "an alert names only the cause"
     assert ("BrokersFailed", _troubles(scene)["Brokers"][1]) not in scene.world.warnings
+
+
+LABEL = KubeError(422, "applying StatefulSet k-broker", 'metadata.labels: Invalid value: "-team-"')
+
+
+def test_an_object_that_kubernetes_finds_invalid_has_a_reason_of_its_own() -> None:
+    """Only another spec helps, and GitOps tools have to know that. Before the fix, the reason was NotApplied, as for a
+    quota or an API server that can't be reached."""
+    scene = running()
+    scene.world.refusals |= {"apply ConfigMap k-client": FORBIDDEN, "apply StatefulSet k-broker": LABEL}
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(template={"metadata": {"labels": {}}}))
+    scene.rounds(2)
+    assert _troubles(scene) == {"ClientConfig": ("Refused", str(FORBIDDEN)), "Brokers": ("InvalidObject", str(LABEL))}
+    assert scene.condition("Ready") == ("False", "InvalidObject")
+    assert scene.status["message"] == str(LABEL), "what a person has to change comes first"
+    assert ("InvalidObject", str(LABEL)) in scene.world.warnings
+    del scene.world.refusals["apply StatefulSet k-broker"]
+    scene.rounds(1)
+    assert scene.condition("Ready") == ("False", "NotApplied")
+
+
+def test_one_invalid_object_of_several_refused_ones_is_told_first() -> None:
+    scene = running(listeners=OUTSIDE)
+    scene.world.refusals |= {"apply Service k-broker-0-node": FORBIDDEN, "apply Service k-broker-1-node": LABEL}
+    scene.rounds(2)
+    assert _troubles(scene) == {"ExternalServices": ("InvalidObject", f"{LABEL} (and 1 more)")}
 
 
 def test_what_nobody_thought_of_stops_only_its_part() -> None:

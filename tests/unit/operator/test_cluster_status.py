@@ -30,7 +30,7 @@ def test_nothing_rolls_while_a_cluster_is_paused() -> None:
     scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True))
     scene.rounds(1)
     assert scene.condition("Rolling") == ("False", "SpecPaused")
-    assert "pods are outdated" in _condition(scene, "Rolling")["message"]
+    assert "2 pods are outdated, and are restarted after" in _condition(scene, "Rolling")["message"]
     assert scene.condition("Ready") == ("True", "BrokersServe")
     del scene.world.objects["Pod", "shop", "k-etcd-0"]
     scene.reconcile()

@@ -99,11 +99,14 @@ class Disks:
 
 @pytest.fixture
 def storage() -> Iterator[Any]:
-    """A function that makes a running Cluster with the given storage. It returns the scene and the brokers' disks."""
+    """A function that makes a running Cluster with the given storage. It returns the scene and the brokers' disks. The
+    storage classes fast, slow and idle exist."""
     with patch("ottla.operator.emptying.admin_of") as admin:
 
         def made(given: Object, **spec: Any) -> tuple[Scene, Disks]:
             scene = running(brokers={"replicas": 3, "storage": given}, **spec)
+            for name in ("fast", "slow", "idle"):
+                scene.world.create({"kind": "StorageClass", "metadata": {"name": name}})
             disks = Disks(scene)
             admin.side_effect = disks.admin
             for pod in scene.pods():
@@ -304,18 +307,19 @@ def test_another_class_is_a_volume_of_another_id_and_the_data_follows(storage: A
     ids=["taken back", "another id"],
 )
 def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, corrected: list[Object]) -> None:
-    """The volume's storage class is mistyped, for example. Before the fix, the pod waited for the volume for ever,
+    """Nothing makes volumes of its storage class, for example. Before the fix, the pod waited for the volume for ever,
     whatever the spec said later.
     """
     scene, disks = storage({"size": "1Gi"})
-    scene.world.missing_classes = {"fsat"}
-    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.world.idle_classes = {"idle"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
     scene.rounds(6)
+    scene.now += timedelta(minutes=2)
+    scene.rounds(1)
     assert said(scene)[:2] == ("False", "Pending")
-    assert "there is no StorageClass fsat" in said(scene)[2]
+    assert "its StorageClass idle hasn't done it" in said(scene)[2]
     store(scene, volumes=corrected)
     scene.rounds(2)
-    scene.now += timedelta(minutes=2)
     for _ in range(30):
         scene.rounds(1)
         assert disks.lost() == []
@@ -326,12 +330,12 @@ def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, correcte
 
 
 def _with_a_claim_that_was_never_made(storage: Any) -> tuple[Scene, Disks]:
-    """A Cluster from which a volume of a mistyped class was removed again: its claim is left over, and all brokers
-    serve without it.
+    """A Cluster from which a volume of a class that makes none was removed again: its claim is left over, and all
+    brokers serve without it.
     """
     scene, disks = storage({"size": "1Gi"})
-    scene.world.missing_classes = {"fsat"}
-    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.world.idle_classes = {"idle"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
     scene.rounds(6)
     store(scene, volumes=[{"size": "1Gi", "id": 0}])
     scene.rounds(2)
@@ -378,8 +382,8 @@ def test_a_volume_that_was_never_made_stays_away_when_the_statefulset_is_made_an
 def test_a_volume_that_was_never_made_stays_away_while_the_pod_that_waited_for_it_is_restarted(storage: Any) -> None:
     """A StatefulSet creates the next pod only some reconciles after the old pod is gone."""
     scene, disks = storage({"size": "1Gi"})
-    scene.world.missing_classes = {"fsat"}
-    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.world.idle_classes = {"idle"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
     scene.rounds(6)
     store(scene, volumes=[{"size": "1Gi", "id": 0}])
     scene.now += timedelta(minutes=2)
@@ -402,12 +406,12 @@ def test_a_claim_that_an_older_operator_gave_up_is_noted_as_never_made(storage: 
 
 
 def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as_full(storage: Any) -> None:
-    """Just after the note, somebody creates the storage class, and the waiting pod starts and gets replicas on the
-    volume. These must not be left behind.
+    """Just after the note, the storage class makes the volume after all, and the waiting pod starts and gets replicas
+    on the volume. These must not be left behind.
     """
     scene, disks = storage({"size": "1Gi"})
-    scene.world.missing_classes = {"fsat"}
-    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.world.idle_classes = {"idle"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
     scene.rounds(6)
     store(scene, volumes=[{"size": "1Gi", "id": 0}])
     scene.now += timedelta(minutes=2)
@@ -427,8 +431,8 @@ def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as
 
 def test_a_claim_that_changes_while_it_is_noted_as_never_made_is_not_noted(storage: Any) -> None:
     scene, _ = storage({"size": "1Gi"})
-    scene.world.missing_classes = {"fsat"}
-    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.world.idle_classes = {"idle"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
     scene.rounds(6)
     store(scene, volumes=[{"size": "1Gi", "id": 0}])
     scene.now += timedelta(minutes=2)
@@ -450,8 +454,8 @@ def test_a_claim_that_changes_while_it_is_noted_as_never_made_is_not_noted(stora
 def test_a_claim_that_is_to_get_a_volume_with_something_on_it_is_never_given_up(storage: Any, source: str) -> None:
     """Such a claim may restore a broker's volume from a snapshot, and that may take longer than a minute."""
     scene, _ = storage({"size": "1Gi"})
-    scene.world.missing_classes = {"fsat"}
-    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.world.idle_classes = {"idle"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
     scene.rounds(6)
     claims(scene)["data-1-k-broker-0"]["spec"][source] = {"name": "of-yesterday"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}])
@@ -465,8 +469,8 @@ def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(s
     """Just after the claims are listed, the waiting pod gets its volume and then replicas; it is gone when the pods are
     listed."""
     scene, disks = storage({"size": "1Gi"})
-    scene.world.missing_classes = {"fsat"}
-    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}])
+    scene.world.idle_classes = {"idle"}
+    store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
     scene.rounds(6)
     store(scene, volumes=[{"size": "1Gi", "id": 0}])
     scene.now += timedelta(minutes=2)
@@ -494,9 +498,10 @@ def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(s
 
 def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -> None:
     """Before the fix, this didn't work, although the status already advised to do it."""
-    storage = {"size": "1Gi", "className": "fsat"}
+    storage = {"size": "1Gi", "className": "idle"}
     world = World()
-    world.missing_classes = {"fsat"}
+    world.idle_classes = {"idle"}
+    world.create({"kind": "StorageClass", "metadata": {"name": "fast"}})
     scene = Scene("k", world, brokers={"replicas": 3, "storage": storage})
     scene.rounds(6)
     assert scene.condition("Ready") == ("False", "BrokersNotReady")
@@ -504,6 +509,93 @@ def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -
     scene.now += timedelta(minutes=2)
     scene.rounds(20)
     assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+MISTYPED = [{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "fsat"}]
+HELD = (
+    "the pool broker doesn't get its volume 1 yet, because there is no StorageClass fsat: "
+    "make the class, or name another one"
+)
+
+
+def test_a_volume_whose_storage_class_does_not_exist_costs_no_broker(storage: Any) -> None:
+    """Before the fix, the first broker was restarted for the volume, and its pod waited for the volume for ever."""
+    scene, disks = storage({"size": "1Gi"})
+    store(scene, volumes=MISTYPED)
+    scene.rounds(10)
+    assert (restarted(scene), volumes_of_set(scene)) == ([], ["data-0"])
+    assert said(scene) == ("False", "Held", HELD)
+    assert scene.status["message"] == HELD
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert scene.condition("Progressing") == ("True", "Changing"), "the spec isn't carried out"
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+    scene.world.create({"kind": "StorageClass", "metadata": {"name": "fsat"}})
+    scene.rounds(14)
+    assert restarted(scene) == ["k-broker-0", "k-broker-1", "k-broker-2"]
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log", "/data/1/log")}
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+def test_a_volume_whose_storage_class_does_not_exist_is_corrected_or_taken_back(storage: Any) -> None:
+    scene, disks = storage({"size": "1Gi"})
+    store(scene, volumes=MISTYPED)
+    scene.rounds(3)
+    store(scene, volumes=MISTYPED[:1])
+    scene.rounds(3)
+    assert (restarted(scene), said(scene)) == ([], ("True", "AsWanted", ""))
+    store(scene, volumes=[MISTYPED[0], {**MISTYPED[1], "className": "fast"}])
+    scene.rounds(14)
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log", "/data/1/log")}
+    assert said(scene) == ("True", "AsWanted", "")
+
+
+def test_a_volume_stays_as_long_as_the_one_that_replaces_it_can_not_be_made(storage: Any) -> None:
+    """If the old volume were to be emptied, its broker would place no new replica anywhere."""
+    scene, disks = storage({"size": "1Gi"})
+    store(scene, volumes=MISTYPED[1:])
+    scene.rounds(6)
+    assert (restarted(scene), volumes_of_set(scene)) == ([], ["data-0"])
+    assert said(scene) == ("False", "Held", HELD)
+    assert set(disks.cordoned.values()) == {""}
+    scene.world.create({"kind": "StorageClass", "metadata": {"name": "fsat"}})
+    for _ in range(40):
+        scene.rounds(1)
+        assert disks.lost() == []
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
+
+
+def test_a_volume_is_held_while_its_pools_statefulset_is_made_anew(storage: Any) -> None:
+    scene, disks = storage({"size": "1Gi"})
+    store(scene, volumes=[{"size": "3Gi", "id": 0}, MISTYPED[1]])
+    scene.reconcile()
+    assert ("StatefulSet", "shop", "k-broker") not in scene.world.objects
+    scene.rounds(6)
+    assert (restarted(scene), volumes_of_set(scene)) == ([], ["data-0"])
+    assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/0/log",)}
+    assert {claim["spec"]["resources"]["requests"]["storage"] for claim in claims(scene).values()} == {"3Gi"}
+
+
+def test_without_the_right_to_read_storage_classes_a_volume_is_added_all_the_same(storage: Any) -> None:
+    scene, _ = storage({"size": "1Gi"})
+    scene.world.refusals["get StorageClass fsat"] = KubeError(403, "getting StorageClass fsat", "forbidden")
+    store(scene, volumes=MISTYPED)
+    scene.rounds(6)
+    assert volumes_of_set(scene) == ["data-0", "data-1"]
+
+
+def test_while_it_is_not_known_whether_a_storage_class_exists_brokers_are_left_alone(storage: Any) -> None:
+    scene, _ = storage({"size": "1Gi"})
+    scene.world.refusals["get StorageClass fast"] = KubeError(500, "getting StorageClass fast", "out of memory")
+    store(scene, volumes=[MISTYPED[0], {**MISTYPED[1], "className": "fast"}])
+    scene.rounds(6)
+    assert (restarted(scene), volumes_of_set(scene)) == ([], ["data-0"])
+    assert scene.condition("NewVolumesReconciled") == ("False", "Refused")
+    scene.world.refusals.clear()
+    scene.rounds(14)
+    assert volumes_of_set(scene) == ["data-0", "data-1"]
     assert said(scene) == ("True", "AsWanted", "")
 
 
@@ -589,7 +681,7 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
             scene.rounds(1)
             assert disks.lost() == []
     scene.rounds(1)
-    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replicas are still on it"
+    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replica is still on it"
 
 
 def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
@@ -667,6 +759,44 @@ def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> 
     scene.rounds(3)
     assert "k-broker-2" in scene.pods()
     assert disks.cordoned["k-broker-2"] == "/data/0/log"
+
+
+def test_a_volume_stays_for_a_broker_that_is_still_drained_and_whose_pod_is_missing(storage: Any) -> None:
+    """The other brokers have emptied the volume. Before the fix, the StatefulSet was made again without the volume and
+    without the broker: its replicas were out of reach."""
+    scene, disks = storage({"volumes": TWO})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    store(scene, volumes=[{"id": 1, "size": "1Gi"}])
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.reconcile()
+    scene.world.refused_pods = {"k-broker-2"}
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    scene.rounds(5)
+    scene.world.refused_pods = set()
+    scene.world.settle()
+    assert "k-broker-2" in scene.pods()
+    for _ in range(8):
+        assert disks.lost() == []
+        scene.rounds(1)
+
+
+def test_a_broker_that_is_still_drained_is_made_again_with_its_statefulset_though_its_pod_is_missing(
+    storage: Any,
+) -> None:
+    """Before the fix, the new StatefulSet had only the wanted brokers, and nobody drained the other one any more."""
+    scene, disks = storage({"size": "1Gi"})
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    scene.rounds(2)
+    scene.world.refused_pods = {"k-broker-2"}
+    del scene.world.objects["Pod", "shop", "k-broker-2"]
+    store(scene, size="2Gi")
+    scene.rounds(4)
+    scene.world.refused_pods = set()
+    scene.rounds(1)
+    assert "StatefulSetMadeAnew" in [reason for reason, _ in scene.world.events]
+    assert "k-broker-2" in scene.pods()
+    assert disks.lost() == []
 
 
 def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:

@@ -32,6 +32,22 @@ async def _run(queue: Queue, until: Callable[[], bool]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def test_a_failure_is_logged_with_what_its_key_names(caplog: pytest.LogCaptureFixture) -> None:
+    async def act(key: Ref) -> Result:
+        raise Retry("no broker answers")
+
+    async def run(queue: Queue) -> None:
+        queue.add(A)
+        await _run(queue, lambda: bool(queue.counters.failing))
+
+    asyncio.run(run(Queue("Cluster", Scripted(act))))
+    asyncio.run(run(Queue("Topic", Scripted(act), of="Topics of the Cluster")))
+    assert [record.getMessage() for record in caplog.records] == [
+        "Cluster default/a: no broker answers; again in 0.5 s",
+        "Topics of the Cluster default/a: no broker answers; again in 0.5 s",
+    ]
+
+
 def test_several_events_are_one_reconcile() -> None:
     async def act(key: Ref) -> Result:
         return Result()

@@ -122,7 +122,7 @@ def test_known_properties_without_meaning_are_ignored_with_one_warning_each() ->
         ({**BASE, "subscribe": "t", "maxTriggerDelay": "soon"}, "a time such as"),
         ({**BASE, "subscribe": "t", "failOnDataLoss": "maybe"}, "must be true or false"),
         ({**BASE, "subscribe": "t", "startingOffsetsByTimestampStrategy": "x"}, "must be error or latest"),
-        ({**BASE, "subscribe": "t", "kafka.auto.offset.reset": "latest"}, "say where to start with startingOffsets"),
+        ({**BASE, "subscribe": "t", "kafka.auto.offset.reset": "latest"}, "startingOffsets says where a query starts"),
         ({**BASE, "subscribe": "t", "kafka.enable.auto.commit": "true"}, "Spark's checkpoint"),
         ({**BASE, "subscribe": "t", "kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
         ({**BASE, "subscribe": "t", "isolation.level": "dirty"}, "must be read_committed or read_uncommitted"),

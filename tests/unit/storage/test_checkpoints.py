@@ -1,4 +1,4 @@
-"""The texts of checkpoints are Kafka's; a torn one is recognised."""
+"""Checkpoints have Kafka's format; a torn checkpoint is recognised."""
 
 from __future__ import annotations
 

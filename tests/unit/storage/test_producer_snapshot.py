@@ -47,7 +47,9 @@ def test_a_snapshot_of_kafkas_has_one_batch_of_each_producer() -> None:
     assert read_marked_to(written) == read_marked_to(sealed([entry])[:-8]) == NOT_TOLD
     assert entry == SnapshotEntry(7, 2, (KeptBatch(11, 40, 3, 1000),), 1000, -1, 38)
     assert (entry.last_sequence, entry.last_offset) == (11, 40)
-    assert sealed([entry])[6:] == body + bytes(4) + struct.pack(">q", 77), "Kafka reads no further than its own entries"
+    assert sealed([entry])[6:] == body + bytes(4) + struct.pack(">q", 77), (
+        "Ottla's additions follow Kafka's entries, and Kafka doesn't read beyond its entries"
+    )
 
 
 def test_a_damaged_snapshot_is_refused() -> None:

@@ -1,10 +1,10 @@
 """AddPartitionsToTxn (24), versions 0–5: a transaction writes to further partitions.
 
-Versions 0–3 come from producers, with one transaction. From version 4 on the leaders of partitions ask, for several
-transactions at a time (KIP-890): whether the partitions belong to a transaction (`VerifyOnly`), or that they be added
-to it. If one partition doesn't exist, none of the transaction's is added, and the others are answered
-OPERATION_NOT_ATTEMPTED. Producers may not add partitions of internal topics: they add those of `__consumer_offsets` by
-AddOffsetsToTxn.
+Versions 0–3 come from producers, and name one transaction. Versions from 4 on come from the leaders of partitions, and
+name several transactions (KIP-890). A leader asks whether partitions belong to a transaction (`VerifyOnly`), or wants
+them to be added to it. If one partition of a transaction doesn't exist, none is added to the transaction, and the other
+partitions are answered OPERATION_NOT_ATTEMPTED. Producers may not add partitions of internal topics: a producer adds
+partitions of `__consumer_offsets` by AddOffsetsToTxn.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def _errors(
 
 
 def _refusal(broker: Parts, request: Request, partition: TopicPartition) -> ErrorCode:
-    """The error because of which a partition can't join any transaction, else NONE."""
+    """The error for a partition that can't join any transaction; NONE for any other partition."""
     if request.api_version < _BATCHED and partition.topic in _INTERNAL:
         return ErrorCode.topic_authorization_failed
     topic = broker.image.topics.get(partition.topic)

@@ -1,9 +1,10 @@
 """ApiVersions (key 18), versions 0–4: the APIs that this broker serves.
 
 If an ApiVersions request has an unknown version, its body isn't read. The answer, in version 0, is UNSUPPORTED_VERSION
-with the versions of ApiVersions itself (KIP-511); `unsupported` makes it. Of Kafka's features only
-`eligible.leader.replicas.version` is supported. `transaction.version` and `group.version` stay unset until Ottla has
-transactions and the consumer protocol, so that clients fall back to the older protocols.
+with the versions of ApiVersions itself (KIP-511); `unsupported` makes it. The features are those of
+`ottla.metadata.features`. Where a feature of Kafka's, such as `group.version`, isn't among them, clients fall back to
+the older protocols. The epoch of the finalised features is the revision of the metadata, as in Kafka: of two answers
+that differ, the one with the greater epoch is the later one, also after a feature was switched off.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 from ottla.broker.api.declaration import Api, NoRightNeeded
 from ottla.broker.ports import WithAdvertisedApis, WithImage
 from ottla.broker.request import Request
-from ottla.metadata.eligibility import FEATURE
+from ottla.metadata.features import FEATURES, OFF
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_response
 
@@ -44,15 +45,18 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
 
 
 def _features(broker: Parts, version: int) -> dict[str, Any]:
-    features = broker.image.features
-    supported = [{"name": FEATURE, "min_version": 0, "max_version": 1}]
+    image = broker.image
     return {
         # Clients up to 3.8 fail at a lowest version of 0 (KAFKA-17011), and are recognised by the request's version.
-        "supported_features": supported if version >= FIRST_VERSION_WITH_LEVEL_0 else [],
-        "finalized_features_epoch": max((feature.revision for feature in features.values()), default=-1),
+        "supported_features": [
+            {"name": name, "min_version": feature.levels.lowest, "max_version": feature.levels.highest}
+            for name, feature in FEATURES.items()
+            if feature.levels.lowest > OFF or version >= FIRST_VERSION_WITH_LEVEL_0
+        ],
+        "finalized_features_epoch": image.revision,
         "finalized_features": [
             {"name": name, "max_version_level": feature.level, "min_version_level": feature.level}
-            for name, feature in features.items()
+            for name, feature in image.features.items()
         ],
     }
 

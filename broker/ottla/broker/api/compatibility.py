@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from ottla.broker.api.declaration import Api
 
 LEFT_OUT: dict[str, frozenset[int]] = {
-    "Transactions come later": frozenset({24, 25, 26, 27, 28, 65, 66}),
     "Authentication and authorisation come later": frozenset({17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51}),
-    "The metadata store takes the place of a Raft quorum": frozenset({55, 57, 80, 81}),
+    "The metadata store takes the place of a Raft quorum": frozenset({55, 80, 81}),
     "The new consumer protocol (KIP-848) comes later; clients use the classic one": frozenset({68, 69}),
     "Share groups (KIP-932) come later": frozenset({76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92}),
     "Streams groups (KIP-1071) come later; Kafka Streams uses the classic protocol": frozenset({88, 89}),
@@ -78,16 +77,15 @@ Unknown codecs are refused with UNSUPPORTED_COMPRESSION_TYPE (76), where Apache 
 
 ## Transactions
 
-Ottla has no transactions yet, and no client hangs because of that:
+Transactions work as in Apache Kafka 4.3, by both of its protocols: the older one, which librdkafka speaks, and the
+newer one (KIP-890), which the Java client speaks where `transaction.version` is 2. Differences:
 
-- InitProducerId and FindCoordinator answer a transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), which
-  is fatal in every client's state machine: the producer fails in its first call, with an exception that names it.
-- A batch with the transactional bit is refused with INVALID_TXN_STATE (48).
+- A coordinator whose write isn't committed in time answers COORDINATOR_NOT_AVAILABLE, as Kafka does. But it goes on
+  waiting for the commit, where Kafka takes the write for failed although the write may be committed later.
+- A transactional batch in a request without a transactional id is refused alone, with
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53). Kafka refuses the whole request.
 - Transactions that Kafka wrote into an adopted log are read as in Kafka: a `read_committed` consumer stops at the first
-  open one and doesn't see aborted records, compaction removes these, and DescribeProducers shows the open ones. Nobody
-  can end an open one, so `ottla adopt` refuses logs with open transactions, and names them, unless
-  `--expose-uncommitted` is given.
-- `transaction.version` isn't finalised, so clients don't try the newer protocol of transactions either.
+  open one and doesn't see aborted records, compaction removes these, and DescribeProducers shows the open ones.
 - Idempotent producers (`enable.idempotence`, the default of the Java client) work in full. librdkafka may still write a
   record twice when leaders change, on Apache Kafka as on Ottla (its issue 4953): if its next
   request reaches the new leader before librdkafka has handled the old leader's answer, it begins a new producer epoch

@@ -1,7 +1,8 @@
 """EndTxn (26), versions 0–5: commits or aborts a producer's transaction.
 
-The answer comes when the decision is committed, and before readers see it. A client of version 5 speaks the newer
-protocol (KIP-890): the answer names the producer id and epoch of its next transaction.
+The answer comes when the decision is committed, before the markers are written, and so before readers see the
+transaction's end. A client of version 5 speaks the newer protocol (KIP-890): the answer names the producer id and epoch
+of the client's next transaction.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .declaration import Api
+from .offsets_to_commit import sort
 
 API = Api(
     key=8,
@@ -31,44 +32,8 @@ class Parts(WithGroups, WithImage, Protocol): ...
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each partition once the offsets are committed."""
-    by_id = request.api_version >= 10
-    image = broker.image
-    offsets: list[OffsetToCommit] = []
-    slots: list[dict[str, Any]] = []  # the parts of the answer, one for each of `offsets`
-    topics: list[dict[str, Any]] = []
-    for requested in body.topics:
-        if by_id:
-            topic = None if requested.topic_id is None else image.topics_by_id.get(requested.topic_id)
-            answer: dict[str, Any] = {"topic_id": requested.topic_id, "partitions": []}
-            unknown = ErrorCode.unknown_topic_id
-        else:
-            topic = image.topics.get(requested.name)
-            answer = {"name": requested.name, "partitions": []}
-            unknown = ErrorCode.unknown_topic_or_partition
-        topics.append(answer)
-        for part in requested.partitions:
-            slot = {"partition_index": part.partition_index, "error_code": unknown}
-            answer["partitions"].append(slot)
-            if topic is None:
-                continue
-            if part.partition_index not in topic.partitions:
-                slot["error_code"] = ErrorCode.unknown_topic_or_partition
-                continue
-            slots.append(slot)
-            offsets.append(
-                OffsetToCommit(
-                    topic.name,
-                    topic.id,
-                    part.partition_index,
-                    part.committed_offset,
-                    part.committed_leader_epoch,
-                    part.committed_metadata,
-                )
-            )
-    if offsets:
-        for slot, code in zip(slots, await _commit(broker, request, body, offsets), strict=True):
-            slot["error_code"] = code
-    return {"topics": topics}
+    found = sort(broker.image, body.topics, by_id=request.api_version >= 10)
+    return found.answered(await _commit(broker, request, body, found.offsets) if found.offsets else ())
 
 
 async def _commit(broker: Parts, request: Request, body: Any, offsets: list[OffsetToCommit]) -> list[ErrorCode]:

@@ -1,4 +1,4 @@
-"""Errors in the words of older producers, which don't know PRODUCER_FENCED."""
+"""Replaces error codes that older producers don't know."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from ottla.protocol.errors import ErrorCode
 
 
 def known_to(request: Request, error: ErrorCode, since: int) -> ErrorCode:
-    """`error`, or INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED for requests before version `since`. Both are
-    fatal to a producer that waits for its transaction coordinator."""
+    """Returns `error`, but INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED for a request of a version below `since`.
+    Both errors are fatal to a producer that waits for its transaction coordinator."""
     if error is ErrorCode.producer_fenced and request.api_version < since:
         return ErrorCode.invalid_producer_epoch
     return error

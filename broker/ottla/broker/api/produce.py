@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.broker.api.declaration import Api
-from ottla.broker.beginnings import Beginnings, beginnings
+from ottla.broker.beginnings import Beginnings, Place, beginnings
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
@@ -73,8 +73,8 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
             begun = beginnings(body, frame, request.api_version, broker.partitions.find_or_none)
         except KafkaError as error:
             return produce.refuse_all(error)
-        if begun is not None:
-            return produce.take_turns(frame, 0, begun)
+        if begun is not None or broker.transactional_order.waits(request.connection):
+            return produce.wait_for_coordinator(frame, begun)
     if _is_one_batch(body):
         pass  # `append` appends nothing if the batch needs a turn
     elif (
@@ -204,10 +204,15 @@ class _Produce:
                 batch = memoryview(frame)[start:stop]
                 yield None if needs_turn(partition, batch) else loop_cost(batch, partition.rules, quota, plain_left)
 
-    def take_turns(self, frame: Memory, done: int, begun: Beginnings | None = None) -> Reply:
+    def wait_for_coordinator(self, frame: Memory, begun: Beginnings | None) -> Reply:
+        """Takes a turn for each batch once the transaction's coordinator has answered about the batches that begin
+        transactions (`begun`), and about those of the connection's earlier requests. Returns POSTPONED if there isn't
+        enough memory for the batches now."""
+        return self.take_turns(frame, 0, begun, waits=True)
+
+    def take_turns(self, frame: Memory, done: int, begun: Beginnings | None = None, *, waits: bool = False) -> Reply:
         """Takes a turn for each batch after the first `done`, in the order of the request. Returns POSTPONED if there
-        isn't enough memory for them now. If some batches begin transactions (`begun`), the turns are taken after the
-        transaction's coordinator has answered.
+        isn't enough memory for the batches now. With `waits` see `wait_for_coordinator`.
 
         The frame is kept until all batches are appended, if the connection owns the frame, and these batches are more
         than half of it. Otherwise the batches are copied, because the frame's memory is reused when `serve` returns."""
@@ -235,9 +240,10 @@ class _Produce:
         for place, topic, index, batch in sets:
             left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), None))
         broker.turns += len(left)
-        if begun is None:
+        behind = broker.transactional_order.join(connection) if waits else None
+        if behind is None:
             self._queue(left)
-        broker.spawn(self._append_in_turn(left, work, begun))
+        broker.spawn(self._append_in_turn(left, work, begun, behind))
         return self._request.pending
 
     def _queue(self, left: deque[_InTurn]) -> None:
@@ -247,14 +253,20 @@ class _Produce:
             if partition is not None:
                 left[place] = waiting._replace(turn=take_turn(partition))
 
-    async def _append_in_turn(self, left: deque[_InTurn], work: Work, begun: Beginnings | None) -> None:
-        """Appends one batch after the other, each when its turn in its partition comes. Then answers."""
+    async def _append_in_turn(
+        self, left: deque[_InTurn], work: Work, begun: Beginnings | None, place: Place | None
+    ) -> None:
+        """Appends one batch after the other, each when its turn in its partition comes. Then answers. With a `place`
+        the turns are taken when that place comes."""
         pending = self._request.pending
         try:
             try:
-                if begun is not None:
-                    await begun.confirm(self._broker.verifier)
+                if place is not None:
+                    if begun is not None:
+                        await begun.confirm(self._broker.verifier)
+                    await place.comes()
                     self._queue(left)
+                    place.leave()
                 while left:
                     turn = left[0].turn
                     if turn is not None:
@@ -262,6 +274,8 @@ class _Produce:
                     await self._append_one(left[0], begun)
                     self._ended(left.popleft())
             finally:
+                if place is not None:
+                    place.leave()
                 while left:
                     self._ended(left.popleft())
                 work.end(asyncio.get_running_loop().time())

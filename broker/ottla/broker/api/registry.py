@@ -70,7 +70,9 @@ from ottla.broker.api import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
+    update_features,
     write_txn_markers,
 )
 from ottla.broker.api.declaration import Api, Response
@@ -157,6 +159,7 @@ ROUTES: Mapping[int, Route] = {
         Route(delete_topics.API, delete_topics.handle),
         Route(delete_records.API, delete_records.handle),
         Route(init_producer_id.API, init_producer_id.handle),
+        Route(txn_offset_commit.API, txn_offset_commit.handle),
         Route(write_txn_markers.API, write_txn_markers.handle),
         Route(list_transactions.API, list_transactions.handle),
         Route(end_txn.API, end_txn.handle),
@@ -180,6 +183,7 @@ ROUTES: Mapping[int, Route] = {
         Route(describe_cluster.API, describe_cluster.handle),
         Route(describe_producers.API, describe_producers.handle),
         Route(unregister_broker.API, unregister_broker.handle),
+        Route(update_features.API, update_features.handle),
         Route(list_config_resources.API, list_config_resources.handle),
         Route(describe_topic_partitions.API, describe_topic_partitions.handle),
         Route(await_revision.API, serve=await_revision.serve),

@@ -13,6 +13,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.broker.coordination.committed_view import CommittedView, Unshown
 from ottla.broker.coordination.replay import Replayed, ReplayPartition
+from ottla.broker.verification import Guard
+from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.errors import KafkaError
 
 Encoded = tuple[bytes, bytes | None]  # a record's key and value
@@ -22,9 +24,9 @@ class Core(Replayed, Protocol):
     """The state of one partition. The part that is stored in records changes only by records, replayed or appended. The
     other part (waiting requests, deadlines) is lost when this broker stops leading the partition."""
 
-    def appended(self, changes: Sequence[Any], base_offset: int) -> None:
+    def appended(self, changes: Sequence[Any], base_offset: int, producer_id: int) -> None:
         """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed
-        yet."""
+        yet. With a `producer_id` ≥ 0 they belong to a transaction, whose marker comes by `decided`."""
 
     @property
     def unshown(self) -> Unshown:
@@ -32,6 +34,19 @@ class Core(Replayed, Protocol):
 
 
 C = TypeVar("C", bound=Core)
+
+
+class Transaction(NamedTuple):
+    """The transaction to which a batch belongs: its producer, and the guard that was taken before the transaction's
+    coordinator was asked. The guard is NOT_NEEDED if the transaction has begun in the partition already, and None if
+    there is no transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: Guard | None
+
+
+NO_TRANSACTION = Transaction(NO_PRODUCER_ID, -1, None)
 
 
 class Gathered(NamedTuple):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,15 +24,15 @@ from typing import Any, Protocol
 
 from ottla.broker.cold_reads import ColdReads, ReadLog
 from ottla.broker.log.segment import DamagedSegment
+from ottla.broker.verification import Guard
 from ottla.protocol.batches import BatchHeader, Record, iterate_headers, records
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
+from ottla.protocol.markers import read_marker
 
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.004
 TOLD_MAX = 10  # the first errors of a replay get a log line each; further errors are only counted
-_control_key = struct.Struct(">hh")
-_COMMIT_MARKER = 1
 
 
 class Piece(Protocol):
@@ -73,7 +72,11 @@ class ReplayPartition(Protocol):
     def high_watermark(self) -> int: ...
     @property
     def log(self) -> ReplayLog: ...
-    def append_batch(self, batch: bytearray, leader_epoch: int) -> int: ...
+    def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int: ...
+    def append_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, committed: bool, transaction_version: int
+    ) -> int: ...
+    def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard | None: ...
     def committed(self, offset: int) -> asyncio.Future[None]: ...
     def failed(self, error: OSError) -> KafkaError: ...
 
@@ -81,13 +84,14 @@ class ReplayPartition(Protocol):
 class Replayed(Protocol):
     """The part of a core's interface that a replay uses."""
 
-    def replayed(self, key: bytes, value: bytes | None, producer_id: int, uncommitted_at: int | None) -> bool:
-        """Applies one record that was read back. Returns False if the core doesn't know the record's kind. With a
-        `producer_id` ≥ 0 the record belongs to a transaction. `uncommitted_at` is the record's offset if the record
-        isn't below the high watermark, else None. Raises ProtocolError at malformed bytes."""
+    def replayed(self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int) -> bool:
+        """Applies one record that was read back from `offset` of the log. Returns False if the core doesn't know the
+        record's kind. A `visible` record is below the high watermark. With a `producer_id` ≥ 0 the record belongs to a
+        transaction. Raises ProtocolError at malformed bytes."""
 
-    def decided(self, producer_id: int, committed: bool) -> None:
-        """Applies a transaction's marker that was read back: the transaction was `committed` or aborted."""
+    def decided(self, producer_id: int, commit: bool, offset: int, visible: bool) -> int:
+        """Applies the marker at `offset`: the producer's transaction was committed (`commit`) or aborted. A `visible`
+        marker is below the high watermark. Returns how many entries the marker has in `Unshown` if it isn't visible."""
 
 
 class Replay:
@@ -165,23 +169,44 @@ class Replay:
                 )
             if header.last_offset < self._offset:
                 continue
-            seen = 0
-            try:
-                for record in records(memoryview(data)[position : position + header.size]):
-                    seen += 1
-                    if record.offset >= self._offset:
-                        self._replay(header, record)
-                    if perf_counter() > self._slice_end:
-                        await asyncio.sleep(0)
-                        self._slice_end = perf_counter() + SLICE_SECONDS
-            except (MemoryError, OSError):
-                raise
-            except Exception as error:  # the next load would meet the same error, so the batch is left out
-                missing = min(header.count, header.last_offset_delta + 1) - seen
-                self._leave_out_damaged(
-                    max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}"
-                )
+            batch = memoryview(data)[position : position + header.size]
+            if header.is_control:
+                self._marker(header, batch)
+                if perf_counter() > self._slice_end:
+                    await self._pause()
+            else:
+                await self._data(header, batch)
             self._offset = header.last_offset + 1
+
+    async def _data(self, header: BatchHeader, batch: memoryview) -> None:
+        """Replays the records of a batch from `_offset` on."""
+        seen = 0
+        try:
+            for record in records(batch):
+                seen += 1
+                if record.offset >= self._offset:
+                    self._replay(header, record)
+                if perf_counter() > self._slice_end:
+                    await self._pause()
+        except (MemoryError, OSError):
+            raise
+        except Exception as error:  # the next load would meet the same error, so the batch is left out
+            missing = min(header.count, header.last_offset_delta + 1) - seen
+            self._leave_out_damaged(max(missing, 1), f"the batch of offset {header.base_offset} can't be read: {error}")
+
+    async def _pause(self) -> None:
+        """Ends a slice: lets other tasks run."""
+        await asyncio.sleep(0)
+        self._slice_end = perf_counter() + SLICE_SECONDS
+
+    def _marker(self, header: BatchHeader, batch: memoryview) -> None:
+        """Replays the transaction marker in a control batch. From an empty one, compaction has removed the marker."""
+        marker = read_marker(batch)
+        if marker is not None:
+            visible = header.base_offset < self._partition.high_watermark
+            self._core.decided(header.producer_id, marker.committed, header.base_offset, visible)
+        elif header.count:
+            self._leave_out(1, f"the control batch at offset {header.base_offset} has no transaction marker")
 
     def _replay(self, header: BatchHeader, record: Record) -> None:
         try:
@@ -192,15 +217,9 @@ class Replay:
     def _record(self, header: BatchHeader, record: Record) -> None:
         if record.key is None:
             raise ProtocolError("the record has no key")
-        if header.is_control:
-            if len(record.key) < _control_key.size:
-                raise ProtocolError("a transaction's marker ends too early")
-            _, kind = _control_key.unpack_from(record.key)
-            self._core.decided(header.producer_id, kind == _COMMIT_MARKER)
-            return
         producer_id = header.producer_id if header.is_transactional else -1
-        uncommitted_at = record.offset if record.offset >= self._partition.high_watermark else None
-        ours = self._core.replayed(record.key, record.value, producer_id, uncommitted_at)
+        visible = record.offset < self._partition.high_watermark
+        ours = self._core.replayed(record.key, record.value, record.offset, visible, producer_id)
         self.replayed += ours
         self.foreign += not ours
 

@@ -29,7 +29,7 @@ from typing import Any, Generic, Protocol
 
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordination.committed_view import CommittedView
-from ottla.broker.coordination.led import C, Encoded, Gathered, Led
+from ottla.broker.coordination.led import NO_TRANSACTION, C, Encoded, Gathered, Led, Transaction
 from ottla.broker.coordination.replay import Replay, ReplayPartition
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -182,17 +182,42 @@ class Runtime(Generic[C]):
 
     # --- writing ---
 
-    def append(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> int:
-        """Appends one batch, which the core then applies. Returns the last record's offset. If it raises KafkaError,
-        nothing has changed."""
+    def append(
+        self,
+        led: Led[C],
+        changes: Sequence[Any],
+        encoded: Sequence[Encoded],
+        transaction: Transaction = NO_TRANSACTION,
+    ) -> int:
+        """Appends one batch, which the core then applies; the batch may belong to a `transaction`. Returns the last
+        record's offset. If it raises KafkaError, nothing has changed."""
+        producer_id, producer_epoch, guard = transaction
         now_ms = self._wall_ms()
         entries = [Record(offset, now_ms, key, value) for offset, (key, value) in enumerate(encoded)]
-        batch = bytearray(build_batch(entries, codec=self._limits.codec))
-        base_offset = led.partition.append_batch(batch, led.leader_epoch)
-        led.core.appended(changes, base_offset)
+        batch = build_batch(
+            entries,
+            codec=self._limits.codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=transaction is not NO_TRANSACTION,
+        )
+        base_offset = led.partition.append_batch(bytearray(batch), led.leader_epoch, guard)
+        led.core.appended(changes, base_offset, producer_id)
         led.view.appended(len(changes))
         led.last_appended = base_offset + len(changes) - 1
         return led.last_appended
+
+    def append_marker(
+        self, led: Led[C], producer_id: int, epoch: int, coordinator_epoch: int, commit: bool, transaction_version: int
+    ) -> int:
+        """Appends the marker that ends a producer's transaction in the partition, which the core then applies. Returns
+        the marker's offset. If it raises KafkaError, an error of `Partition.append_marker`, nothing has changed."""
+        if led.partition.leader_epoch != led.leader_epoch:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        offset = led.partition.append_marker(producer_id, epoch, coordinator_epoch, commit, transaction_version)
+        led.view.appended(led.core.decided(producer_id, commit, offset, False))
+        led.last_appended = offset
+        return offset
 
     async def write_gathered(self, led: Led[C], changes: Sequence[Any], encoded: Sequence[Encoded]) -> None:
         """Appends `changes` in one batch with the other changes of this turn of the event loop, and waits until the

@@ -128,6 +128,20 @@ class ClassicGroup:
             membership.deadlines.renew_session(roster.members[member_id], now)
         return COMMIT[state]
 
+    def commit_in_transaction(self, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        """Returns NONE if the client may commit offsets in a transaction: a member of this generation may, whatever the
+        group's state is. A client that states no member id, instance id and generation may, too, because requests had
+        none of these before KIP-447. No session is renewed."""
+        membership = self.membership
+        if membership.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        if generation < 0 and (membership.state is State.EMPTY or (not member_id and instance_id is None)):
+            return ErrorCode.none
+        error = membership.roster.validate(member_id, instance_id)
+        if error is ErrorCode.none and generation != membership.generation:
+            return ErrorCode.illegal_generation
+        return error
+
     def leave(self, leavers: Sequence[Leaver], now: Now) -> tuple[list[Answer], Effects]:
         """Handles a LeaveGroup request: members leave, or an administrator removes members. Returns one answer for each
         of them."""

@@ -82,6 +82,10 @@ class Group(Protocol):
         """NONE if this client may commit offsets, else the error that it gets. `generation` is the member's generation
         or epoch, −1 for a client that isn't a member."""
 
+    def commit_in_transaction(self, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        """NONE if this client may commit offsets in a transaction, else the error that it gets; the parameters are as
+        in `commit`."""
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether the group may still need its offsets of `topic`, because a member may read the topic."""
 

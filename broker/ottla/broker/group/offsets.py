@@ -5,8 +5,8 @@ decided by it. The *committed* view has only the records below the high watermar
 a consumer must not start from an offset that an election could still revert. If both views have the same value for a
 key, as nearly always, the value is kept once.
 
-The offsets of a transaction are kept by producer id until the transaction's marker is read. So far, transactions occur
-only in log directories that were adopted from Kafka.
+An offset of a transaction is in neither view until the transaction's COMMIT marker: it waits in `UndecidedOffsets`. For
+both views a marker is one record, which changes all offsets of the transaction together.
 
 Source: Kafka's OffsetMetadataManager; KIP-211 and KIP-496 (expiry).
 """
@@ -14,12 +14,26 @@ Source: Kafka's OffsetMetadataManager; KIP-211 and KIP-496 (expiry).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ottla.protocol.batches import NO_PRODUCER_ID
 
 from .group import FROM_COMMIT, Group
 from .records import Committed, OffsetKey
+from .undecided import UndecidedOffsets
 
 Partitions = dict[int, Committed]
+
+
+class _Appended(NamedTuple):
+    """A record that isn't visible yet: its log offset, a key, the key's value after the record, and the number of
+    undecided offsets of the key that the record has decided. A marker has one entry for each offset that it decides."""
+
+    log_offset: int
+    key: OffsetKey
+    value: Committed | None
+    decided: int
 
 
 class Offsets:
@@ -31,30 +45,31 @@ class Offsets:
         # By group and key, only for keys with records that aren't visible yet: the visible value, and the number of
         # these records.
         self._shown: dict[str, dict[OffsetKey, tuple[Committed | None, int]]] = {}
-        self._appended: deque[tuple[int, OffsetKey, Committed | None]] = deque()
-        self._undecided: dict[int, dict[OffsetKey, Committed]] = {}
+        self._appended: deque[_Appended] = deque()
+        self._undecided = UndecidedOffsets()
 
     def __len__(self) -> int:
         return self._count
 
-    def appended(self, log_offset: int, key: OffsetKey, value: Committed | None) -> None:
+    def appended(
+        self, log_offset: int, key: OffsetKey, value: Committed | None, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
         """Applies a record (None: tombstone) that was appended at `log_offset`. It becomes visible by a call of
-        `committed`."""
-        by_key = self._shown.get(key.group)
-        if by_key is None:
-            by_key = self._shown[key.group] = {}
-        shown = by_key.get(key)
-        by_key[key] = (self.latest(key), 1) if shown is None else (shown[0], shown[1] + 1)
-        self._appended.append((log_offset, key, value))
-        self._put(key, value)
+        `committed`. With a producer id ≥ 0 the value belongs to a transaction, and waits for `decided`."""
+        if value is not None and producer_id >= 0:
+            self._undecided.add(producer_id, key, value, log_offset)
+        else:
+            self._hide(log_offset, key, value, self._overtake(log_offset, key, value))
+            self._put(key, value)
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
         """Makes the records below `high_watermark` visible: all of them, or the `records_max` oldest that aren't
-        visible yet."""
+        visible yet. The offsets of one transaction become visible together."""
         appended = self._appended
-        left = len(appended) if records_max is None else min(records_max, len(appended))
-        while left and appended[0][0] < high_watermark:
-            _, key, value = appended.popleft()
+        left = len(appended) if records_max is None else records_max
+        shown = -1  # the log offset of the last record that this call has made visible
+        while appended and appended[0].log_offset < high_watermark and (left > 0 or appended[0].log_offset == shown):
+            shown, key, value, decided = appended.popleft()
             by_key = self._shown[key.group]
             writes = by_key[key][1] - 1
             if writes:
@@ -63,35 +78,45 @@ class Offsets:
                 del by_key[key]
                 if not by_key:
                     del self._shown[key.group]
+            if decided:
+                self._undecided.show(key, decided)
             left -= 1
 
     @property
     def first_unshown(self) -> int | None:
         """The log offset of the oldest record that was appended and isn't visible yet; None where all records are
         visible."""
-        return self._appended[0][0] if self._appended else None
+        return self._appended[0].log_offset if self._appended else None
 
     @property
     def unshown_count(self) -> int:
-        """How many records were appended and aren't visible yet."""
+        """How many records were appended and aren't visible yet. A marker counts once for each offset that it
+        decided."""
         return len(self._appended)
 
-    def replayed(self, key: OffsetKey, value: Committed | None, producer_id: int = -1) -> None:
-        """Applies a record that was read back. With a producer id ≥ 0 the record belongs to a transaction whose marker
-        hasn't been read yet."""
+    def replayed(
+        self, log_offset: int, key: OffsetKey, value: Committed | None, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
+        """Applies a record that was read back from below the high watermark, and is visible at once. `producer_id` is
+        as in `appended`."""
         if value is not None and producer_id >= 0:
-            self._undecided.setdefault(producer_id, {})[key] = value
-            return
-        self._put(key, value)
-        for pending in self._undecided.values():
-            pending.pop(key, None)  # the pending offset is older than this record
+            self._undecided.add(producer_id, key, value, log_offset)
+        else:
+            self._overtake(log_offset, key, value)
+            self._put(key, value)
 
-    def decided(self, producer_id: int, commit: bool) -> None:
-        """Applies a transaction's marker that was read back: its offsets are kept (`commit`) or dropped."""
-        pending = self._undecided.pop(producer_id, {})
-        if commit:
-            for key, value in pending.items():
+    def decided(self, producer_id: int, commit: bool, log_offset: int, visible: bool) -> list[OffsetKey]:
+        """Applies the marker at `log_offset` of a producer's transaction: the transaction's offsets count from now on
+        (`commit`), or are dropped. Unless the marker is `visible` at once, it becomes visible by a call of `committed`.
+        Returns the keys of the decided offsets."""
+        decided = self._undecided.decide(producer_id, commit)
+        for key, value in decided:
+            after = self.latest(key) if value is None else value
+            if not visible:
+                self._hide(log_offset, key, after, 1)
+            if value is not None:
                 self._put(key, value)
+        return [key for key, _ in decided]
 
     def latest(self, key: OffsetKey) -> Committed | None:
         """The last appended value of a key, whether its record is committed or not."""
@@ -104,8 +129,13 @@ class Offsets:
         return self.latest(key) if shown is None else shown[0]
 
     def undecided(self, key: OffsetKey) -> bool:
-        """Whether an undecided transaction has an offset for this key."""
-        return any(key in pending for pending in self._undecided.values())
+        """Whether the visible value of a key may be out of date: an offset of a transaction was appended for the key,
+        and the transaction's marker isn't visible yet."""
+        return key in self._undecided
+
+    def all_undecided(self, group: str) -> Iterable[OffsetKey]:
+        """The keys of a group that are `undecided`."""
+        return self._undecided.keys_for_readers(group)
 
     def show_all(self, group: str) -> dict[str, Partitions]:
         """All visible values of a group, by topic and partition."""
@@ -118,29 +148,39 @@ class Offsets:
         return {topic: partitions for topic, partitions in found.items() if partitions}
 
     def keys_of(self, group: str) -> Iterator[OffsetKey]:
-        """The keys of all offsets of a group, including the offsets of undecided transactions."""
+        """The keys of all offsets of a group, including the offsets of open transactions."""
         for topic, partitions in self._latest.get(group, {}).items():
             for partition in partitions:
                 yield OffsetKey(group, topic, partition)
-        for pending in self._undecided.values():
-            yield from (key for key in pending if key.group == group and self.latest(key) is None)
+        yield from (key for key in self._undecided.keys_of(group) if self.latest(key) is None)
 
-    def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[OffsetKey, Committed]]:
-        """The keys of all groups' offsets for these topics."""
-        wanted = set(topics)
+    def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[OffsetKey, Sequence[Committed]]]:
+        """The keys of all groups' offsets for these topics, including the offsets of open transactions, and the values
+        of each key (see `values`)."""
+        wanted = frozenset(topics)
         for group, by_topic in self._latest.items():
             for topic in wanted & by_topic.keys():
-                for partition, value in by_topic[topic].items():
-                    yield OffsetKey(group, topic, partition), value
+                for partition in by_topic[topic]:
+                    key = OffsetKey(group, topic, partition)
+                    yield key, self.values(key)
+        for key in self._undecided.keys_of_topics(wanted):
+            if self.latest(key) is None:
+                yield key, self.values(key)
+
+    def values(self, key: OffsetKey) -> Sequence[Committed]:
+        """The last appended value of a key, and the values that open transactions have for it."""
+        latest = self.latest(key)
+        undecided = self._undecided.values(key)
+        return undecided if latest is None else [latest, *undecided]
 
     def has(self, group: str) -> bool:
-        """Whether a group has any offset. An offset of an undecided transaction counts, too."""
+        """Whether a group has any offset. An offset of an open transaction counts, too."""
         return next(self.keys_of(group), None) is not None
 
     def expired(self, group: Group, retention_ms: int, now_ms: int) -> list[OffsetKey]:
         """The keys of the offsets of `group` that have expired at `now_ms` (wall clock): the retention time, which
-        begins at `group.retention_begins_ms`, is over, no member subscribes to the topic, and no undecided transaction
-        has an offset for the key.
+        begins at `group.retention_begins_ms`, is over, no member subscribes to the topic, and no open transaction has
+        an offset for the key.
 
         If an offset has an expiry time of its own, this time replaces the end of the retention time. While
         `group.retention_begins_ms` is None, no offset expires.
@@ -159,6 +199,25 @@ class Offsets:
                 if now_ms >= due_ms and not self.undecided(key):
                     found.append(key)
         return found
+
+    def _overtake(self, log_offset: int, key: OffsetKey, value: Committed | None) -> int:
+        """Tells the waiting offsets of transactions that a record without a transaction has come after them. Returns
+        how many of them the record has decided."""
+        if value is None:
+            return self._undecided.drop(key)
+        self._undecided.supersede(key, log_offset)
+        return 0
+
+    def _hide(self, log_offset: int, key: OffsetKey, value: Committed | None, decided: int) -> None:
+        """Keeps the visible value of a key, which has `value` after the record at `log_offset`."""
+        by_key = self._shown.get(key.group)
+        if by_key is None:
+            by_key = self._shown[key.group] = {}
+        shown = by_key.get(key)
+        by_key[key] = (self.latest(key), 1) if shown is None else (shown[0], shown[1] + 1)
+        self._appended.append(_Appended(log_offset, key, value, decided))
+        if decided:
+            self._undecided.hide(key, decided)
 
     def _put(self, key: OffsetKey, value: Committed | None) -> None:
         if value is not None:

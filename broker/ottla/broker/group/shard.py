@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .classic import ClassicGroup
@@ -175,7 +176,33 @@ class GroupShard:
             error = group.commit(member_id, generation, instance_id, now)
             if error is not ErrorCode.none:
                 raise KafkaError(error)
-        expire_ms = now.wall_ms + retention_ms if retention_ms >= 0 else -1
+        return self._commit(group_id, offsets, now.wall_ms, now.wall_ms + retention_ms if retention_ms >= 0 else -1)
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Sequence[OffsetToCommit],
+        now: Now,
+    ) -> Plan:
+        """Handles a TxnOffsetCommit request; the response is an error code for each of `offsets`. The plan's records
+        belong to the producer's transaction.
+
+        Raises KafkaError if the group refuses the commit, and ILLEGAL_GENERATION if a client with a generation names a
+        group that doesn't exist.
+        """
+        group = self.groups.get(group_id)
+        if group is None and generation >= 0:
+            raise KafkaError(ErrorCode.illegal_generation)
+        if group is not None:
+            error = group.commit_in_transaction(member_id, generation, instance_id)
+            if error is not ErrorCode.none:
+                raise KafkaError(error)
+        return self._commit(group_id, offsets, now.wall_ms, -1)
+
+    def _commit(self, group_id: str, offsets: Sequence[OffsetToCommit], commit_ms: int, expire_ms: int) -> Plan:
         plan = Plan(response=[])
         for item in offsets:
             metadata = item.metadata or ""
@@ -183,7 +210,7 @@ class GroupShard:
                 plan.response.append(ErrorCode.offset_metadata_too_large)
                 continue
             plan.response.append(ErrorCode.none)
-            value = Committed(item.offset, item.leader_epoch, metadata, now.wall_ms, expire_ms, item.topic_id)
+            value = Committed(item.offset, item.leader_epoch, metadata, commit_ms, expire_ms, item.topic_id)
             plan.changes.append((OffsetKey(group_id, item.topic, item.partition), value))
         return plan
 
@@ -238,35 +265,41 @@ class GroupShard:
     def topics_deleted(self, topics: Iterable[str], records_max: int) -> Iterator[Plan]:
         """Plans with the tombstones of the offsets of deleted topics, at most `records_max` in a plan. The offsets are
         determined when the method is called, not when a plan is made. So an offset that is committed later, for a new
-        topic of the same name, stays."""
+        topic of the same name, stays. Offsets of open transactions go as well."""
         gone = list(self.offsets.of_topics(topics))
         return (
-            Plan([(key, None) for key, value in gone[start : start + records_max] if self.offsets.latest(key) is value])
+            Plan([(key, None) for key, values in gone[start : start + records_max] if self._has_only(key, values)])
             for start in range(0, len(gone), records_max)
         )
 
+    def _has_only(self, key: OffsetKey, values: Sequence[Committed]) -> bool:
+        """Whether a key has at least one of these values, and no value that is another object."""
+        present = self.offsets.values(key)
+        return bool(present) and all(any(value is other for other in values) for value in present)
+
     # --- changes of the state ---
 
-    def appended(self, changes: Sequence[Change], base_offset: int) -> None:
+    def appended(self, changes: Sequence[Change], base_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
         """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed
-        yet."""
+        yet. With a `producer_id` ≥ 0 they belong to a transaction."""
         for offset, (key, value) in enumerate(changes, base_offset):
             if isinstance(key, GroupKey):
                 if value is None:
                     self._remove(key.group)
             else:
                 assert not isinstance(value, GroupMetadata)
-                if value is not None and key.group not in self.groups:
-                    self.groups[key.group] = ClassicGroup(key.group, self.limits)  # offsets only: a simple group
-                self.offsets.appended(offset, key, value)
+                if value is not None:
+                    self._ensure(key.group)
+                self.offsets.appended(offset, key, value, producer_id)
 
     def replayed(
-        self, key: bytes, value: bytes | None, producer_id: int = -1, uncommitted_at: int | None = None
+        self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int = NO_PRODUCER_ID
     ) -> bool:
-        """Applies one record that was read back. Returns False if the record's kind is skipped.
+        """Applies one record that was read back from `offset` of the log. Returns False if the record's kind is
+        skipped.
 
-        With a `producer_id` ≥ 0 the record belongs to a transaction. `uncommitted_at` is the record's log offset if the
-        record isn't below the high watermark, else None. Raises ProtocolError at malformed bytes.
+        The record is `visible` to readers at once if it is below the high watermark. With a `producer_id` ≥ 0 it
+        belongs to a transaction. Raises ProtocolError at malformed bytes.
         """
         about = read_key(key)
         if about is None:
@@ -278,17 +311,21 @@ class GroupShard:
                 self.groups[about.group] = ClassicGroup.restored(about.group, self.limits, read_group_value(value))
             return True
         committed = None if value is None else read_offset_value(value)
-        if committed is not None and about.group not in self.groups:
-            self.groups[about.group] = ClassicGroup(about.group, self.limits)
-        if uncommitted_at is not None and producer_id < 0:
-            self.offsets.appended(uncommitted_at, about, committed)
-        else:
-            self.offsets.replayed(about, committed, producer_id)
+        if committed is not None:
+            self._ensure(about.group)
+        apply = self.offsets.replayed if visible else self.offsets.appended
+        apply(offset, about, committed, producer_id)
         return True
 
-    def decided(self, producer_id: int, committed: bool) -> None:
-        """Applies a transaction's marker that was read back: the transaction's offsets are kept or dropped."""
-        self.offsets.decided(producer_id, committed)
+    def decided(self, producer_id: int, commit: bool, offset: int, visible: bool) -> int:
+        """Applies the marker at `offset` of a producer's transaction: the transaction's offsets count from now on, or
+        are dropped. The marker is `visible` to readers at once, or when it is committed. Returns how many offsets it
+        has decided."""
+        decided = self.offsets.decided(producer_id, commit, offset, visible)
+        if commit:
+            for key in decided:
+                self._ensure(key.group)  # Kafka's older coordinators deleted groups that had no other offsets
+        return len(decided)
 
     @property
     def unshown(self) -> Offsets:
@@ -302,6 +339,11 @@ class GroupShard:
             effects.answers += group.unload(error).answers
         self.groups.clear()
         return effects
+
+    def _ensure(self, group_id: str) -> None:
+        """Makes a group that only keeps offsets, unless the group exists."""
+        if group_id not in self.groups:
+            self.groups[group_id] = ClassicGroup(group_id, self.limits)
 
     def _remove(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)

@@ -1,8 +1,8 @@
 """The rules of AddPartitionsToTxn and AddOffsetsToTxn: a transaction writes to further partitions. Pure.
 
-The partitions are written to `__transaction_state` before the producer writes to them, so that the coordinator will
-find all of them when it ends the transaction. The leader of a partition asks by the same request whether the partition
-belongs to the transaction (`verified`), before it lets the producer's first batch in (KIP-890).
+The partitions are written to `__transaction_state` before the producer writes to them, so that the coordinator knows
+all partitions of a transaction when it ends the transaction. Before a partition's leader appends the producer's first
+batch, the leader asks by the same API whether the partition belongs to the transaction (`verified`, KIP-890).
 
 Source: Kafka's TransactionCoordinator.handleAddPartitionsToTransaction, handleVerifyPartitionsInTransaction.
 """
@@ -27,10 +27,10 @@ def add(
     client_version: int,
     now_ms: int,
 ) -> Decision:
-    """Decides whether the transaction of `producer` writes to `partitions` from now on. `client_version` is V2 if the
-    request says that the client speaks that protocol, else V1."""
+    """Decides a request to add `partitions` to the transaction of `producer`. `client_version` is V2 if the request's
+    version says that the client speaks that protocol, else V1."""
     if under_way or (known is not None and known.prepared):
-        # Before the producer id and the epoch are looked at: the client may have been told its next ones already.
+        # The producer id and the epoch aren't looked at yet: the client may know its next id and epoch already.
         return refused(ErrorCode.concurrent_transactions)
     if known is None or known.producer_id != producer.id:
         return refused(ErrorCode.invalid_producer_id_mapping)

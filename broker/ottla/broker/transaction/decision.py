@@ -1,4 +1,4 @@
-"""What the rules of a request decide: an answer, and the change that is written before the answer is given. Pure."""
+"""The decision about a request: an answer, and the change that is written before the answer is given. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`after` is written, and `answer` is given when it is committed. Without `after`, nothing changes."""
+    """The state `after` is written, and `answer` is given when the record of that state is committed. Without `after`,
+    nothing changes, and `answer` is given at once."""
 
     answer: Answer
     after: Transaction | None = None
 
 
 class Wanted(Enum):
-    """What the rules need before they can decide."""
+    """The request can't be decided yet, because the rules need something from outside first."""
 
     PRODUCER_ID = "a producer id that was never used; the request is then decided anew"
 

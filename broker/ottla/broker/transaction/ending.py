@@ -80,7 +80,8 @@ def _end_v2(
 
 
 def _is_repeat(known: Transaction, ending: Ending) -> bool:
-    """Whether this is a repeat of the EndTxn that raised the id's epoch, or that used up the epochs."""
+    """Whether `ending` repeats the last EndTxn, which raised the id's epoch, or gave the id another producer id because
+    no epoch was left."""
     if known.producer_id == ending.producer_id:
         return known.epoch == ending.epoch + 1
     return (
@@ -91,8 +92,8 @@ def _is_repeat(known: Transaction, ending: Ending) -> bool:
 
 
 def aborted_by_coordinator(known: Transaction, moment: Moment, unused_producer_id: int | None) -> Transaction | Wanted:
-    """An open transaction after its abort by the coordinator, because of its time-out or of a new producer. The epoch
-    is raised, so that the producer is fenced."""
+    """The state of an id after the coordinator itself has aborted the id's open transaction, because of the time-out or
+    of a new producer. The epoch is raised, so that the old producer is fenced."""
     if moment.feature_level >= V2:
         return _raised(known, False, moment, unused_producer_id)
     return known.fenced_v1(moment.now_ms)

@@ -32,8 +32,9 @@ class Producer(NamedTuple):
 class Init:
     """An InitProducerId. `present` is the producer that the client has been so far; None if it begins anew.
 
-    With `two_phase` another system commits the transactions, which never time out; with `keep_prepared` an open one
-    isn't aborted. Only version 6 of the request has these two, and Kafka doesn't advertise that version.
+    With `two_phase` another system decides about the producer's transactions, and they never time out. With
+    `keep_prepared` an open transaction isn't aborted. Both fields come with version 6 of the request (KIP-939), which
+    Kafka doesn't advertise.
     """
 
     timeout_ms: int
@@ -43,7 +44,7 @@ class Init:
 
 
 def refusal(transactional_id: str, init: Init, limits: Limits) -> ErrorCode:
-    """The error of a request that is refused whatever the id's state is, else NONE."""
+    """The error of a request that is wrong in any state of its id; NONE for all other requests."""
     if not transactional_id:
         return ErrorCode.invalid_request
     if init.two_phase and not limits.two_phase_commit:
@@ -82,7 +83,8 @@ def initialize(
 
 
 def _may_be(present: Producer, known: Transaction) -> bool:
-    """Whether a producer of the id may have this producer id, as far as its state shows."""
+    """Whether `present` may be a producer of the id whose state is `known`. Only the producer id is judged, and whether
+    the producer had used up its epochs."""
     if present.id == known.producer_id:
         return True
     # The producer has used up its epochs, and may not have got the answer that gave it another id.

@@ -36,15 +36,16 @@ _VERDICTS: Mapping[ErrorCode, Verdict] = {
 
 
 def verdict(error: ErrorCode) -> Verdict:
-    """What follows from the answer `error`. At all errors that don't say for certain that the marker isn't needed, it
-    is sent again."""
+    """What follows from the answer `error`. After an error that leaves open whether the partition still needs its
+    marker, the marker is sent again."""
     return _VERDICTS.get(error, Verdict.AGAIN)
 
 
 @dataclass(slots=True, eq=False)
 class Markers:
-    """The markers of one decided transaction. `missing` are the partitions of which it isn't known that they have their
-    marker. Objects are compared by identity: after the transaction has ended, its id has other markers."""
+    """The markers of one decided transaction. `missing` are the partitions whose leaders haven't confirmed the
+    marker. Two objects are equal only if they are the same object: a later transaction of the id has markers of its
+    own."""
 
     transactional_id: str
     transaction: Transaction

@@ -1,7 +1,7 @@
-"""What a coordinator knows of one transactional id, and the ways in which this changes. Pure.
+"""The state of one transactional id, and the changes that this state can undergo. Pure.
 
-Each change makes another `Transaction`, which becomes one record of `__transaction_state`. The methods here don't ask
-whether a request may make the change; the rules in `initialization`, `additions` and `ending` do.
+Each change makes another `Transaction`, which becomes one record of `__transaction_state`. The methods make the change
+without asking whether it is allowed: the rules in `initialization`, `additions` and `ending` decide that.
 
 Source: Kafka's TransactionMetadata and TxnTransitMetadata.
 """
@@ -60,7 +60,7 @@ class Transaction:
 
     @property
     def prepared(self) -> bool:
-        """Whether the transaction is decided, and not all markers are known to be written."""
+        """Whether the transaction is decided, and markers may be missing."""
         return self.state in PREPARED
 
     @property
@@ -70,7 +70,7 @@ class Transaction:
 
     @property
     def epochs_used_up(self) -> bool:
-        """Whether the next epoch would be one that no producer may have."""
+        """Whether no epoch is left for another producer of this producer id."""
         return self.epoch >= LAST_EPOCH_OF_PRODUCERS
 
     def overdue(self, now_ms: int) -> bool:
@@ -84,7 +84,7 @@ class Transaction:
     # --- InitProducerId ---
 
     def initialized(self, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
-        """The producer begins anew in `epoch`, with the same producer id."""
+        """The state in which the producer begins anew in `epoch`, with the same producer id."""
         return replace(
             self,
             epoch=epoch,
@@ -98,19 +98,20 @@ class Transaction:
         )
 
     def initialized_again(self, timeout_ms: int, now_ms: int) -> Transaction:
-        """The same once more, for a producer that didn't get the answer: it can repeat its request again."""
+        """The state of `initialized`, for a producer that repeats its request because the answer was lost. The producer
+        can repeat the request once more."""
         begun = self.initialized(self.epoch, self.last_epoch, timeout_ms, now_ms)
         return replace(begun, previous_producer_id=self.previous_producer_id)
 
     def rotated(self, producer_id: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
-        """The producer begins anew with another producer id, in epoch 0."""
+        """The state in which the producer begins anew with another producer id, in epoch 0."""
         begun = self.initialized(0, last_epoch, timeout_ms, now_ms)
         return replace(begun, producer_id=producer_id)
 
     # --- a transaction ---
 
     def with_partitions(self, partitions: Iterable[TopicPartition], client_version: int, now_ms: int) -> Transaction:
-        """The transaction writes to `partitions`, too. The first ones begin the transaction."""
+        """The state after `partitions` were added. The first partitions of a transaction begin it."""
         return replace(
             self,
             state=State.ONGOING,
@@ -122,23 +123,23 @@ class Transaction:
         )
 
     def ended_v1(self, commit: bool, now_ms: int) -> Transaction:
-        """A client of V1 ends the transaction; the epoch stays."""
+        """The state after a client of V1 has decided the transaction; the epoch stays."""
         return self._ended(commit, self.epoch, self.last_epoch, V1, now_ms)
 
     def ended_v2(self, commit: bool, now_ms: int, next_producer_id: int = NO_PRODUCER_ID) -> Transaction:
-        """The transaction ends by V2: the epoch is raised, in the record already. If the epochs are used up,
-        `next_producer_id` was never used before."""
+        """The state after the transaction was decided by V2, which already has the next epoch. If the epochs are used
+        up, `next_producer_id` is a producer id that was never used before."""
         ended = self._ended(commit, min(self.epoch + 1, EPOCH_MAX), self.epoch, V2, now_ms)
         start_ms = self.start_ms if self.state is State.ONGOING else now_ms  # an abort without any partition
         return replace(ended, next_producer_id=next_producer_id, start_ms=start_ms)
 
     def fenced_v1(self, now_ms: int) -> Transaction:
-        """The coordinator itself aborts the transaction, and fences the producer: the epoch is raised, and no request
-        of the producer is a repeat."""
+        """The state after the coordinator itself has aborted the transaction and fenced the producer: the epoch is
+        raised, and no later request of the producer counts as a repeat."""
         return self._ended(False, min(self.epoch + 1, EPOCH_MAX), NO_EPOCH, V1, now_ms)
 
     def completed(self, now_ms: int) -> Transaction:
-        """All markers are written."""
+        """The state after all markers were written."""
         other_id = self.client_version >= V2 and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,

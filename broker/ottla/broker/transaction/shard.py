@@ -6,11 +6,11 @@ state only. Three rules follow for the time between a decision and its commit:
 
 1. An id has one change under way at most. Meanwhile, its other requests are answered CONCURRENT_TRANSACTIONS, and
    clients repeat them.
-2. If the append fails for certain, nothing has changed (`append_failed`). If the append was done, but isn't committed
-   in time, its outcome is unknown: the change stays under way until it is committed, or until this broker stops leading
-   the partition. No client is told that it has failed.
-3. What isn't in the records (changes under way, the markers that are missing) is dropped with the shard. A load makes
-   the rest of it anew: a decided transaction has all its markers missing.
+2. If the append fails for certain, nothing has changed (`append_failed`). If the record was appended, but isn't
+   committed in time, its outcome is unknown: the change stays under way until the record is committed, or until this
+   broker stops leading the partition. No client is told that the change has failed.
+3. The records say neither which changes are under way nor which markers are missing. Both are dropped with the shard.
+   After a load no change is under way, and all markers of each decided transaction are missing.
 
 Source: Kafka's TransactionStateManager, TransactionCoordinator.
 """
@@ -18,10 +18,11 @@ Source: Kafka's TransactionStateManager, TransactionCoordinator.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
+from ottla.protocol.batches import NO_PRODUCER_ID
 from ottla.protocol.errors import ErrorCode
 
 from . import additions
@@ -56,8 +57,8 @@ def encode(change: Change, feature_level: int) -> tuple[bytes, bytes | None]:
 
 
 class TransactionShard:
-    """Transactional ids with their committed state, by id in `transactions`, and the `markers` of those that are
-    decided."""
+    """The committed state of each transactional id (`transactions`), and the markers of each id whose transaction is
+    decided (`markers`)."""
 
     def __init__(self, limits: Limits) -> None:
         self.transactions: dict[str, Transaction] = {}
@@ -73,8 +74,8 @@ class TransactionShard:
     def init_producer_id(
         self, transactional_id: str, init: Init, moment: Moment, unused_producer_id: int | None = None
     ) -> Plan | Wanted:
-        """An InitProducerId. `unused_producer_id` is a producer id that was never used; if the decision needs one and
-        there is none, the result is `Wanted`."""
+        """An InitProducerId. `unused_producer_id` is a producer id that was never used. If the decision needs such
+        an id, and it is None, the result is `Wanted`."""
         error = refusal(transactional_id, init, self._limits)
         if error is not ErrorCode.none:
             return Plan(Answer(error))
@@ -99,7 +100,7 @@ class TransactionShard:
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """An AddPartitionsToTxn that only asks: an error code for each partition."""
+        """An AddPartitionsToTxn that adds nothing, and only verifies: returns an error code for each partition."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.invalid_request)
         return additions.verified(self.transactions.get(transactional_id), producer, partitions)
@@ -107,7 +108,7 @@ class TransactionShard:
     def end(
         self, transactional_id: str, ending: Ending, moment: Moment, unused_producer_id: int | None = None
     ) -> Plan | Wanted:
-        """An EndTxn; `unused_producer_id` as in `init_producer_id`."""
+        """An EndTxn. `unused_producer_id` is as in `init_producer_id`."""
         if not transactional_id:
             return Plan(Answer(ErrorCode.invalid_request))
         return self._plan(transactional_id, end(*self._state(transactional_id), ending, moment, unused_producer_id))
@@ -116,12 +117,6 @@ class TransactionShard:
         """The committed state of an id; None if it doesn't exist, or is about to expire."""
         change = self._under_way.get(transactional_id)
         return None if change is not None and change.after is None else self.transactions.get(transactional_id)
-
-    def all_described(self) -> Iterator[tuple[str, Transaction]]:
-        """All ids that `described` finds. The shard may not change during the iteration."""
-        for transactional_id, transaction in self.transactions.items():
-            if self.described(transactional_id) is not None:
-                yield transactional_id, transaction
 
     # --- time ---
 
@@ -136,8 +131,8 @@ class TransactionShard:
     def abort_overdue(
         self, transactional_id: str, moment: Moment, unused_producer_id: int | None = None
     ) -> Plan | Wanted | None:
-        """Aborts a transaction that is overdue; None if it isn't any more. `unused_producer_id` as in
-        `init_producer_id`."""
+        """Aborts the overdue transaction of an id. Returns None if the transaction isn't overdue any more, or a change
+        is under way. `unused_producer_id` is as in `init_producer_id`."""
         known, under_way = self._state(transactional_id)
         if known is None or under_way or not known.overdue(moment.now_ms):
             return None
@@ -145,8 +140,8 @@ class TransactionShard:
         return aborted if isinstance(aborted, Wanted) else self._decided(transactional_id, Decision(Answer(), aborted))
 
     def expire(self, now_ms: int, ids_max: int) -> list[Change]:
-        """The tombstones of ids that weren't used for the expiration time: at most `ids_max`. They are under way from
-        now on, so the next call finds other ids."""
+        """The tombstones of ids that weren't used for the expiration time: at most `ids_max`. The tombstones
+        are under way from now on, so the next call finds other ids."""
         oldest_ms = now_ms - self._limits.expiration_ms
         expired = (
             Change(transactional_id, None)
@@ -162,16 +157,18 @@ class TransactionShard:
     # --- markers ---
 
     def take_begun(self) -> list[Markers]:
-        """The markers of transactions whose decisions were committed since the last call, to be sent."""
+        """The markers that are to be sent: those of all transactions whose decisions were committed since the last
+        call."""
         begun, self._begun = self._begun, {}
         return list(begun.values())
 
     def is_current(self, markers: Markers) -> bool:
-        """Whether the transaction of these markers hasn't ended yet."""
+        """Whether the transaction to which `markers` belong hasn't ended yet."""
         return self.markers.get(markers.transactional_id) is markers
 
     def complete(self, markers: Markers, moment: Moment) -> Plan | None:
-        """Ends a transaction that has all its markers; None if it has ended, has markers missing, or is being ended."""
+        """Ends the transaction to which `markers` belong. Returns None if a marker is missing, or if the transaction
+        has ended or is being ended already."""
         transactional_id = markers.transactional_id
         if not self.is_current(markers) or markers.missing or markers.stopped or transactional_id in self._under_way:
             return None
@@ -181,14 +178,14 @@ class TransactionShard:
     # --- changes of the state ---
 
     def append_failed(self, changes: Sequence[Change]) -> None:
-        """The append of these changes has failed for certain: they aren't under way any more."""
+        """Notes that the append of `changes` has failed for certain: the changes aren't under way any more."""
         for change in changes:
             if self._under_way.get(change.transactional_id) is change:
                 del self._under_way[change.transactional_id]
 
-    def appended(self, changes: Sequence[Change], base_offset: int) -> None:
-        """Notes that `changes` were appended, one record each from `base_offset` on. They count when `committed` says
-        so."""
+    def appended(self, changes: Sequence[Change], base_offset: int, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Notes that `changes` were appended, one record each from `base_offset` on. `committed` applies them later.
+        `producer_id` is as in `replayed`."""
         self._appended.extend(enumerate(changes, base_offset))
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
@@ -210,13 +207,14 @@ class TransactionShard:
         return self
 
     def replayed(
-        self, key: bytes, value: bytes | None, producer_id: int = -1, uncommitted_at: int | None = None
+        self, key: bytes, value: bytes | None, offset: int, visible: bool, producer_id: int = NO_PRODUCER_ID
     ) -> bool:
-        """Applies one record that was read back. Returns False if the record's kind or version is skipped.
+        """Applies one record that was read back from `offset` of the log. Returns False if the record's kind or version
+        is skipped.
 
-        `uncommitted_at` is the record's log offset if the record isn't below the high watermark, else None. Records of
-        this topic never belong to a transaction, so `producer_id` says nothing. Raises ProtocolError at malformed
-        bytes.
+        If the record isn't `visible` yet, because it isn't below the high watermark, `committed` applies it later.
+        Records of this topic never belong to a transaction, so `producer_id` is ignored. Raises ProtocolError at
+        malformed bytes.
         """
         transactional_id = read_key(key)
         if transactional_id is None:
@@ -225,14 +223,15 @@ class TransactionShard:
         if value is not None and after is None:
             return False
         change = Change(transactional_id, after)
-        if uncommitted_at is None:
+        if visible:
             self._apply(change)
         else:
-            self._appended.append((uncommitted_at, change))
+            self._appended.append((offset, change))
         return True
 
-    def decided(self, producer_id: int, committed: bool) -> None:
-        """Skips a marker that was read back: no transaction writes to this topic."""
+    def decided(self, producer_id: int, commit: bool, offset: int, visible: bool) -> int:
+        """Skips a marker: no transaction writes to this topic."""
+        return 0
 
     def _apply(self, change: Change) -> None:
         transactional_id, after = change

@@ -9,7 +9,7 @@ An id has at most one transaction at a time, and goes round in a ring:
       └──────────────────────────── InitProducerId ──────────────────────────────┘
 
 Once the record of PrepareCommit or PrepareAbort is committed, the transaction is decided for ever: the coordinator
-writes markers of that decision to all of the transaction's partitions, however often it has to begin anew.
+writes markers of that decision to all partitions of the transaction, also after failures and changes of coordinators.
 
 Kafka has two protocols of clients. In the older one (here "V1") a producer keeps its epoch from one transaction to the
 next. In the newer one ("V2", KIP-890) each transaction has an epoch of its own, because EndTxn raises the epoch: so a
@@ -68,7 +68,7 @@ PREDECESSORS: Mapping[State, frozenset[State]] = {
 
 
 class End(Enum):
-    """What an EndTxn of the right producer leads to."""
+    """The outcome of an EndTxn whose producer id and epoch are right."""
 
     PREPARE = "decide the transaction"
     PREPARE_WITHOUT_PARTITIONS = "abort, although no partition was added; the epoch is raised"

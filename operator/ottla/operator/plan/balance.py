@@ -95,7 +95,7 @@ def moving(plan: Plan, cluster: KafkaCluster) -> tuple[Balancing, dict[Partition
         elif partition.target == planned.before and not partition.moving:
             left[name, index] = planned.target
     to_go = len(left) + under_way
-    return Balancing(f"moving: {to_go} of {len(plan)} partitions to go", moves=to_go), left
+    return Balancing(f"moving: {to_go} of {counted(len(plan), 'partition')} to go", moves=to_go), left
 
 
 def _outside(plan: LoadPlan) -> tuple[str, ...]:

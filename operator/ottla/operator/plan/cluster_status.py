@@ -24,8 +24,8 @@ from ottla.operator.plan.storage import REASONS, Storage
 from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd, Pool
-from ottla.operator.status import Condition, Trouble, conditions
-from ottla.wording import first_named
+from ottla.operator.status import INVALID, Condition, Trouble, conditions
+from ottla.wording import counted, first_named
 
 MESSAGE_MAX = 1024
 UNANSWERED_S_MAX = 20.0  # a Cluster that was Ready stays Ready for so long while no broker answers
@@ -79,9 +79,15 @@ class Findings:
             self.storage = storage
 
     @property
+    def failed(self) -> Trouble | None:
+        """The failed part of the reconcile that is told first: one that only another spec helps, else the first."""
+        failed = [trouble for trouble in self.troubles if trouble.failed]
+        return min(failed, key=lambda trouble: trouble.reason != INVALID, default=None)
+
+    @property
     def failure(self) -> str:
-        """Why the first failed part of the reconcile failed; empty if no part failed."""
-        return next((trouble.message for trouble in self.troubles if trouble.failed), "")
+        """Why this part failed; empty if no part failed."""
+        return self.failed.message if self.failed is not None else ""
 
     @property
     def awaited(self) -> str:
@@ -221,7 +227,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         return f"{rolls[0]} ({trouble})" if trouble else rolls[0]
     if trouble:
         return trouble
-    if scales := _scaling(findings, f": {findings.scaling.remaining} partitions to go"):
+    if scales := _scaling(findings, f": {counted(findings.scaling.remaining, 'partition')} to go"):
         return scales
     if waits_for := (findings.storage.message if findings.storage else "") or findings.racks_wait_for:
         return waits_for
@@ -257,7 +263,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         or findings.failure
         or findings.awaited
         or findings.brokers_wait_for
-        or (findings.storage and findings.storage.reason in ("Emptying", "Growing"))
+        or (findings.storage and findings.storage.reason in ("Held", "Emptying", "Growing"))
     )
     how = "Changing" if busy else "InvalidSpec" if findings.refusal else "AsWanted"
     found.append(Condition("Progressing", busy and not cluster.paused, how, message))
@@ -364,8 +370,10 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
         pods = findings.pods or ()
         outdated, resizes = sum(bool(pod.outdated) for pod in pods), sum(pod.resize is not None for pod in pods)
         others = "changes of the spec may make more pods outdated"
-        later = [f"{outdated} pods are outdated, and are restarted after the pause; {others}"] if outdated else []
-        later += [f"{resizes} pods get other resources after the pause"] if resizes else []
+        are, get = "is" if outdated == 1 else "are", "gets" if resizes == 1 else "get"
+        old, resized = counted(outdated, "pod"), counted(resizes, "pod")
+        later = [f"{old} {are} outdated, and {are} restarted after the pause; {others}"] if outdated else []
+        later += [f"{resized} {get} other resources after the pause"] if resizes else []
         return Condition("Rolling", False, "SpecPaused", "; ".join(later))
     if rolls := _rolls(findings):
         decisions = (findings.decision, findings.controller_roll, findings.etcd_roll)
@@ -417,8 +425,9 @@ def _may_be_a_moment(before: Mapping[str, Any], now: datetime) -> bool:
 def _ready(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> Condition:
     if findings.refusal:
         return Condition("Ready", False, "InvalidSpec", findings.refusal)
-    if findings.failure:
-        return Condition("Ready", False, "NotApplied", findings.failure)
+    if findings.failed is not None:
+        reason = INVALID if findings.failed.reason == INVALID else "NotApplied"
+        return Condition("Ready", False, reason, findings.failure)
     if not findings.metadata_serves:
         return Condition("Ready", False, "MetadataNotReady", message)
     if findings.held_back.brokers or ready < len(cluster.broker_ids):

@@ -26,6 +26,7 @@ from ottla.operator.plan.topic import (
 )
 from ottla.operator.spec.topic import INTERNAL
 from ottla.placement import PartitionName
+from ottla.wording import counted
 
 PARTITIONS_AT_ONCE = 50
 
@@ -71,8 +72,12 @@ def absent(cluster: KafkaCluster, wanted: Collection[int]) -> frozenset[int]:
     """
     if not cluster.racks.keys() >= set(wanted):
         return frozenset()
-    holders = {broker for _, partition in _partitions(cluster) for broker in partition.replicas}
-    return frozenset(holders - cluster.racks.keys() - set(wanted))
+    return frozenset(holders(cluster) - cluster.racks.keys() - set(wanted))
+
+
+def holders(cluster: KafkaCluster) -> set[int]:
+    """The brokers that have replicas, registered or not."""
+    return {broker for _, partition in _partitions(cluster) for broker in partition.replicas}
 
 
 def only_on(cluster: KafkaCluster, absent: Collection[int]) -> list[PartitionName]:
@@ -104,7 +109,7 @@ def drain(
         have = "topics have" if len(others) > 1 else "topic has"
         more = f" ({len(others)} more {have} too many, too)" if others else ""
         return ScalePlan(
-            refusal=f"topic {topic} has {count} replicas{more}, and {len(staying)} brokers would stay: "
+            refusal=f"topic {topic} has {count} replicas{more}, and {counted(len(staying), 'broker')} would stay: "
             "lower its replication factor, or keep more brokers"
         )
     takers = {broker: rack for broker, rack in cluster.takers.items() if broker in staying}

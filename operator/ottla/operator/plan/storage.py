@@ -29,7 +29,7 @@ class Storage(NamedTuple):
     message: str = ""
 
 
-REASONS = ("Lost", "Refused", "Pending", "Emptying", "Growing", "AsWanted")
+REASONS = ("Lost", "Refused", "Pending", "Held", "Emptying", "Growing", "AsWanted")
 
 
 def grown(wanted: Object, claims: Iterable[Object]) -> list[tuple[str, str]]:

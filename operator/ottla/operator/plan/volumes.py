@@ -5,10 +5,10 @@ A volume is removed in steps, each of which follows from the present objects. A 
 volume, an annotation of its claim says so, for the pod that was asked. When all claims say so, the StatefulSet is made
 again without the volume, and its pods are restarted one by one.
 
-A volume may never have been made, for example because its StorageClass doesn't exist. Then its pod can't start, and the
-volume is removed immediately, because it holds no data. Before the StatefulSet is made without the volume, the claim
-gets a note (the annotation NEVER_MADE). Without this note, the volume would return to the StatefulSet as soon as its
-broker's pod is missing for a moment, and the next pod would wait for it again.
+A volume may never have been made, for example because nothing makes volumes of its StorageClass. Then its pod can't
+start, and the volume is removed immediately, because it holds no data. Before the StatefulSet is made without the
+volume, the claim gets a note (the annotation NEVER_MADE). Without this note, the volume would return to the StatefulSet
+as soon as its broker's pod is missing for a moment, and the next pod would wait for it again.
 
 The note that a claim was never made must never count for a volume with data. The argument:
 
@@ -82,18 +82,30 @@ def claims_by_volume(pod: str, claims: Mapping[str, Object]) -> dict[int, Object
     return {volume: claim for volume, claim in found.items() if volume is not None}
 
 
+def of_set(stateful_set: Object) -> set[int]:
+    """The ids of the volumes that a StatefulSet gives to its pods."""
+    templates = stateful_set["spec"].get("volumeClaimTemplates") or ()
+    return {found for each in templates if (found := _id(each["metadata"]["name"])) is not None}
+
+
 def is_noted(claim: Object) -> bool:
     """Whether a claim has the annotation EMPTIED_FOR: its volume is being emptied, or was emptied once."""
     return EMPTIED_FOR in (claim["metadata"].get("annotations") or {})
 
 
 def leaving(
-    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object], now: datetime
+    cluster: Cluster,
+    pool: Pool,
+    present: Object | None,
+    claims: Mapping[str, Object],
+    pods: Mapping[str, Object],
+    now: datetime,
 ) -> set[int]:
-    """The ids of a pool's volumes that aren't wanted and may have replicas. `claims` and `pods` by name."""
+    """The ids of a pool's volumes that aren't wanted and may have replicas. `present`: the pool's StatefulSet; `claims`
+    and `pods` by name."""
     found = {
         volume
-        for member in _members(cluster, pool, pods)
+        for member in _members(cluster, pool, present, claims, pods)
         for volume, claim in claims_by_volume(member, claims).items()
         if may_hold_replicas(claim, pods.get(member), now)
     }
@@ -103,12 +115,16 @@ def leaving(
 def may_hold_replicas(claim: Object, pod: Object | None, now: datetime) -> bool:
     """Whether replicas may be on the volume of a claim. `pod` is the pod that the claim is for, or None if that pod is
     missing."""
-    emptied_for = annotation(claim, EMPTIED_FOR)
     if pod is None:
-        return not emptied_for and not is_given_up(claim)
+        return _is_full_without_pod(claim)
     if never_made(claim, pod, now):
         return False
-    return claim["metadata"]["name"] in claims_of(pod) and emptied_for != pod["metadata"]["uid"]
+    return claim["metadata"]["name"] in claims_of(pod) and annotation(claim, EMPTIED_FOR) != pod["metadata"]["uid"]
+
+
+def _is_full_without_pod(claim: Object) -> bool:
+    """Whether replicas may be on the volume of a claim whose pod is missing."""
+    return not annotation(claim, EMPTIED_FOR) and not is_given_up(claim)
 
 
 def never_made_ones(
@@ -126,7 +142,7 @@ def never_made_ones(
     """
     wanted = {volume.id for volume in pool.volumes}
     found = []
-    for member in _members(cluster, pool, pods):
+    for member in _members(cluster, pool, present, claims, pods):
         pod = pods.get(member)
         for volume, claim in claims_by_volume(member, claims).items():
             if volume in wanted or is_given_up(claim):
@@ -134,18 +150,18 @@ def never_made_ones(
             if pod is not None and volume in mounted(pod):
                 given_up = never_made(claim, pod, now)
             else:
-                given_up = present is not None and volume not in _of_set(present) and lacks_a_volume(claim, now)
+                given_up = present is not None and volume not in of_set(present) and lacks_a_volume(claim, now)
             if given_up:
                 found.append(claim)
     return found
 
 
 def given_up_without_pods(
-    cluster: Cluster, pool: Pool, claims: Mapping[str, Object], pods: Mapping[str, Object]
+    cluster: Cluster, pool: Pool, present: Object | None, claims: Mapping[str, Object], pods: Mapping[str, Object]
 ) -> list[str]:
     """The names of a pool's claims without a volume that have the annotation NEVER_MADE, and whose pods are missing.
-    `claims` and `pods` by name."""
-    missing = [member for member in _members(cluster, pool, pods) if member not in pods]
+    `present`: the pool's StatefulSet; `claims` and `pods` by name."""
+    missing = [member for member in _members(cluster, pool, present, claims, pods) if member not in pods]
     held = (claim for member in missing for claim in claims_by_volume(member, claims).values())
     return [claim["metadata"]["name"] for claim in held if is_given_up(claim)]
 
@@ -167,7 +183,7 @@ def come_back(
     """
     found: dict[str, Object] = {}
     for stateful_set in sets:
-        given = _of_set(stateful_set)
+        given = of_set(stateful_set)
         for of, ids in broker_sets([stateful_set]).items():
             for pod in (f"{of}-{broker}" for broker in ids if broker in pool.ids):
                 has = given | (mounted(pods[pod]) if pod in pods else set())
@@ -241,22 +257,51 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
     return EmptyPlan({path: tuple(names) for path, names in moves.items()}, left, waits_for)
 
 
-def _members(cluster: Cluster, pool: Pool, pods: Iterable[str]) -> list[str]:
-    """The names of a pool's pods: of wanted ones and of existing ones."""
+def brokers_of(
+    cluster: Cluster, pool: Pool, present: Object | None, claims: Mapping[str, Object], pods: Iterable[str]
+) -> range:
+    """The ids of a pool's brokers. Brokers that are to be removed are among them, because they stay until they are
+    drained. `present`: the pool's StatefulSet; `claims` by name.
+
+    While the StatefulSet is deleted without its pods, to be made again, a broker whose pod is missing is known by its
+    claims. If no pod is left, either, the Cluster is new here, and the pool has no brokers yet.
+    """
     of = names.broker_set(cluster, pool)
-    return sorted({f"{of}-{broker}" for broker in pool.ids} | {name for name in pods if names.set_of(name) == of})
+    if present is not None:
+        return broker_sets([present])[of]
+    ids = [int(name.rpartition("-")[2]) for name in pods if names.set_of(name) == of]
+    if ids:
+        ids += [broker for broker, held in undrained(claims).items() if of in held]
+    return range(pool.first_id, max(ids, default=pool.first_id - 1) + 1)
+
+
+def undrained(claims: Mapping[str, Object]) -> dict[int, dict[str, list[str]]]:
+    """The claims that may hold replicas if the pods that they are for are missing: by the id of the broker, and by the
+    name of its StatefulSet, the names of the claims. `claims` by name."""
+    found: dict[int, dict[str, list[str]]] = {}
+    for name, claim in sorted(claims.items()):
+        number, _, pod = name.removeprefix(names.VOLUME).partition("-")
+        of, _, broker = pod.rpartition("-")
+        is_brokers = name.startswith(names.VOLUME) and number.isdecimal() and broker.isdecimal()
+        if is_brokers and _is_full_without_pod(claim):
+            found.setdefault(int(broker), {}).setdefault(of, []).append(name)
+    return found
+
+
+def _members(
+    cluster: Cluster, pool: Pool, present: Object | None, claims: Mapping[str, Object], pods: Iterable[str]
+) -> list[str]:
+    """The names of a pool's pods: of wanted ones, and of existing ones. The pod of a broker that isn't drained yet
+    counts as existing while it is missing."""
+    of = names.broker_set(cluster, pool)
+    ids = {*pool.ids, *brokers_of(cluster, pool, present, claims, pods)}
+    return sorted({f"{of}-{broker}" for broker in ids} | {name for name in pods if names.set_of(name) == of})
 
 
 def _is_claim(claim: str, volume: str, of: str) -> bool:
     """Whether `claim` is the name of a claim for this volume, of a pod of the StatefulSet `of`."""
     prefix = f"{volume}-{of}-"
     return claim.startswith(prefix) and claim.removeprefix(prefix).isdecimal()
-
-
-def _of_set(stateful_set: Object) -> set[int]:
-    """The ids of the volumes that a StatefulSet gives to its pods."""
-    templates = stateful_set["spec"].get("volumeClaimTemplates") or ()
-    return {found for each in templates if (found := _id(each["metadata"]["name"])) is not None}
 
 
 def _id(name: str) -> int | None:

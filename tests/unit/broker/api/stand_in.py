@@ -14,6 +14,7 @@ from typing import Any
 
 from ottla.broker.api import (
     alter_partition_reassignments,
+    api_versions,
     create_partitions,
     create_topics,
     delete_topics,
@@ -23,6 +24,7 @@ from ottla.broker.api import (
     list_partition_reassignments,
     metadata,
     unregister_broker,
+    update_features,
 )
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.request import Request
@@ -44,6 +46,7 @@ HANDLERS = {
     module.API.key: module.handle
     for module in (
         alter_partition_reassignments,
+        api_versions,
         create_partitions,
         create_topics,
         delete_topics,
@@ -53,6 +56,7 @@ HANDLERS = {
         list_partition_reassignments,
         metadata,
         unregister_broker,
+        update_features,
     )
 }
 
@@ -103,6 +107,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         encoded_topics=EncodedTopics(),
         internal_topics=SimpleNamespace(want=lambda name: None),
         awaited_elections=AwaitedElections(0, lambda: follower.image, asyncio.get_running_loop().time),
+        advertised_apis=[],
         applied_revisions=SimpleNamespace(everywhere=_nobody_else),
     )
     await join_cluster(store, None)

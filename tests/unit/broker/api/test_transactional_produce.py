@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import produce
-from ottla.broker.beginnings import for_producer
+from ottla.broker.beginnings import Order, for_producer
 from ottla.broker.transaction.initialization import Producer
 from ottla.broker.transaction.metadata import TopicPartition
 from ottla.metadata.image import Image
@@ -49,13 +49,14 @@ Body = Callable[[Stage, Coordinator], Coroutine[Any, Any, None]]
 def play(tmp_path: Path) -> Callable[[Body], None]:
     async def scene(body: Body) -> None:
         stage, coordinator = Stage(tmp_path), Coordinator()
-        stage.broker.verifier, stage.broker.image = coordinator, Image()
+        stage.broker.verifier, stage.broker.image, stage.broker.transactional_order = coordinator, Image(), Order()
         client: Any = stage.client
         client.listener = SimpleNamespace(name="PLAINTEXT")
         await body(stage, coordinator)
         await stage.settle()
         assert not stage.failures
         assert stage.broker.turns == 0
+        assert not stage.broker.transactional_order.waits(stage.client)
         assert stage.client.memory.used_bytes == 0
         assert all(partition.last_turn is None for partition in stage.partitions)
 
@@ -170,6 +171,29 @@ def test_several_batches_of_a_producer_keep_their_order(play: Any) -> None:
         coordinator.held.set()
         assert [await codes(reply) for reply in replies] == [[0]] * 5
         assert values(stage, 0) == [b"0", b"1", b"2", b"3", b"4"]
+
+    play(body)
+
+
+def test_a_later_batch_is_not_looked_at_while_an_earlier_one_waits_for_the_coordinator(play: Any) -> None:
+    """The first batch begins the transaction; the second one was asked about, too, because the first one wasn't written
+    yet. The third one isn't. Before the fix, the third one was refused, and the producer took that for a loss."""
+
+    async def body(stage: Stage, coordinator: Coordinator) -> None:
+        coordinator.held.clear()
+        first = send(stage, {0: batch(b"0")})
+        await some_turns()
+        held, coordinator.held = coordinator.held, asyncio.Event()
+        second = send(stage, {0: batch(b"1", 1), 1: batch(b"x")})
+        await some_turns()
+        held.set()
+        assert await codes(first) == [0]
+        third = send(stage, {0: batch(b"2", 2)})
+        await some_turns()
+        assert values(stage, 0) == [b"0"]
+        coordinator.held.set()
+        assert [await codes(reply) for reply in (second, third)] == [[0, 0], [0]]
+        assert values(stage, 0) == [b"0", b"1", b"2"]
 
     play(body)
 

@@ -5,12 +5,14 @@ Each request is written and read in the version that a client would send, and ea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ottla.broker import transaction_service
 from ottla.broker.api import describe_transactions
 from ottla.broker.api.registry import ROUTES
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
@@ -20,7 +22,7 @@ from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.unit.broker.api.stand_in import request_of
-from tests.unit.broker.test_group_service import virtually
+from tests.unit.broker.test_group_service import turns, virtually
 from tests.unit.broker.test_transaction_service import Stage
 
 FIND_COORDINATOR, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, WRITE_MARKERS, DESCRIBE, LIST = 10, 22, 24, 25, 26, 27, 65, 66
@@ -284,6 +286,49 @@ def test_transactions_are_listed(filters: dict[str, Any], names: set[str], unkno
         answer = await broker.asked(LIST, 0)
         assert answer.error_code is ErrorCode.coordinator_not_available
 
+    virtually(scene)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("id-.*", ["id-1", "id-2"]),
+        ("id-1", ["id-1"]),
+        ("id", []),
+        (".*[13]", ["id-1", "other-3"]),
+        ("", ["id-1", "id-2", "other-3"]),
+        (None, ["id-1", "id-2", "other-3"]),
+    ],
+)
+def test_transactions_are_listed_by_a_pattern(pattern: str | None, names: list[str]) -> None:
+    async def scene() -> None:
+        broker = Broker()
+        for name in ("id-1", "id-2", "other-3"):
+            await broker.begun(name)
+        answer = await broker.asked(LIST, 2, transactional_id_pattern=pattern)
+        assert answer.error_code is ErrorCode.none
+        assert sorted(each.transactional_id for each in answer.transaction_states) == names
+        refused = await broker.asked(LIST, 2, transactional_id_pattern="(")
+        assert refused.error_code is ErrorCode.invalid_regular_expression
+        assert not refused.transaction_states
+        await broker.transactions.stop()
+
+    virtually(scene)
+
+
+def test_a_long_list_of_transactions_lets_others_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        broker = Broker()
+        for number in range(20):
+            await broker.begun(f"id-{number}")
+        listing = asyncio.create_task(broker.asked(LIST, 2, transactional_id_pattern="id-.*"))
+        await turns(5)
+        assert not listing.done()
+        await broker.begun("another")
+        assert len((await listing).transaction_states) == 20
+        await broker.transactions.stop()
+
+    monkeypatch.setattr(transaction_service, "SLICE_SECONDS", 0)
     virtually(scene)
 
 

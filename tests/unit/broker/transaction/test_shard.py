@@ -25,7 +25,7 @@ def shard_with(*states: Transaction) -> TransactionShard:
     """A shard with the ids "0", "1", … in these states."""
     shard = TransactionShard(Limits())
     for number, transaction in enumerate(states):
-        assert shard.replayed(id_key(str(number)), value(transaction, 1))
+        assert shard.replayed(id_key(str(number)), value(transaction, 1), 0, True)
     return shard
 
 
@@ -169,7 +169,7 @@ def test_a_transaction_that_a_newer_coordinator_took_over_isnt_completed() -> No
 def test_markers_of_an_earlier_transaction_complete_nothing() -> None:
     shard = shard_with(known(State.PREPARE_COMMIT, partitions=frozenset()))
     (earlier,) = shard.take_begun()
-    shard.replayed(id_key("0"), value(known(State.PREPARE_COMMIT, epoch=7), 1))
+    shard.replayed(id_key("0"), value(known(State.PREPARE_COMMIT, epoch=7), 1), 0, True)
     assert shard.complete(earlier, LEVEL_2) is None
     assert shard.complete(Markers("else", known(State.PREPARE_COMMIT)), LEVEL_2) is None
 
@@ -186,7 +186,7 @@ def test_a_load_begins_all_markers_of_decided_transactions_again(of: State) -> N
 
 def test_a_load_begins_no_markers_of_transactions_that_have_ended_since() -> None:
     shard = shard_with(known(State.PREPARE_COMMIT), known(State.PREPARE_ABORT))
-    shard.replayed(id_key("0"), value(known(State.COMPLETE_COMMIT), 1))
+    shard.replayed(id_key("0"), value(known(State.COMPLETE_COMMIT), 1), 0, True)
     assert [markers.transactional_id for markers in shard.take_begun()] == ["1"]
 
 
@@ -197,8 +197,8 @@ def test_an_open_transaction_keeps_its_clock_over_a_load() -> None:
 
 def test_records_above_the_high_watermark_count_when_they_are_committed() -> None:
     shard = shard_with(known(State.EMPTY))
-    shard.replayed(id_key("0"), value(known(State.ONGOING), 1), -1, 5)
-    shard.replayed(id_key("0"), value(known(State.PREPARE_ABORT), 1), -1, 6)
+    shard.replayed(id_key("0"), value(known(State.ONGOING), 1), 5, False)
+    shard.replayed(id_key("0"), value(known(State.PREPARE_ABORT), 1), 6, False)
     assert (state(shard), shard.first_unshown) == (State.EMPTY, 5)
     shard.committed(6)
     assert state(shard) is State.ONGOING
@@ -209,23 +209,23 @@ def test_records_above_the_high_watermark_count_when_they_are_committed() -> Non
 
 def test_a_tombstone_removes_the_id() -> None:
     shard = shard_with(known(State.ONGOING))
-    assert shard.replayed(id_key("0"), None)
+    assert shard.replayed(id_key("0"), None, 0, True)
     assert state(shard) is None
     assert not shard.overdue(2**62)
 
 
 def test_other_kinds_and_versions_are_skipped() -> None:
     shard = shard_with(known(State.ONGOING))
-    assert not shard.replayed(b"\x00\x05xyz", b"")
-    assert not shard.replayed(id_key("0"), b"\x00\x09" + bytes(50))
-    shard.decided(PID, True)
+    assert not shard.replayed(b"\x00\x05xyz", b"", 0, True)
+    assert not shard.replayed(id_key("0"), b"\x00\x09" + bytes(50), 0, True)
+    assert shard.decided(PID, True, 1, True) == 0
     assert state(shard) is State.ONGOING
 
 
 def test_malformed_records_change_nothing() -> None:
     shard = shard_with(known(State.ONGOING))
     with pytest.raises(ProtocolError):
-        shard.replayed(id_key("0"), b"\x00\x01\x00")
+        shard.replayed(id_key("0"), b"\x00\x01\x00", 0, True)
     assert state(shard) is State.ONGOING
 
 
@@ -263,7 +263,7 @@ def test_ids_at_rest_expire() -> None:
     assert {change.transactional_id for change in changes} == expired
     assert not shard.expire(NOW_MS, 100)
     assert shard.described("0") is None
-    assert {name for name, _ in shard.all_described()} == {"1", "2", "3", "6"}
+    assert {name for name in shard.transactions if shard.described(name) is not None} == {"1", "2", "3", "6"}
     assert shard.init_producer_id("0", Init(1_000), LEVEL_2) == BUSY
     shard.append_failed(changes)
     assert state(shard) is State.EMPTY

@@ -182,7 +182,7 @@ class Machine(RuleBasedStateMachine):
         del self.log[max(self.high_watermark, len(self.log) - lost) :]
         self.shard = TransactionShard(Limits(expiration_ms=EXPIRATION_MS))
         for offset, (key, data) in enumerate(self.log):
-            assert self.shard.replayed(key, data, -1, offset if offset >= self.high_watermark else None)
+            assert self.shard.replayed(key, data, offset, offset < self.high_watermark)
         self.high_watermark = len(self.log)
         self.shard.committed(self.high_watermark)
         decided = {name for name, transaction in self.shard.transactions.items() if transaction.prepared}
@@ -198,8 +198,8 @@ class Machine(RuleBasedStateMachine):
         compacted = list(dict(committed).items())
         for records in (committed, compacted):
             other = TransactionShard(Limits())
-            for key, data in records:
-                other.replayed(key, data)
+            for offset, (key, data) in enumerate(records):
+                other.replayed(key, data, offset, True)
             assert other.transactions == self.as_loaded(dict(committed))
             assert set(other.markers) == set(self.shard.markers)
             assert {name for name, t in other.transactions.items() if t.state is State.ONGOING} >= set(

@@ -21,9 +21,8 @@ T = UUID("12345678-1234-4321-8765-123456789abc")
 
 
 def image_of(*running: int, starting: tuple[int, ...] = (), drained: str = "", down: tuple[int, ...] = ()) -> Image:
-    """An image with brokers that run, start, or are drained. Those of `down` aren't registered, but each of them has a
-    replica.
-    """
+    """An image with brokers that run, start, or are drained. The brokers `down` aren't registered, but each of them has
+    a replica."""
     values: dict[str, Value] = {keys.broker(id): Broker(id, 0, {}, state=BrokerState.RUNNING) for id in running}
     values |= {keys.broker(id): Broker(id, 0, {}) for id in starting}
     values |= {keys.partition(T, id): Partition(T, id, (id,), (), (), -1) for id in down}

@@ -14,11 +14,14 @@ import pytest
 from ottla.controller.runner import Controller
 from ottla.metadata import identities, keys, settling
 from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.features import TRANSACTIONS, transaction_level
 from ottla.metadata.follower import Follower
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.features import FeatureUpdate, UpgradeType
 from ottla.metadata.intents.topics import NewTopic
 from ottla.metadata.model.brokers import Broker, BrokerState
+from ottla.metadata.model.settings import Feature
 from ottla.metadata.model.topics import TopicIntent
 from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -106,6 +109,17 @@ async def unregister(made: Cluster) -> None:
     assert 3 not in made.follower.image.brokers
 
 
+async def finalise(made: Cluster) -> None:
+    await made.intents.update_features({TRANSACTIONS: FeatureUpdate(2, UpgradeType.UPGRADE)}, PATIENCE_S)
+    assert transaction_level(made.follower.image) == 2
+
+
+async def switch_off(made: Cluster) -> None:
+    await made.write(Put(keys.feature(TRANSACTIONS), Feature(2).encode()))
+    await made.intents.update_features({TRANSACTIONS: FeatureUpdate(0, UpgradeType.SAFE_DOWNGRADE)}, PATIENCE_S)
+    assert transaction_level(made.follower.image) == 0
+
+
 CHANGES: Sequence[Callable[[Cluster], Awaitable[None]]] = (
     create,
     delete,
@@ -114,6 +128,8 @@ CHANGES: Sequence[Callable[[Cluster], Awaitable[None]]] = (
     reassign,
     cancel,
     unregister,
+    finalise,
+    switch_off,
 )
 
 
@@ -190,10 +206,11 @@ def test_a_request_lasts_no_longer_than_its_time_out_while_the_store_is_silent(t
                 silent.alter_quota((("user", None),), lambda _: {"r": 1.0}, 0.2),
                 silent.reassign("t", 0, (3, 1), True, 0.2),
                 silent.unregister_broker(3, 0.2),
+                silent.update_features({TRANSACTIONS: FeatureUpdate(2, UpgradeType.UPGRADE)}, 0.2),
             ):
                 with pytest.raises(KafkaError) as raised:
                     await asked
                 assert raised.value.code is ErrorCode.request_timed_out
-            assert loop.time() - began < 7 * 0.2 + 5
+            assert loop.time() - began < 8 * 0.2 + 5
 
     asyncio.run(main())

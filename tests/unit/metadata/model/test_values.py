@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from ottla.metadata import keys
+from ottla.metadata.features import LevelRange
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.keys import KINDS, kind_of
 from ottla.metadata.model.brokers import Broker, BrokerState, ControllerHolder, Endpoint
@@ -17,7 +19,7 @@ from ottla.metadata.model.partitions import Election, Partition, Reassignment, w
 from ottla.metadata.model.reports import LogEnd, Report
 from ottla.metadata.model.settings import Config, Feature, Quota
 from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
-from ottla.metadata.model.value import UnsupportedFormat
+from ottla.metadata.model.value import FORMAT_MAX, UnsupportedFormat
 from ottla.metadata.store import Entry
 
 TOPIC_ID = UUID("12345678-1234-4321-8765-123456789abc")
@@ -28,6 +30,7 @@ VALUES = [
     (keys.cluster.key, Cluster("abc", 3, True, (1, 2), 9)),
     (keys.report(3, 1), Report(7, 2, {(TOPIC_ID, 1): LogEnd(4, 100, 5), (TOPIC_ID, 2): LogEnd(-1, 0, -1)}, 9)),
     (keys.controller.key, ControllerHolder("broker 1", 1, 9)),
+    (keys.controller.key, ControllerHolder("broker 1", 1, 9, features={"f": LevelRange(1, 3)})),
     (keys.controller.key, ControllerHolder("controller-1", -3, 9, "there", 9404)),
     (keys.producer_ids.key, ProducerIds(5000, 9)),
     (
@@ -41,6 +44,7 @@ VALUES = [
             "x",
             "m",
             previous_epoch=3,
+            features={"f": LevelRange(0, 1), "g": LevelRange(1, 3)},
             revision=9,
         ),
     ),
@@ -77,9 +81,19 @@ def test_values_are_read_back_with_what_a_later_version_added(key: str, value: o
     read = type(value).decode(entry._replace(value=json.dumps(later).encode()))  # type: ignore[attr-defined]
     rewritten = json.loads(replace(read).encode())
     assert rewritten == later
-    newer = json.dumps(later | {"format": 2}).encode()
+    newer = json.dumps(later | {"format": FORMAT_MAX + 1}).encode()
     with pytest.raises(UnsupportedFormat, match="upgrade"):
         type(value).decode(entry._replace(value=newer))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(keys.broker(1), Broker(1, 5, {})), (keys.controller.key, ControllerHolder("controller-1", -3))]
+)
+def test_an_earlier_version_that_does_not_say_what_it_supports_supports_no_feature(key: str, value: Any) -> None:
+    document = json.loads(value.encode())
+    del document["features"]
+    assert value.features
+    assert type(value).decode(Entry(key, json.dumps(document).encode(), 9, 5)).features == {}
 
 
 def test_epochs() -> None:

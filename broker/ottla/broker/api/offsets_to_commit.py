@@ -1,0 +1,60 @@
+"""Sorts the offsets of a commit: those of partitions that exist, and the refusals of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ottla.broker.group.shard import OffsetToCommit
+from ottla.metadata.image import Image
+from ottla.protocol.errors import ErrorCode
+
+
+class SortedOffsets(NamedTuple):
+    """`offsets` are the offsets of partitions that exist. `topics` is the answer to the whole request, and `slots` are
+    the parts of it that wait for an error code, one for each of `offsets`."""
+
+    offsets: list[OffsetToCommit]
+    slots: list[dict[str, Any]]
+    topics: list[dict[str, Any]]
+
+    def answered(self, codes: Iterable[ErrorCode]) -> dict[str, Any]:
+        """The answer, with an error code for each of `offsets`."""
+        for slot, code in zip(self.slots, codes, strict=True):
+            slot["error_code"] = code
+        return {"topics": self.topics}
+
+
+def sort(image: Image, requested: Iterable[Any], *, by_id: bool) -> SortedOffsets:
+    """Sorts the offsets of a request's topics, which are given by their ids (`by_id`) or by their names."""
+    found = SortedOffsets([], [], [])
+    for asked in requested:
+        if by_id:
+            topic = None if asked.topic_id is None else image.topics_by_id.get(asked.topic_id)
+            answer: dict[str, Any] = {"topic_id": asked.topic_id, "partitions": []}
+            unknown = ErrorCode.unknown_topic_id
+        else:
+            topic = image.topics.get(asked.name)
+            answer = {"name": asked.name, "partitions": []}
+            unknown = ErrorCode.unknown_topic_or_partition
+        found.topics.append(answer)
+        for part in asked.partitions:
+            slot = {"partition_index": part.partition_index, "error_code": unknown}
+            answer["partitions"].append(slot)
+            if topic is None:
+                continue
+            if part.partition_index not in topic.partitions:
+                slot["error_code"] = ErrorCode.unknown_topic_or_partition
+                continue
+            found.slots.append(slot)
+            found.offsets.append(
+                OffsetToCommit(
+                    topic.name,
+                    topic.id,
+                    part.partition_index,
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.committed_metadata,
+                )
+            )
+    return found

@@ -1,0 +1,122 @@
+"""Markers in the partitions that this broker leads, with real logs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.broker.marker_log import COMMITTED_S, PartitionMarkers
+from ottla.broker.marker_sender import Marker
+from ottla.broker.partition import Partition
+from ottla.broker.partitions import PartitionTable
+from ottla.broker.transaction.metadata import V1, TopicPartition
+from ottla.metadata.model.partitions import Partition as PartitionState
+from ottla.protocol.errors import ErrorCode, KafkaError
+from tests.unit.broker.test_group_service import virtually
+from tests.unit.broker.test_transactional_appends import PRODUCER, TOPIC_ID, begin, led
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+COMMIT = Marker(PRODUCER, 0, True, 3, V1)
+
+
+class Groups:
+    """The coordinator of groups: partition 0 accepts every marker, 1 refuses each, 2 never answers."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, Marker]] = []
+
+    async def end_transaction(self, index: int, marker: Marker) -> None:
+        self.ended.append((index, marker))
+        if index == 1:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        if index == 2:
+            await asyncio.Event().wait()
+
+
+def markers(*partitions: Partition) -> tuple[PartitionMarkers, Groups]:
+    table, groups = PartitionTable(), Groups()
+    for partition in partitions:
+        table.add(partition)
+    return PartitionMarkers(table, groups), groups
+
+
+def follow(partition: Partition) -> None:
+    """Adds replica 1 to the ISR: records are committed once it has fetched them."""
+    partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 0, 1))
+
+
+def test_a_marker_is_confirmed_when_it_is_committed(tmp_path: Path) -> None:
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0, T1]))
+        await asyncio.sleep(1)
+        assert not asked.done()
+        partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
+        assert await asked == {T0: ErrorCode.none, T1: ErrorCode.unknown_topic_or_partition}
+        assert partition.last_stable_offset == partition.high_watermark == 2
+
+    virtually(scene)
+
+
+def test_a_marker_that_is_not_committed_in_time_is_no_success(tmp_path: Path) -> None:
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        began = asyncio.get_running_loop().time()
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.request_timed_out}
+        assert asyncio.get_running_loop().time() - began == COMMITTED_S
+
+    virtually(scene)
+
+
+def test_a_leader_that_resigns_answers_so(tmp_path: Path) -> None:
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0]))
+        await asyncio.sleep(1)
+        partition.resign("the test")
+        assert await asked == {T0: ErrorCode.not_leader_or_follower}
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.not_leader_or_follower}
+
+    virtually(scene)
+
+
+def test_a_coordinator_of_an_older_epoch_is_refused(tmp_path: Path) -> None:
+    partition = led(tmp_path, 0)
+    begin(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.none}
+        fenced = {T0: ErrorCode.transaction_coordinator_fenced}
+        assert await log.append_markers(COMMIT._replace(coordinator_epoch=2), [T0]) == fenced
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.none}, "a repeat"
+
+    virtually(scene)
+
+
+def test_markers_for_groups_offsets_go_through_the_coordinator_of_groups() -> None:
+    async def scene() -> None:
+        log, groups = markers()
+        offsets: list[Any] = [TopicPartition(OFFSETS_TOPIC, index) for index in range(3)]
+        assert await log.append_markers(COMMIT, offsets) == {
+            offsets[0]: ErrorCode.none,
+            offsets[1]: ErrorCode.not_leader_or_follower,
+            offsets[2]: ErrorCode.request_timed_out,
+        }
+        assert groups.ended == [(index, COMMIT) for index in range(3)]
+
+    virtually(scene)
