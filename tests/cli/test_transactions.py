@@ -45,7 +45,7 @@ def read(ottla: Ottla, topic: str, *options: str, isolation: str = "read_committ
 @pytest.fixture
 def unverified(ottla: Ottla) -> Iterator[None]:
     """The leaders of the cluster let producers write that haven't told their coordinator of the partition."""
-    [broker] = [str(row["broker_id"]) for row in ottla("brokers", "list", "--json").json]
+    [broker] = [str(row["id"]) for row in ottla("brokers", "list", "--json").json]
     changed = ottla("configs", "alter", "broker", broker, "--set", f"{VERIFICATION}=false")
     assert changed.code == 0, changed.stderr
     yield
