@@ -13,13 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from ottla.cli import availability, damage, lookup, positions, ranges, records, template
 from ottla.cli.connection import explained
-from ottla.cli.errors import ExitCode, UsageError, nearest
+from ottla.cli.errors import UsageError, end_by_signal, nearest
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output, reader_gone
 from ottla.cli.silence import Silence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _POLL_MS = 250
 _BATCH_RECORDS = 2000
-_ISOLATION = ("read_uncommitted", "read_committed")
 
 
 class _Limits(NamedTuple):
@@ -120,16 +119,21 @@ def consume(
         ),
     ] = None,
     isolation: Annotated[
-        str, typer.Option("--isolation", metavar="|".join(_ISOLATION), help="Which records of transactions to read.")
-    ] = _ISOLATION[0],
+        str,
+        typer.Option(
+            "--isolation",
+            metavar="|".join(lookup.ISOLATIONS),
+            help="read_committed leaves out the records of aborted transactions, and ends before those of open ones.",
+        ),
+    ] = lookup.READ_UNCOMMITTED,
 ) -> None:
     """Print records as they come. Without a position it starts with records that are written from now on."""
     if bool(topics) == (topic_pattern is not None):
         raise UsageError("which topics?", "Name topics, or give --topic-pattern REGEX.")
     if topic_pattern is not None:
         lookup.parse_pattern(topic_pattern)
-    if isolation not in _ISOLATION:
-        raise UsageError(f"--isolation can't be '{isolation}'", f"Say one of: {', '.join(_ISOLATION)}.")
+    if isolation not in lookup.ISOLATIONS:
+        raise UsageError(f"--isolation can't be '{isolation}'", f"Say one of: {', '.join(lookup.ISOLATIONS)}.")
     if group is not None:
         _check_group_alone(offset, timestamp, until, partition, until_end, topics or [])
     wanted = _range(from_beginning, offset, timestamp, until)
@@ -148,11 +152,11 @@ def consume(
     ends = None
     if group is None:
         partitions = _partitions(cluster, topics, topic_pattern, partition)
-        now = lookup.end_offsets(cluster, partitions)
-        starts = positions.starts(cluster, partitions, wanted.start, now)
+        now = lookup.end_offsets(cluster, partitions, isolation=isolation)
+        starts = positions.starts(cluster, partitions, wanted.start, now, isolation)
         end = ranges.LATEST if wanted.end is None and until_end else wanted.end
         if end is not None:
-            ends = positions.ends(cluster, output, partitions, end, now)
+            ends = positions.ends(cluster, output, partitions, end, now, isolation)
             starts = {one: start for one, start in starts.items() if start < ends[one]}
             ends = {one: ends[one] for one in starts}
             if not starts:
@@ -163,7 +167,7 @@ def consume(
         availability.check_coordinator(cluster, group)
     consumer = cluster.consumer(**settings)
     try:
-        signal.signal(signal.SIGTERM, _terminated)
+        signal.signal(signal.SIGTERM, end_by_signal)
         if group is None:
             consumer.assign(list(starts))
             for one, start in starts.items():
@@ -346,7 +350,3 @@ def _shown(show: list[str] | None) -> list[str]:
 
 def _json_line(record: Any) -> bytes:
     return json.dumps(records.to_json(record), ensure_ascii=False).encode() + b"\n"
-
-
-def _terminated(signum: int, frame: object) -> NoReturn:
-    raise SystemExit(ExitCode.terminated)

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 
 class ExitCode(IntEnum):
@@ -61,6 +61,11 @@ def raise_all(failures: list[CommandError]) -> None:
 
 class PipeClosed(Exception):
     """The reader of the command's output has closed the pipe. The command ends without a message."""
+
+
+def end_by_signal(signum: int, frame: object) -> NoReturn:
+    """A handler of SIGTERM that ends the command as an exception does, so that its `finally` clauses are run."""
+    raise SystemExit(ExitCode.terminated)
 
 
 def sentences(*parts: str) -> str:

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, Record, crc_valid, read_header, records
 from ottla.protocol.codecs import Codec
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.markers import read_marker
 from ottla.storage import names
 from ottla.storage.checkpoints import EpochEntry, parse_epochs, parse_offsets
 from ottla.storage.indexes import (
@@ -32,7 +33,8 @@ _BATCH_BYTES_MAX = 1 << 30
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
     """A batch and its position in the log file. `records` is None unless the caller wants records and the batch is
-    valid. It is also None if the unpacked records would take too much memory; then `is_too_large` is set."""
+    valid. It is also None if the unpacked records would take too much memory; then `is_too_large` is set. A control
+    batch that ends a transaction has a `marker` (COMMIT or ABORT) and the epoch of the coordinator that decided it."""
 
     position: int
     base_offset: int
@@ -49,6 +51,8 @@ class DumpedBatch:
     last_sequence: int
     is_transactional: bool
     is_control: bool
+    marker: str | None
+    coordinator_epoch: int | None
     delete_horizon: int | None
     crc: int
     is_valid: bool
@@ -120,6 +124,7 @@ def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
         for position, header, batch in _batches(file):
             valid = header.magic == MAGIC and crc_valid(batch, 0, len(batch))
             found = _records(batch) if deep and valid else None
+            marker = read_marker(batch) if header.is_control and valid else None
             yield DumpedBatch(
                 position=position,
                 base_offset=header.base_offset,
@@ -136,6 +141,8 @@ def dump_log(path: str, *, deep: bool = False) -> Iterator[DumpedBatch]:
                 last_sequence=header.last_sequence,
                 is_transactional=header.is_transactional,
                 is_control=header.is_control,
+                marker=None if marker is None else "COMMIT" if marker.committed else "ABORT",
+                coordinator_epoch=None if marker is None else marker.coordinator_epoch,
                 delete_horizon=header.delete_horizon,
                 crc=header.crc,
                 is_valid=valid,

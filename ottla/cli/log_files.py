@@ -44,6 +44,8 @@ def dump(
                 continue
             shown = {name: value for name, value in (_fields(entry) or {}).items() if name != "records"}
             print("  ".join(f"{name}={cell(value)}" for name, value in shown.items()))
+            if shown.get("marker") is not None:
+                continue  # the line of the batch has everything that is in its record
             for record in getattr(entry, "records", None) or ():
                 headers = ",".join(f"{name}:{_text(value)}" for name, value in record.headers)
                 print(

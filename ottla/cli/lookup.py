@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from ottla.cli.connection import Cluster
 
+READ_UNCOMMITTED, READ_COMMITTED = ISOLATIONS = ("read_uncommitted", "read_committed")
+
 
 def parse_partitions(text: str) -> list[int]:
     """`0,2-4` as [0, 2, 3, 4]."""
@@ -130,22 +132,26 @@ def topic_partitions(cluster: Cluster, topics: Sequence[str]) -> list[TopicParti
 
 
 def end_offsets(
-    cluster: Cluster, partitions: Iterable[TopicPartition], *, earliest: bool = False
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, earliest: bool = False, isolation: str = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
-    """The end (or with `earliest` the start) offset of each partition."""
+    """The end (or with `earliest` the start) offset of each partition. For readers of committed records the end is the
+    last stable offset."""
     from kafka.admin import OffsetSpec
 
-    return offsets_at(cluster, partitions, OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST)
+    return offsets_at(cluster, partitions, OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST, isolation)
 
 
-def offsets_at(cluster: Cluster, partitions: Iterable[TopicPartition], moment: Any) -> dict[TopicPartition, int]:
-    """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 if all records are older."""
+def offsets_at(
+    cluster: Cluster, partitions: Iterable[TopicPartition], moment: Any, isolation: str = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """The offset of each partition at an OffsetSpec or a timestamp in ms; -1 if all records that readers of this
+    `isolation` get are older."""
     asked = dict.fromkeys(partitions, moment)
     if not asked:
         return {}
     with explained("the offsets of " + _few(asked)):
         found = cluster.patiently(
-            lambda: cluster.admin.list_partition_offsets(asked),
+            lambda: cluster.admin.list_partition_offsets(asked, isolation),
             check=lambda: availability.check_leaders(cluster, asked),
         )
     missing = [partition for partition in asked if partition not in found]

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _NAMED_MAX = 3
 
 
-def starts(cluster: Cluster, partitions: list[TopicPartition], start: Start, ends: Offsets) -> Offsets:
+def starts(cluster: Cluster, partitions: list[TopicPartition], start: Start, ends: Offsets, isolation: str) -> Offsets:
     """For each partition, the offset at which reading begins. The parameter `ends` has the partitions' present end
-    offsets."""
+    offsets for readers of this `isolation`."""
     if isinstance(start, Moment):
-        return _at(cluster, start, partitions, ends)
+        return _at(cluster, start, partitions, ends, isolation)
     if isinstance(start, FromEnd) and not start.count:
         return ends
     firsts = lookup.end_offsets(cluster, partitions, earliest=True)
@@ -38,6 +38,9 @@ def starts(cluster: Cluster, partitions: list[TopicPartition], start: Start, end
         return {one: max(firsts[one], ends[one] - start.count) for one in partitions}
     if isinstance(start, FromStart):
         return {one: min(firsts[one] + start.count, ends[one]) for one in partitions}
+    if isolation == lookup.READ_COMMITTED:
+        # Reading may begin in a transaction that is still open.
+        ends = lookup.end_offsets(cluster, partitions)
     for one in partitions:
         if not firsts[one] <= start.number <= ends[one]:
             raise CommandError(
@@ -49,25 +52,31 @@ def starts(cluster: Cluster, partitions: list[TopicPartition], start: Start, end
     return dict.fromkeys(partitions, start.number)
 
 
-def ends(cluster: Cluster, output: Output, partitions: list[TopicPartition], end: End, now: Offsets) -> Offsets:
+def ends(
+    cluster: Cluster, output: Output, partitions: list[TopicPartition], end: End, now: Offsets, isolation: str
+) -> Offsets:
     """For each partition, the offset before which reading ends. The parameter `now` has the partitions' present end
-    offsets."""
+    offsets for readers of this `isolation`."""
     if isinstance(end, Moment):
-        return _at(cluster, end, partitions, now)
+        return _at(cluster, end, partitions, now, isolation)
     if not isinstance(end, Offset):
         return now
     short = [one for one in partitions if now[one] < end.number]
     if short:
+        record = "committed record" if isolation == lookup.READ_COMMITTED else "record"
         output.warn(
-            f"no record has offset {end.number - 1} yet in {_named(short)}", "The read ends at the present end instead."
+            f"no {record} has offset {end.number - 1} yet in {_named(short)}",
+            "The read ends at the present end instead.",
         )
     return {one: min(end.number, now[one]) for one in partitions}
 
 
-def _at(cluster: Cluster, moment: Moment, partitions: Iterable[TopicPartition], ends: Offsets) -> Offsets:
+def _at(
+    cluster: Cluster, moment: Moment, partitions: Iterable[TopicPartition], ends: Offsets, isolation: str
+) -> Offsets:
     from kafka.admin import OffsetTimestamp
 
-    found = lookup.offsets_at(cluster, partitions, OffsetTimestamp(moment.ms))
+    found = lookup.offsets_at(cluster, partitions, OffsetTimestamp(moment.ms), isolation)
     return {one: at if at >= 0 else ends[one] for one, at in found.items()}
 
 

@@ -2,12 +2,14 @@
 
 A run reads and sends records, and waits for their acknowledgements in order. At most `_UNACKNOWLEDGED_MAX` records wait
 for their acknowledgements at a time, so that a file of any size needs little memory. The first failure ends the run;
-its error says how many records are known to be written.
+its error says how many records are known to be written. With a transactional id all records of a run are one
+transaction.
 """
 
 from __future__ import annotations
 
 import operator
+import signal
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -18,7 +20,8 @@ import typer
 
 from ottla.cli import availability, lookup, record_source, records
 from ottla.cli.connection import explained, sentence
-from ottla.cli.errors import CommandError, NotFound, UsageError, nearest
+from ottla.cli.errors import CommandError, NotFound, UsageError, end_by_signal, nearest
+from ottla.cli.one_transaction import OneTransaction
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output
 from ottla.cli.template_reader import Reader
@@ -88,9 +91,30 @@ def produce(
     ] = "all",
     codec: Annotated[str, typer.Option("--codec", "-z", metavar="|".join(_CODECS), help="Compress batches.")] = "none",
     create: Annotated[bool, typer.Option("--create", help="Create the topic if it doesn't exist.")] = False,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(
+            "--transactional-id",
+            metavar="ID",
+            help="Write all records in one transaction of this id: readers of committed records get all or none.",
+        ),
+    ] = None,
+    transaction_timeout: Annotated[
+        float,
+        typer.Option(
+            "--transaction-timeout",
+            min=0.001,
+            metavar="SECONDS",
+            help="Abort the transaction if it is open for longer, from the first record on.",
+        ),
+    ] = 60.0,
 ) -> None:
     """Write records: one per line of standard input, of a file, or the one in --value."""
     _check_choices(acks, codec)
+    transaction = None
+    if transactional_id is not None:
+        _check_transactional(transactional_id, acks)
+        transaction = OneTransaction(cluster, output, transactional_id, transaction_timeout)
     if value is not None and file is not None:
         raise UsageError("--value and --file are both given", "Leave one of them out.")
     if value is not None and format_ != "lines":
@@ -116,25 +140,33 @@ def produce(
 
     if value is not None:
         single = records.NewRecord(None, records.nullable(value.encode(), marker), [], None, None)
-        run = _Run(cluster, output, topic, acks, codec, prompt_delivery=True)
+        run = _Run(cluster, output, topic, acks, codec, transaction, prompt_delivery=True)
         run.send_all([constants.complete(single)])
     else:
         with record_source.opened(file) as source:
             if source.interactive:
                 output.note("One record per line; Ctrl-D ends.")
-            run = _Run(cluster, output, topic, acks, codec, prompt_delivery=source.interactive)
+            run = _Run(cluster, output, topic, acks, codec, transaction, prompt_delivery=source.interactive)
             if reader is None:
                 parse = records.parse_json if format_ == "json" else lines.parse
                 run.send_all(record_source.by_line(source, parse, complete))
             else:
                 run.send_all(record_source.by_template(source, reader, complete))
-    output.done(f"{counted(run.written, 'record')} written to {topic}.", run.summary())
+    atomically = " in one transaction" if transaction is not None else ""
+    output.done(f"{counted(run.written, 'record')} written to {topic}{atomically}.", run.summary())
 
 
 def _check_choices(acks: str, codec: str) -> None:
     for given, known, option in ((acks, tuple(_ACKS), "--acks"), (codec, _CODECS, "--codec")):
         if given not in known:
             raise UsageError(f"{option} can't be '{given}'", f"Say one of: {', '.join(known)}.{nearest(given, known)}")
+
+
+def _check_transactional(transactional_id: str, acks: str) -> None:
+    if not transactional_id:
+        raise UsageError("the transactional id is empty", "Say --transactional-id ID.")
+    if _ACKS[acks] != "all":
+        raise UsageError(f"--transactional-id and --acks {acks} don't go together", "Leave out one of them.")
 
 
 def _template(
@@ -185,12 +217,21 @@ class _Run:
     """One producer, with its sent and its acknowledged records."""
 
     def __init__(
-        self, cluster: Cluster, output: Output, topic: str, acks: str, codec: str, *, prompt_delivery: bool
+        self,
+        cluster: Cluster,
+        output: Output,
+        topic: str,
+        acks: str,
+        codec: str,
+        transaction: OneTransaction | None,
+        *,
+        prompt_delivery: bool,
     ) -> None:
         self.topic = topic
         self.written = 0
         self._cluster = cluster
         self._output = output
+        self._transaction = transaction
         self._warned = False
         self._all_replicas = _ACKS[acks] == "all"
         self._size_bytes = 0
@@ -211,10 +252,28 @@ class _Run:
             value_serializer=operator.itemgetter(0),
             delivery_timeout_ms=cluster.timeout_ms * 2,
             allow_auto_create_topics=False,
+            **(transaction.settings if transaction is not None else {}),
         )
 
     def send_all(self, new_records: Iterable[records.NewRecord]) -> None:
         """Sends all records and waits until each is acknowledged. Raises an error for the first failure."""
+        from kafka.errors import KafkaError
+
+        try:
+            if self._transaction is None:
+                self._send_and_settle(new_records)
+            else:
+                signal.signal(signal.SIGTERM, end_by_signal)  # without an exception nothing would abort the transaction
+                with self._transaction.around(self._producer, self._acknowledged):
+                    self._send_and_settle(new_records)
+        finally:
+            try:
+                self._producer.close(timeout=0 if self._waiting else self._timeout_s)
+            except KafkaError:
+                # Otherwise the producer's finalizer would close it again, wait in vain and print a stack trace.
+                self._producer._closed = True
+
+    def _send_and_settle(self, new_records: Iterable[records.NewRecord]) -> None:
         from kafka.errors import KafkaError
 
         try:
@@ -231,16 +290,14 @@ class _Run:
             self._settle_all()
         except KafkaError as error:
             raise self._explained(error) from error
-        finally:
-            try:
-                self._producer.close(timeout=0 if self._waiting else self._timeout_s)
-            except KafkaError:
-                # Otherwise the producer's finalizer would close it again, wait in vain and print a stack trace.
-                self._producer._closed = True
 
     def _settle_all(self) -> None:
         while self._waiting:
             self._settle()
+
+    def _acknowledged(self) -> int:
+        """How many records are written, also those whose acknowledgement the run hasn't looked at yet."""
+        return self.written + sum(1 for future in self._waiting if future.succeeded())
 
     @property
     def _limit(self) -> int:
@@ -250,6 +307,7 @@ class _Run:
         """The number of records that were written, and their offsets (-1 if acks=0 leaves them unknown)."""
         return {
             "topic": self.topic,
+            "transactional_id": self._transaction.transactional_id if self._transaction is not None else None,
             "records": self.written,
             "size_bytes": self._size_bytes,
             "partitions": [
@@ -305,6 +363,8 @@ class _Run:
         this method asks the cluster for the cause."""
         from kafka.errors import KafkaTimeoutError
 
+        if self._transaction is not None and (about := self._transaction.explained(error)) is not None:
+            return about
         if isinstance(error, KafkaTimeoutError):
             try:
                 availability.check_writable(self._cluster, self.topic, all_replicas=self._all_replicas)

@@ -70,7 +70,9 @@ def list_transactions(
     ] = None,
     longer_than: Annotated[
         str | None,
-        typer.Option("--longer-than", metavar="15m", help="Only transactions that are open for longer than this time."),
+        typer.Option(
+            "--longer-than", metavar="TIME", help="Only transactions that are open for longer than 90s, 15m, 2h, …."
+        ),
     ] = None,
     pattern: Annotated[
         str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that this matches as a whole.")
@@ -284,17 +286,17 @@ def find_hanging(
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITIONS]…]", help="Which partitions; all if left out.")
     ] = None,
-    idle: Annotated[
+    older_than: Annotated[
         str,
         typer.Option(
-            "--idle",
-            metavar="15m",
-            help="Only transactions whose producer has written nothing to the partition for this time.",
+            "--older-than",
+            metavar="TIME",
+            help="Only transactions whose last record in the partition is older than 90s, 15m, 2h, ….",
         ),
     ] = "15m",
 ) -> None:
     """Find open transactions that no coordinator will end. They stop consumers that read only committed records."""
-    idle_ms = _duration(idle, "--idle")
+    age_ms = _duration(older_than, "--older-than")
     partitions = lookup.topic_partitions(cluster, topics or lookup.topic_names(cluster))
     if not topics and (skipped := availability.leaderless(cluster, {one.topic for one in partitions})):
         output.warn(
@@ -303,7 +305,7 @@ def find_hanging(
         )
         absent = {(one.topic, one.partition) for one in skipped}
         partitions = [one for one in partitions if tuple(one) not in absent]
-    last_ms = int(time.time() * 1000) - idle_ms
+    last_ms = int(time.time() * 1000) - age_ms
     before = written_before(open_transactions(_producers(cluster, partitions)), last_ms)
     coordinated = _coordinated(cluster, before)
     again = [one for one in partitions if tuple(one) in {(each.topic, each.partition) for each in before}]
@@ -448,8 +450,8 @@ def terminate(
     else:
         for row in rows:
             print(
-                f"'{row['transactional_id']}' has no open transaction any more, and its producer is fenced"
-                f" (its state was {row['old_state']})."
+                f"The producer of '{row['transactional_id']}' is fenced, and its transaction is ended"
+                f" (the state was {row['old_state']})."
             )
     raise_all(failures)
 

@@ -16,8 +16,8 @@ from ottla.cli.log_dump import (
 )
 from ottla.protocol.codecs import Codec
 from ottla.storage.checkpoints import EpochEntry
-from ottla.storage.indexes import OffsetPosition, TimestampOffset
-from tests.unit.broker.log.workbench import Workbench, append, batch_of, fill
+from ottla.storage.indexes import AbortedTransaction, OffsetPosition, TimestampOffset
+from tests.unit.broker.log.workbench import Workbench, append, batch_of, fill, transact
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
@@ -64,3 +64,21 @@ def test_every_file_can_be_shown(partition: Path) -> None:
     assert list(dump(str(checkpoint))) == [DumpedOffset("t", 0, 17)]
     with pytest.raises(UnknownFile):
         dump(str(partition / "readme.txt"))
+
+
+def test_a_marker_says_how_it_ends_its_transaction(tmp_path: Path) -> None:
+    log = Workbench(tmp_path / "t-0").log()
+    transact(log, 3, 0, committed=True)
+    transact(log, 3, 1, committed=False)
+    log.close()
+    [file] = tmp_path.rglob("*.log")
+    batches = [item for item in dump(str(file)) if isinstance(item, DumpedBatch)]
+    assert [(batch.marker, batch.coordinator_epoch) for batch in batches] == [
+        (None, None),
+        ("COMMIT", 0),
+        (None, None),
+        ("ABORT", 0),
+    ]
+    assert list(dump(str(file.with_suffix(".txnindex")))) == [
+        AbortedTransaction(producer_id=3, first_offset=2, last_offset=3, last_stable_offset=4)
+    ]
