@@ -140,7 +140,8 @@ def of_operators(found: Sequence[Installation], own_version: str) -> Iterator[Fi
         about = f"operator {one.ref}"
         if not one.ready:
             remedy = f"kubectl --namespace {one.ref.namespace} logs deployment/{one.ref.name}; its /readyz says why"
-            yield Finding(about, True, f"no pod of it is ready: {one.trouble}", remedy)
+            trouble = f": {one.trouble}" if one.trouble else ""
+            yield Finding(about, True, f"no pod of it is ready{trouble}", remedy)
         if one.version and one.version != own_version:
             message = f"it is version {one.version}, and this command is {own_version}"
             yield Finding(
@@ -177,9 +178,9 @@ def of_rights(
     """Findings for rights that the operator lacks. If a right isn't `needed`, the finding says what it is for."""
     where = f"in the namespace {namespace}" if namespace else "in all namespaces"
     for right in rights:
-        lacking = [str(single) for single in each([right]) if single in denied]
+        lacking = [single for single in each([right]) if single in denied]
         if lacking:
-            told = f"{one.user} may not {', '.join(lacking)} {where}"
+            told = f"{one.user} may not {_together(lacking)} {where}"
             lost = "" if needed else f"; the only purpose of this right: {right.why}"
             remedy = (
                 f"helm upgrade {one.release} charts/ottla-operator --namespace {one.ref.namespace} --reuse-values "
@@ -190,9 +191,20 @@ def of_rights(
 
 def of_needless_rights(one: Installation, namespace: str, denied: frozenset[Asked]) -> Iterator[Finding]:
     """A finding if the operator may do more with Secrets than it needs."""
-    if more := [str(single) for single in NEEDLESS if single not in denied]:
-        told = f"{one.user} may {', '.join(more)} in {namespace or 'all namespaces'}, and needs none of it"
+    if more := [single for single in NEEDLESS if single not in denied]:
+        told = f"{one.user} may {_together(more)} in {namespace or 'all namespaces'}, and needs none of it"
         yield Finding(f"operator {one.ref}", False, told, "see which other role is bound to the account")
+
+
+def _together(rights: Iterable[Asked]) -> str:
+    """Rights in few words: the resources that have the same verbs are named together."""
+    verbs: dict[str, list[str]] = {}
+    for single in rights:
+        verbs.setdefault(str(single).removeprefix(f"{single.verb} "), []).append(single.verb)
+    resources: dict[str, list[str]] = {}
+    for resource, allowed in verbs.items():
+        resources.setdefault(", ".join(allowed), []).append(resource)
+    return "; ".join(f"{allowed} {', '.join(named)}" for allowed, named in resources.items())
 
 
 # ---- the Clusters

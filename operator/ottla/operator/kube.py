@@ -21,6 +21,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from ottla.operator.kinds import KINDS
 from ottla.operator.objects import OPERATOR, Object, merge_patch, timestamp
 from ottla.operator.queue import Retry, why
+from ottla.wording import abridged
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ class Kube:
                 "uid": meta["uid"],
             },
             "reason": reason,
-            "message": message[:1024],
+            "message": abridged(message, 1024),
             "type": "Warning" if warning else "Normal",
             "source": {"component": OPERATOR},
             "firstTimestamp": stamp,

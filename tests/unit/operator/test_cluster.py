@@ -670,6 +670,18 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     assert "reassignment" not in scene.status
 
 
+@pytest.mark.parametrize(("before", "after", "restarted"), [(1, 2, 1), (2, 3, 2), (3, 5, 0)])
+def test_scaling_up_restarts_brokers_only_where_replication_factors_follow(
+    before: int, after: int, restarted: int
+) -> None:
+    scene = running(brokers={"replicas": before, "storage": {"size": "1Gi"}})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=after))
+    scene.rounds(16)
+    assert len(scene.pods()) == after
+    told = [message for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert told == [f"k-broker-{broker} is restarted: its settings change" for broker in range(restarted)]
+
+
 def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> None:
     """The StatefulSet has shrunk already, and the pod disappears between two lists of the pods in one reconcile. Before
     the fix, scaling failed for this broker, because no pod had its name then.

@@ -159,7 +159,7 @@ def second_operator(kube: Kubernetes) -> None:
 
 
 BROKEN: list[tuple[Callable[[Kubernetes], object], bool, str]] = [
-    (without_pods, True, "may not get pods, list pods, watch pods, patch pods, delete pods in all namespaces"),
+    (without_pods, True, "may not get, list, watch, patch, delete pods in all namespaces"),
     (with_secrets, False, "may list secrets in all namespaces, and needs none of it"),
     (without_topics, True, "there is none, so the operator has nothing to watch"),
     (lambda kube: kube.fields.pop("paused"), True, "older than this version of Ottla: it lacks spec.paused"),

@@ -229,9 +229,15 @@ def test_the_oldest_wins_and_of_two_as_old_the_ready_one() -> None:
     assert "c/served" in conflict(served).message
 
 
-def test_fewer_replicas_than_writes_need_is_a_warning() -> None:
-    assert "acks=all" in warning(there((0,)), 2)
-    assert "is 3 with 2" in warning(there((0, 1), overrides={"min.insync.replicas": "3"}), 1)
+def test_fewer_replicas_than_min_insync_replicas_is_a_warning() -> None:
+    assert warning(there((0,)), 2) == (
+        "min.insync.replicas is 2, and each partition has 1 replica: writes with acks=all succeed with fewer copies "
+        "than that, and stop while its broker is away"
+    )
+    assert warning(there((0, 1), overrides={"min.insync.replicas": "3"}), 1) == (
+        "min.insync.replicas is 3, and each partition has 2 replicas: writes with acks=all succeed with fewer copies "
+        "than that, and stop while one of them isn't in sync"
+    )
     assert warning(there((0,), overrides={"min.insync.replicas": "1"}), 2) == ""
 
 

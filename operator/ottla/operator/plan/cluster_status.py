@@ -25,7 +25,7 @@ from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd, Pool
 from ottla.operator.status import INVALID, Condition, Trouble, conditions
-from ottla.wording import counted, first_named
+from ottla.wording import abridged, counted, first_named
 
 MESSAGE_MAX = 1024
 UNANSWERED_S_MAX = 20.0  # a Cluster that was Ready stays Ready for so long while no broker answers
@@ -117,7 +117,7 @@ def _unready(resource: Object, reason: str, why: str, now: datetime) -> Object:
     found = [Condition("Ready", False, reason, why)]
     return {
         **before,
-        "message": why[:MESSAGE_MAX],
+        "message": abridged(why, MESSAGE_MAX),
         "conditions": conditions(before.get("conditions") or (), found, generation, now),
     }
 
@@ -132,7 +132,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     silent = findings.answers is not True and not _may_be_a_moment(before, now)
     status: Object = {
         "observedGeneration": cluster.generation,
-        "message": message[:MESSAGE_MAX],
+        "message": abridged(message, MESSAGE_MAX),
         "brokers": {
             "desired": desired,
             "ready": ready,
@@ -171,7 +171,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if scaling.draining:
         status["draining"] = sorted(scaling.draining)
     if scaling.reason:
-        status["reassignment"] = {"reason": scaling.reason[:256], "remaining": scaling.remaining}
+        status["reassignment"] = {"reason": abridged(scaling.reason, 256), "remaining": scaling.remaining}
     return status
 
 
@@ -188,7 +188,7 @@ def _passes(kind: str) -> bool:
 def _balance(balancing: Balancing | None) -> Object:
     if balancing is None:
         return {}
-    said: Object = {"summary": balancing.summary[:256]}
+    said: Object = {"summary": abridged(balancing.summary, 256)}
     if balancing.out_of_balance:
         said["outOfBalance"] = list(balancing.out_of_balance)
     if balancing.moves:

@@ -16,7 +16,9 @@ from ottla.operator.plan.roll import Pod, Report
 from ottla.operator.plan.storage import claims_of, grows_at_its_start
 from ottla.operator.spec.cluster import RESTART, Cluster
 from ottla.settings.properties import properties_checksum
+from ottla.wording import abridged
 
+TOLD_MAX = 300  # characters of Kubernetes' own words about a pod
 _NEVER: Mapping[str, datetime] = MappingProxyType({})
 # The reasons of a container's state `waiting` that don't pass by themselves.
 STUCK_REASONS = frozenset(
@@ -201,7 +203,7 @@ def unschedulable(pod: Object) -> str:
     """What the scheduler says of a pod that no node can run; empty where a node can."""
     scheduled = condition(pod.get("status"), "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return f"no node takes it: {scheduled.get('message', '')}".strip(": ")[:300]
+        return abridged(f"no node takes it: {scheduled.get('message', '')}".strip(": "), TOLD_MAX)
     return ""
 
 
@@ -212,7 +214,7 @@ def crashed(pod: Object) -> str:
         if waiting.get("reason") in STUCK_REASONS:
             ended = (container.get("lastState") or {}).get("terminated") or {}
             detail = ended.get("message") or waiting.get("message") or ""
-            return f"{waiting['reason']}: {detail}".strip(": \n")[:300]
+            return abridged(f"{waiting['reason']}: {detail}".strip(": \n"), TOLD_MAX)
     return ""
 
 

@@ -14,6 +14,7 @@ from ottla.operator.objects import Object
 from ottla.operator.plan.roll import Pod
 from ottla.operator.spec.broker_config import Settings, is_reserved
 from ottla.operator.spec.cluster import Cluster
+from ottla.wording import abridged
 
 # kafka-reassign-partitions sets it on brokers whose replicas change their log directory, and resets it afterwards.
 _WHILE_COPYING = frozenset({"replica.alter.log.dirs.io.max.bytes.per.second"})
@@ -84,4 +85,4 @@ def _in_the_way(
 def noted(each: Standing) -> Object:
     """The standing in the form that a Cluster's status has."""
     said: Object = {"broker": each.broker, "applied": not each.reason, "settings": list(each.settings)}
-    return said | ({"message": each.message[:1024]} if each.message else {})
+    return said | ({"message": abridged(each.message, 1024)} if each.message else {})

@@ -18,6 +18,7 @@ from uuid import UUID
 from ottla.operator.plan.replication import resized
 from ottla.operator.plan.topic_owner import OWNER, mark, read_mark
 from ottla.operator.spec.topic import TopicResource
+from ottla.wording import counted
 
 POLICY = "ottla.owner.deletion.policy"
 THROTTLED_LEADERS = "leader.replication.throttled.replicas"
@@ -243,13 +244,21 @@ def release(topic: KafkaTopic) -> Configure:
 
 def warning(topic: KafkaTopic, default: int) -> str:
     """A warning about a topic that is as its resource says; empty where there is none. `default`: the cluster's
-    min.insync.replicas."""
+    min.insync.replicas.
+
+    Brokers ask for no more in-sync replicas than a partition has (`Partition.in_sync_min`, as `effectiveMinIsr` in
+    Kafka 4), so writes with acks=all succeed although min.insync.replicas is greater.
+    """
     text = topic.overrides.get("min.insync.replicas", "")
     least = int(text) if text.isdigit() else default
     factor = topic.replication_factor
     if factor >= least:
         return ""
-    return f"min.insync.replicas is {least} with {factor} of each record: writes with acks=all are refused"
+    stop = "while one of them isn't in sync" if factor > 1 else "while its broker is away"
+    return (
+        f"min.insync.replicas is {least}, and each partition has {counted(factor, 'replica')}: writes with acks=all "
+        f"succeed with fewer copies than that, and stop {stop}"
+    )
 
 
 def winners(resources: Iterable[TopicResource]) -> dict[str, TopicResource]:

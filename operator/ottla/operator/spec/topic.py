@@ -127,7 +127,7 @@ def _config_refusal(config: Mapping[str, str], factor: object) -> str:
     least = config.get("min.insync.replicas")
     if least is not None and isinstance(factor, int) and int(least) > factor:
         return (
-            f"min.insync.replicas is {least} with a replicationFactor of {factor}, so that nothing could be written: "
-            "lower the one or raise the other"
+            f"min.insync.replicas is {least} with a replicationFactor of {factor}, and no record can have more copies "
+            "than replicas: lower the one or raise the other"
         )
     return ""
