@@ -1,7 +1,7 @@
 """What is wrong with an installation of the operator, judged by its objects in Kubernetes. Pure.
 
 An operator looks idle if it lacks rights, if the definitions of its kinds are missing or of another version, or if
-versions don't fit together. It can't mend any of these itself. Each finding says what to do.
+versions don't fit together. The operator can't mend any of these faults itself. Each finding says what to do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDLESS = tuple(asked(verb, "Secret") for verb in ("list", "watch", "delete"))
 
 
 class Finding(NamedTuple):
-    """Something that is wrong. `broken`: whether the operator or a Cluster doesn't work because of it."""
+    """Something that is wrong. `broken`: whether the operator or a Cluster doesn't work for this reason."""
 
     about: str
     broken: bool
@@ -174,7 +174,8 @@ def of_lease(one: Installation, lease: Object | None, now: datetime) -> Iterator
 def of_rights(
     one: Installation, rights: Iterable[Right], namespace: str, denied: frozenset[Asked], *, needed: bool = True
 ) -> Iterator[Finding]:
-    """Findings for rights that the operator lacks. If a right isn't `needed`, the finding says what it is for."""
+    """Findings for rights that the operator lacks. If a right isn't `needed`, the finding says what the right is
+    for."""
     where = f"in the namespace {namespace}" if namespace else "in all namespaces"
     for right in rights:
         lacking = [str(single) for single in each([right]) if single in denied]
@@ -189,7 +190,7 @@ def of_rights(
 
 
 def of_needless_rights(one: Installation, namespace: str, denied: frozenset[Asked]) -> Iterator[Finding]:
-    """A finding if the operator may do more with Secrets than it needs."""
+    """A finding if the operator may do more with Secrets than its work needs."""
     if more := [str(single) for single in NEEDLESS if single not in denied]:
         told = f"{one.user} may {', '.join(more)} in {namespace or 'all namespaces'}, and needs none of it"
         yield Finding(f"operator {one.ref}", False, told, "see which other role is bound to the account")
@@ -221,7 +222,8 @@ def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], n
 
 
 def _changed_s_ago(cluster: Object, now: datetime) -> float:
-    """How many seconds ago the Cluster was last changed, by its managedFields. Changes of its status don't count."""
+    """How many seconds ago the Cluster was last changed, by its managedFields. Changes of the Cluster's status don't
+    count."""
     meta = cluster["metadata"]
     written = [
         entry["time"]

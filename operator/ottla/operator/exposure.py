@@ -1,4 +1,5 @@
-"""Tells brokers their addresses for clients outside of Kubernetes, once they are known and whenever they change."""
+"""Tells brokers their addresses for clients outside of Kubernetes, once the addresses are known and whenever they
+change."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ class Exposure:
         visit.findings.bootstrap = {**services.bootstrap_servers(cluster), **outside}
 
     async def _make(self, cluster: Cluster, found: Found, wanted: Object) -> None:
-        """Applies a Service. If the Service was deleted, and another Service has its node port now, it is applied
-        without this port, unless the spec asks for the port."""
+        """Applies a Service. If the Service was deleted, and another Service has got its node port since, the Service
+        is made again with any free node port, unless the spec asks for that port."""
         port = wanted["spec"]["ports"][0]
         asked_for = any(
             each.first_node_port is not None or wanted["metadata"]["name"] == names.bootstrap_service(cluster, each)

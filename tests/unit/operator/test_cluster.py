@@ -1369,7 +1369,7 @@ def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
     scene.rounds(10)
     renewed = [message for reason, message in scene.world.events if reason == "AuthorityRenewed"]
     assert renewed == [
-        "a new authority for etcd's certificates is trusted, and signs once all pods trust it",
+        "a new authority for etcd's certificates is added, and signs once all pods trust it",
         "a new authority for etcd's certificates signs",
     ]
     restarted = [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
