@@ -158,7 +158,7 @@ class KafkaAdmin:
 
     async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = (), *, broker: str = "") -> None:
         """Changes dynamic settings of all brokers, or of `broker`, which has to be the broker that answers. Raises
-        KafkaError if it refuses."""
+        KafkaError if the broker refuses."""
         refused = (await self._alter(BROKER, {broker: (given, reset)}))[broker]
         if refused is not None:
             raise refused
@@ -196,7 +196,8 @@ class KafkaAdmin:
         return done
 
     async def move(self, steps: Sequence[Move]) -> Refusals:
-        """Begins or cancels moves of partitions. A topic's answer is the first refusal of any of its partitions."""
+        """Begins or cancels moves of partitions. The result has for each topic the first refusal of a move of its
+        partitions, or None."""
         done: Refusals = {}
         for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [

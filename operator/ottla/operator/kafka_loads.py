@@ -26,7 +26,7 @@ class Loads(NamedTuple):
 
 
 async def ask_loads(addresses: Mapping[int, tuple[str, int]], connect: Connect) -> Loads:
-    """Asks the brokers, each at its host and port."""
+    """Asks the brokers for their loads. `addresses`: broker → its host and port."""
     loads = Loads({}, [])
     for broker, (host, port) in sorted(addresses.items()):
         peer = Peer(connect, host, port, OPERATOR)

@@ -264,7 +264,7 @@ def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None
     assert said(scene) == (
         "False",
         "Emptying",
-        "volume data-0-k-broker-0 is emptied to be removed: 2 replicas are still on it",
+        "volume data-0-k-broker-0 is emptied to be removed: 2 replicas are still on the volume",
     )
     assert scene.status["message"] == said(scene)[2]
     assert (restarted(scene), disks.lost()) == ([], [])
@@ -277,7 +277,9 @@ def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
     assert all(disks.lies[pod, "/data/1/log"].keys() == set(ORDERS) for pod in scene.pods())
     assert set(disks.cordoned.values()) == {""}, "a path that is gone isn't cordoned any more"
-    assert "data-0-k-broker-0" in claims(scene), "volumes outlive the Cluster, and the spec"
+    assert "data-0-k-broker-0" in claims(scene), (
+        "the pool keeps its volumes, also one that the spec doesn't have any more"
+    )
     assert said(scene) == ("True", "AsWanted", "")
     asked = disks.asked
     scene.world.writes.clear()
@@ -493,7 +495,8 @@ def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(s
 
 
 def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -> None:
-    """Before the fix, this didn't work, although the status already advised to do it."""
+    """The status advises to name the volume's class anew under another id. Before the fix, brokers didn't start after
+    that, either."""
     storage = {"size": "1Gi", "className": "fsat"}
     world = World()
     world.missing_classes = {"fsat"}
@@ -589,7 +592,7 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
             scene.rounds(1)
             assert disks.lost() == []
     scene.rounds(1)
-    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replicas are still on it"
+    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replicas are still on the volume"
 
 
 def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
@@ -657,7 +660,7 @@ def test_a_broker_that_is_drained_lifts_its_cordon_before_it_goes(storage: Any) 
 
 
 def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> None:
-    """It may get new replicas. So its volume goes on being emptied, as if the broker were to stay."""
+    """The broker may get new replicas. So its unwanted volume goes on being emptied, as if the broker were to stay."""
     scene, disks = storage({"volumes": TWO})
     disks.moves_end = False
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
@@ -894,7 +897,8 @@ def test_the_claims_of_a_pool_that_goes_say_that_nothing_is_on_them(storage: Any
 
 
 def test_claims_of_another_class_than_the_spec_says_are_told(storage: Any) -> None:
-    """This happens when a Cluster is deleted, and created anew with another storage class."""
+    """Claims have another class than the spec when a Cluster is deleted, and created anew with another storage
+    class."""
     scene, _ = storage({"size": "1Gi", "className": "slow"})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "1Gi", "className": "fast"}))
     scene.rounds(3)

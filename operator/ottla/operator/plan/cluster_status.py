@@ -245,7 +245,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
 
 
 def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> list[Condition]:
-    """All conditions that apply. One that can't be known now is Unknown, whatever it was before."""
+    """All conditions that apply. A condition that can't be known now is Unknown, whatever it was before."""
     found = [_ready(cluster, findings, message, ready, silent)]
     busy = bool(
         (findings.decision and findings.decision.waits_for)
@@ -339,7 +339,7 @@ def _led(findings: Findings) -> Condition:
 
 def _answers(findings: Findings) -> Condition:
     if findings.answers is None:
-        return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready that could be asked")
+        return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready to be asked")
     reason = "Answers" if findings.answers else "NoAnswer"
     return Condition("KafkaAnswers", findings.answers, reason, "" if findings.answers else findings.brokers_wait_for)
 

@@ -54,7 +54,8 @@ def on_its_way(
     """The first pod that other components have to wait for, with what is missing until it serves; else empty.
 
     Other components wait for a pod that should serve soon, or that can't serve because of its image or settings.
-    `absent_since`: since when wanted pods are missing, by name; a missing pod that it lacks has just disappeared."""
+    `absent_since`: since when wanted pods are missing, by name; a missing pod that isn't in it has just disappeared.
+    """
     there = {pod["metadata"]["name"]: pod for pod in pods}
     for name, waits_for in not_serving(sets, there.values()).items():
         if not _given_up(there.get(name), absent_since.get(name, now), now):
@@ -89,8 +90,8 @@ def _templates(cluster: Cluster) -> dict[str, Object]:
 
 @dataclass(frozen=True)
 class Release:
-    """What a Cluster's status says of releases: the operator's release that made its pods, and whether it has the
-    turn."""
+    """What a Cluster's status says of releases: the operator's release that made the Cluster's pods, and whether the
+    Cluster has the turn."""
 
     of_pods: str = ""
     turn: bool = False

@@ -315,10 +315,10 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
 def _volumes(storage: Object) -> tuple[Volume, ...]:
     several = storage.get("volumes") or [storage]
     if len({"id" in each for each in several}) > 1:
-        raise SpecError("storage.volumes: either each has an id, or none has one")
+        raise SpecError("storage.volumes: either each volume has an id, or none has one")
     volumes = [Volume(str(each["size"]), each.get("className"), each.get("id", at)) for at, each in enumerate(several)]
     if len({volume.id for volume in volumes}) < len(volumes):
-        raise SpecError("storage.volumes: each needs an id of its own")
+        raise SpecError("storage.volumes: each volume needs an id of its own")
     return tuple(sorted(volumes, key=lambda volume: volume.id))
 
 
@@ -412,7 +412,8 @@ def _check_ports_outside(listeners: Iterable[Listener], pools: Iterable[Pool]) -
 
 
 def _check_node_ports(listeners: Iterable[Listener], pools: Iterable[Pool]) -> None:
-    """A node port leads to one Service. Raises SpecError where the spec gives one of them to two."""
+    """Raises SpecError if the spec gives one node port to two Services, because a node port leads to one Service
+    only."""
     users: dict[int, str] = {}
     brokers = [broker for pool in pools for broker in pool.ids]
     for listener in listeners:
