@@ -247,7 +247,7 @@ class Run:
         self.counts["rights looked at"] += 1
 
     async def done(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Runs a reconcile. Returns whether it came to its end."""
+        """Runs a reconcile. Returns whether the reconcile came to its end."""
         self.counts["reconciles"] += 1
         try:
             await work
@@ -493,7 +493,7 @@ def simulate(seed: int) -> Verdict:
 
 
 def main() -> int:
-    """Returns the exit code: 1 if there was a violation, else 0."""
+    """Runs the seed of the command line. Returns the exit code: 1 if there was a violation, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--planted", default="", help="with this bug planted")

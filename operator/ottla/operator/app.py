@@ -296,11 +296,12 @@ class Operator:
 
 
 async def operate(options: Options) -> NoReturn:
-    """Runs an operator until a signal comes, and ends the process with its exit code. Raises OSError if it can't begin.
+    """Runs an operator until a signal comes, and ends the process with its exit code. Raises OSError if the port of the
+    operator's HTTP pages can't be opened.
 
-    At its end, asyncio.run would cancel all tasks and wait for them. After one of kopf's watches has failed, the others
-    never end, and the process would wait until Kubernetes kills it for its liveness probe. So the process exits without
-    waiting for tasks.
+    The process exits here, and doesn't return to asyncio.run, which would cancel all tasks and wait for them. After one
+    of kopf's watches has failed, the other watches never end, and the process would wait until Kubernetes kills it for
+    its liveness probe.
     """
     operator = Operator(options, await Kube.connect())
     await operator.listen()

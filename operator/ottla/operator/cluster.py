@@ -347,8 +347,8 @@ def _if_etcd(plans: Callable[[Cluster, Etcd], Iterable[Object]]) -> Callable[[Vi
 
 
 def _etcd_config(visit: Visit) -> Iterable[Object]:
-    """Plans the ConfigMap of etcd's members, so that it isn't pruned. The planned ConfigMap has no data, because they
-    follow from etcd's list of members."""
+    """Plans the ConfigMap of etcd's members, so that it isn't pruned. The plan lacks the ConfigMap's data, which follow
+    from etcd's list of members."""
     return [etcd_pods.config_map(visit.cluster, {})] if isinstance(visit.cluster.metadata, Etcd) else ()
 
 

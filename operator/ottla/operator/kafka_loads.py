@@ -1,4 +1,4 @@
-"""Asks each broker for its load: its work since its start, and its log directories."""
+"""Asks each broker for its load: the broker's work since its start, and its log directories."""
 
 from __future__ import annotations
 

@@ -186,7 +186,8 @@ class Kube:
         return True
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
-        """Writes an Event about a resource. If that fails, it is logged, and no error is raised."""
+        """Writes an Event about a resource. If Kubernetes refuses the Event, the refusal is logged, and no error is
+        raised."""
         meta = about["metadata"]
         stamp = timestamp(now)
         body = {

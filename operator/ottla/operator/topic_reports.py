@@ -31,7 +31,8 @@ class Writer(Protocol):
         """Changes an object or its subresource by a JSON merge patch (RFC 7396), and returns the object."""
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
-        """Writes an Event about a resource. If that fails, it is logged, and no error is raised."""
+        """Writes an Event about a resource. If Kubernetes refuses the Event, the refusal is logged, and no error is
+        raised."""
 
 
 class News(NamedTuple):

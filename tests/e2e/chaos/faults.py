@@ -68,7 +68,7 @@ def missing(counts: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Chances:
-    """The probability of each fault, for each request that can have it."""
+    """The probability of each fault, for each request that can have the fault."""
 
     refused: float = 0.03
     lost: float = 0.015

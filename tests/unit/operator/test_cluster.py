@@ -168,8 +168,8 @@ class Scene:
         self.restart()
 
     def restart(self, defaults: Defaults = DEFAULTS) -> None:
-        """Replaces the operator's process by a new one, which has no memory of the old one. Other `defaults` make it
-        another release."""
+        """Replaces the operator's process by a new one, which has no memory of the old one. With other `defaults`, the
+        new process is another release of the operator."""
         keeper = EtcdKeeper(
             self.world,  # type: ignore[arg-type]
             lambda identity: EtcdInMemory(self.world, self.key.name),  # type: ignore[arg-type, return-value]

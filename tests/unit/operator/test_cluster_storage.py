@@ -180,7 +180,7 @@ def test_a_volume_whose_size_a_webhook_changes_on_its_way_is_told_and_is_no_even
     scene.world.webhook = capped
     store(scene, size="3Gi")
     scene.rounds(4)
-    changed = "something on the way of the request, such as an admission webhook, made it 2Gi"
+    changed = "the request was changed on its way, for example by an admission webhook, to 2Gi"
     assert said(scene) == ("False", "Refused", f"volume data-0-k-broker-2 can't grow to 3Gi: {changed}")
     assert [message for reason, message in scene.world.events if reason == "VolumeGrows"] == []
     scene.world.webhook = lambda what, item: None
@@ -197,7 +197,7 @@ def test_storage_that_refuses_a_size_is_told(storage: Any) -> None:
         "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
     }
     scene.rounds(1)
-    assert said(scene)[1:] == ("Refused", "volume data-0-k-broker-1 can't grow to 3Gi: its storage refuses so much")
+    assert said(scene)[1:] == ("Refused", "volume data-0-k-broker-1 can't grow to 3Gi: its storage refuses this size")
 
 
 def test_one_volume_becomes_two_and_pods_get_the_second_one_by_one(storage: Any) -> None:
@@ -828,7 +828,8 @@ def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes
 
 
 def test_whose_claims_are_full_again() -> None:
-    """These are the claims of wanted brokers that a pod has, or that a StatefulSet, old or new, gives to its pod."""
+    """The claims of a wanted broker count as full again if a pod has them, or if a StatefulSet, old or new, gives them
+    to its pod."""
     pool = Pool("broker", 0, 3, volumes=(Volume("1Gi", None, 2),))
     noted = {
         f"data-{volume}-k-broker-{broker}": {

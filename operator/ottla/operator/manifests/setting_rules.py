@@ -45,7 +45,7 @@ def _written(crd: str, kind: str, begin: str, rules: list[str]) -> str:
     )
     written, count = regions.subn(region, crd)
     if count != 1:
-        raise ValueError(f"{kind}: {count} regions begin with {begin!r} and end with {_END!r}, one is needed")
+        raise ValueError(f"{kind}: {count} regions begin with {begin!r} and end with {_END!r}, but there has to be one")
     return written
 
 

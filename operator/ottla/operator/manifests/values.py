@@ -21,8 +21,8 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 @dataclass(frozen=True)
 class Value:
-    """One key of values.yaml. `path`: the keys above this key and the key itself, with dots; `extra`: what `@schema`
-    lines add to its schema."""
+    """One key of values.yaml. `path`: the keys above this key and the key itself, with dots; `extra`: what the
+    `@schema` lines above the key add to the key's schema."""
 
     path: str
     default: Any

@@ -391,8 +391,8 @@ def _rolls(findings: Findings) -> list[str]:
 
 
 def _not_in_place(findings: Findings) -> list[str]:
-    """A line about the first pod that can get other resources only by a restart, with the reason. The status has it
-    because the restart may be a long time away."""
+    """A line about the first pod that can get other resources only by a restart, with the reason. The status has this
+    line because the restart may be a long time away."""
     return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 

@@ -106,7 +106,7 @@ def orphans(
     `vanished`: the policies that vanished resources had when they were last seen, by uid; they may be newer than the
     policies in the topics' settings. `answered`: the uids of resources to which an earlier operator has given another
     answer than to wait for the deletion of their predecessor's topic. `watched`: the namespaces that the operator
-    watches, or None if it watches all; it knows no owners in other namespaces.
+    watches, or None if it watches all; the operator knows no owners in other namespaces.
     """
     uids: set[str] = set()
     claimants: dict[str, list[TopicResource]] = {}

@@ -158,7 +158,7 @@ def _standing(claim: Object, wanted: Object | None) -> Storage:
         if holds(status, kind):
             return Storage("Refused", f"volume {name} can't grow to {asked}: {condition(status, kind).get('message')}")
     if (status.get("allocatedResourceStatuses") or {}).get("storage") in _REFUSED:
-        return Storage("Refused", f"volume {name} can't grow to {asked}: its storage refuses so much")
+        return Storage("Refused", f"volume {name} can't grow to {asked}: its storage refuses this size")
     if holds(status, "FileSystemResizePending"):
         return Storage("Growing", f"volume {name} has grown to {asked}, and its file system follows")
     return Storage("Growing", f"volume {name} grows from {capacity} to {asked}")

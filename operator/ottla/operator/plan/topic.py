@@ -287,7 +287,8 @@ def _refusal(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCl
         have = "1 broker" if brokers == 1 else f"{brokers} brokers"
         return Refusal(
             NOT_ENOUGH_BROKERS,
-            f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: lower it or add brokers",
+            f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: "
+            "lower replicationFactor, or add brokers",
         )
     if resource.partitions is not None and resource.partitions < len(topic.partitions):
         return Refusal(

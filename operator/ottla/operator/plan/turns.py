@@ -3,9 +3,9 @@
 Within a Cluster etcd's members are restarted before the controllers, and these before the brokers. No pod is restarted
 while a pod of another component is about to become ready, because the components depend on each other. If a pod can't
 become ready because of its image or its settings, all other components wait: a correction replaces that pod
-immediately, and they go on when it serves. A pod isn't waited for if no node can run it, if it can't be created, or if
-it has neither become ready nor disappeared for a long time. So it doesn't keep a correction of other components from
-being applied.
+immediately, and the other components go on when the pod serves. A pod isn't waited for if no node can run it, if it
+can't be created, or if it has neither become ready nor disappeared for a long time. So such a pod doesn't keep a
+correction of other components from being applied.
 
 Another release of the operator may make other pods by the same specs, in every Cluster that it manages. So a Cluster
 first takes its turn, which its status records and which only one Cluster has at a time. A Cluster takes the turn only

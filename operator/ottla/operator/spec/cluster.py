@@ -407,7 +407,7 @@ def _check_ports_outside(listeners: Iterable[Listener], pools: Iterable[Pool]) -
         if listener.port_outside(last) > PORT_MAX:
             raise SpecError(
                 f"listeners: {listener.name}: broker {last} would have port {listener.port_outside(last)} of the load "
-                f"balancer, and {PORT_MAX} is the last one there is; lower brokerPorts.first"
+                f"balancer, and {PORT_MAX} is the highest port; lower brokerPorts.first"
             )
 
 
@@ -426,7 +426,7 @@ def _check_node_ports(listeners: Iterable[Listener], pools: Iterable[Pool]) -> N
             user = f"{what} of the listener {listener.name}"
             if port > PORT_MAX:
                 raise SpecError(
-                    f"listeners: {user} would have the node port {port}, and {PORT_MAX} is the last one there is"
+                    f"listeners: {user} would have the node port {port}, and {PORT_MAX} is the highest port"
                 )
             if port in users:
                 raise SpecError(f"listeners: {users[port]} and {user} would both have the node port {port}")
