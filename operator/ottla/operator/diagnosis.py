@@ -121,7 +121,10 @@ def of_definition(name: str, found: Object | None, wanted: Object) -> Iterator[F
     have, want = (set(_fields(each["schema"]["openAPIV3Schema"], "")) for each in (theirs, mine))
     if missing := sorted(want - have):
         lacks = first_named(missing, FIELDS_TOLD)
-        message = f"the definition is older than this version of Ottla: it lacks {lacks}, and Kubernetes drops these fields from specs"
+        message = (
+            f"the definition is older than this version of Ottla: it lacks {lacks}, and Kubernetes drops these fields "
+            "from specs"
+        )
         yield Finding(about, True, message, f"{UPGRADE} brings its own definitions, unless crds.create is false")
     elif unknown := sorted(have - want):
         message = f"the definition is newer than this version of Ottla: only it has {first_named(unknown, FIELDS_TOLD)}"
