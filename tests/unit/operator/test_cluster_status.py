@@ -159,4 +159,4 @@ def test_kubernetes_own_words_are_one_line_and_are_cut_between_words() -> None:
     assert said.endswith((" module …", " such …", " no …"))
     assert len(said) <= 300
     where = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes:\nno room"}
-    assert unschedulable({"status": {"conditions": [where]}}) == "no node takes it: 0/1 nodes: no room"
+    assert unschedulable({"status": {"conditions": [where]}}) == "no node can run it: 0/1 nodes: no room"

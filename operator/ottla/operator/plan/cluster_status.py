@@ -251,7 +251,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
 
 
 def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> list[Condition]:
-    """All conditions that apply. One that can't be known now is Unknown, whatever it was before."""
+    """All conditions that apply. A condition that can't be known now is Unknown, whatever it was before."""
     found = [_ready(cluster, findings, message, ready, silent)]
     busy = bool(
         (findings.decision and findings.decision.waits_for)
@@ -345,7 +345,7 @@ def _led(findings: Findings) -> Condition:
 
 def _answers(findings: Findings) -> Condition:
     if findings.answers is None:
-        return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready that could be asked")
+        return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready to be asked")
     reason = "Answers" if findings.answers else "NoAnswer"
     return Condition("KafkaAnswers", findings.answers, reason, "" if findings.answers else findings.brokers_wait_for)
 
@@ -399,8 +399,8 @@ def _rolls(findings: Findings) -> list[str]:
 
 
 def _not_in_place(findings: Findings) -> list[str]:
-    """A line about the first pod that can get other resources only by a restart, with the reason. The status has it
-    because the restart may be a long time away."""
+    """A line about the first pod that can get other resources only by a restart, with the reason. The status has this
+    line because the restart may be a long time away."""
     return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 

@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Whether one broker's own settings are in force. `reason` and `message` are empty where they are."""
+    """Whether one broker's own settings are in force. `reason` and `message` are empty where they are in force."""
 
     broker: int
     settings: tuple[str, ...]
@@ -55,8 +55,8 @@ def changes(wanted: Mapping[int, Settings], present: Mapping[int, Mapping[str, s
 
 
 def standings(cluster: Cluster, pods: Iterable[Pod], waits_for: Mapping[int, str] | None) -> list[Standing]:
-    """Whether each broker's own settings are in force. `waits_for`: why dynamic ones aren't, by broker; None where no
-    broker was asked."""
+    """Whether each broker's own settings are in force. `waits_for`: why a broker's dynamic settings aren't in force, by
+    broker; None where no broker was asked."""
     seen = {pod.id: pod for pod in pods}
     return [
         Standing(broker, (*own.static, *own.dynamic), *_in_the_way(cluster, broker, own, seen.get(broker), waits_for))

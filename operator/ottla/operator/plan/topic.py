@@ -1,8 +1,8 @@
 """The steps that bring a topic to what its Topic resource says. Pure.
 
-If one part of a spec can't be followed (fewer partitions, or more replicas than brokers), no part of it is. Only the
-owner's mark and policy are written all the same, if the topic has the resource's mark already. A topic's settings are
-exactly the resource's, besides the owner's mark, and besides the throttle while replicas are copied.
+If one part of a spec can't be followed (fewer partitions, or more replicas than brokers), no part of the spec is. Only
+the owner's mark and policy are written all the same, if the topic has the resource's mark already. A topic's settings
+are exactly the resource's, besides the owner's mark, and besides the throttle while replicas are copied.
 
 The order of steps: first the mark, with the settings in one change, so that all later changes belong to a topic that
 names its owner, even if the operator stops midway; then new partitions; then moves, which are throttled by then.
@@ -123,7 +123,8 @@ class Grow:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The step: move partitions to other replicas, or (None) cancel their moves; `targets` by index."""
+    """The step: move partitions to other replicas, or cancel moves. `targets`: a partition's index → its new replicas,
+    or None, which cancels its move."""
 
     topic: str
     targets: Mapping[int, Replicas | None]
@@ -238,7 +239,7 @@ def marks(plan: TopicPlan) -> bool:
 
 
 def release(topic: KafkaTopic) -> Configure:
-    """The step that removes a topic's owner."""
+    """The step that removes the owner's mark from a topic."""
     return Configure(topic.name, {}, tuple(name for name in (OWNER, POLICY) if name in topic.overrides))
 
 
@@ -295,7 +296,8 @@ def _refusal(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCl
         have = "1 broker" if brokers == 1 else f"{brokers} brokers"
         return Refusal(
             NOT_ENOUGH_BROKERS,
-            f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: lower it or add brokers",
+            f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: "
+            "lower replicationFactor, or add brokers",
         )
     if resource.partitions is not None and resource.partitions < len(topic.partitions):
         return Refusal(

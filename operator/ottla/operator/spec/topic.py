@@ -33,8 +33,8 @@ class DeletionPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicResource:
-    """A Topic resource. If `partitions` or `replication_factor` is None, the topic is created with the cluster's
-    default, and keeps the number that it has."""
+    """A Topic resource. If `partitions` or `replication_factor` is None, a new topic gets the cluster's default, and an
+    existing topic keeps its number."""
 
     ref: Ref
     uid: str
@@ -56,7 +56,7 @@ class TopicResource:
 
     @property
     def ready(self) -> bool:
-        """Whether its status has the condition Ready as True."""
+        """Whether the resource's status has the condition Ready as True."""
         return holds(self.status, "Ready")
 
 
