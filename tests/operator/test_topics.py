@@ -1,7 +1,8 @@
 """Topic resources against real brokers: topics are created, grown, configured, copied, adopted, refused, released and
 kept.
 
-Kubernetes is a stand-in, and each test calls the sweeps itself and checks the state after each.
+Kubernetes is a stand-in, and no queue runs. Each test itself makes the operator's sweeps (a sweep reconciles all Topics
+of a Cluster), and checks the state after each sweep.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Operator:
         return await self.reconciler.reconcile(MAIN)
 
     async def settle(self, sweeps: int = 60) -> int:
-        """Sweeps until a sweep doesn't ask for the next one within two seconds, as it does while replicas move. Returns
+        """Sweeps until a sweep asks for no other sweep within two seconds. It asks for one while replicas move. Returns
         the number of sweeps."""
         for number in range(1, sweeps + 1):
             result = await self.sweep()
@@ -68,7 +69,7 @@ class Operator:
         raise AssertionError(f"no rest after {sweeps} sweeps: {self.kube.writes[-10:]}")
 
     async def later(self, seconds: float) -> None:
-        """Advances the time, and sweeps."""
+        """Advances the time by `seconds`, and then settles."""
         self.now += seconds
         await self.settle()
 
@@ -219,14 +220,14 @@ def test_refusals_change_nothing_and_say_what_to_change(run: Play) -> None:
     run(scene)
 
 
-def test_fewer_replicas_than_writes_need_is_told(run: Play) -> None:
+def test_fewer_replicas_than_min_insync_replicas_is_told(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube
         kube.put("Cluster", "main", spec={"config": {"min.insync.replicas": "2"}})
         operator.topic("orders", replicationFactor=1)
         await operator.settle()
         assert kube.condition("orders")[:2] == ("True", "TooFewReplicas")
-        assert "acks=all" in kube.topic("orders")["status"]["message"]
+        assert "succeed with fewer copies" in kube.topic("orders")["status"]["message"]
         operator.topic("orders", replicationFactor=1, config={"min.insync.replicas": 1})
         await operator.settle()
         assert kube.condition("orders") == ("True", "Ready", "")
@@ -454,9 +455,7 @@ def test_a_predecessors_topic_that_cant_be_deleted_is_told(run: Play, monkeypatc
         await operator.later(15.0)
         status, reason, message = operator.kube.condition("orders")
         assert (status, reason) == ("False", "TopicNotDeleted")
-        assert (
-            "shop/orders that was deleted before this one, and can't be deleted: Topic deletion is disabled." in message
-        )
+        assert "shop/orders, the predecessor of this one, and can't be deleted: Topic deletion is disabled." in message
         assert (await seen(admin, "orders")).id == before.id
         monkeypatch.setattr(KafkaAdmin, "delete", deletes)
         await operator.later(15.0)

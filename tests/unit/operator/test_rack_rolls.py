@@ -173,9 +173,8 @@ def _own(broker: int, size: int) -> dict[str, Any]:
 
 
 def test_settings_of_single_brokers_that_no_broker_starts_with_cost_one_pod() -> None:
-    """Before the fix, broker 2, which has no settings of its own, counted as the proof that brokers start with such
-    settings: two brokers were restarted at the same time, and neither came back.
-    """
+    """Before the fix, an up-to-date broker 2 without settings of its own counted as the proof that brokers start with
+    such settings: two brokers were restarted at the same time, and neither came back."""
     scene = _with_files()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(configOverrides=[_own(0, 7), _own(1, 8)]))
     scene.world.refused_pods = {"k-a-0", "k-a-1"}  # neither pod starts
