@@ -113,7 +113,10 @@ def logs_on(scene: Scene, claim: str) -> list[str]:
     manifest["spec"]["volumes"].append({"name": "volume", "persistentVolumeClaim": {"claimName": claim}})
     manifest["spec"]["containers"][0]["volumeMounts"].append({"name": "volume", "mountPath": "/volume"})
     scene.kube.apply(manifest)
-    wait("the volume was looked into", lambda: scene.kube.get("pod", "looks")["status"]["phase"] == "Succeeded")
+    wait(
+        "the pod that lists the volume's logs ends",
+        lambda: scene.kube.get("pod", "looks")["status"]["phase"] == "Succeeded",
+    )
     found = scene.kube("logs", "looks").split()
     scene.kube.delete("pod", "looks")
     return found

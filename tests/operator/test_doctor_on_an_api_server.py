@@ -36,7 +36,7 @@ def findings(kubeconfig: Path) -> list[dict[str, Any]]:
 def test_an_installation_is_looked_at(server: KubeApiServer, tmp_path: Path) -> None:
     helm = Helm(4, tmp_path, str(server.kubeconfig))
     code, printed, complaint = doctor(server.kubeconfig)
-    assert (code, "none is installed" in printed, complaint) == (
+    assert (code, "no operator is installed" in printed, complaint) == (
         1,
         True,
         "error: 3 problems found that must be solved\n",

@@ -77,8 +77,8 @@ class Watched:
 
     @property
     def dead(self) -> bool:
-        """Whether a watch is dead: a version was read long ago, and since then no event about this kind and namespace
-        came.
+        """Whether a watch is dead: long ago a read found a version that no watch had reported, and since then no event
+        about that kind and namespace came.
 
         After a start, the events of thousands of resources take long to arrive. Their watch doesn't count as dead,
         because some of these events keep coming.

@@ -43,9 +43,8 @@ CLUSTER = parse_cluster(
 
 
 class ReadingPages(Pages):
-    """Each broker reports the checksum of the file that it was started with: the ConfigMap as it was when the broker's
-    pod was first asked.
-    """
+    """Brokers whose reports have the checksum of the file that the broker was started with. This is the file in the
+    ConfigMap at the time when the broker's pod was first asked."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()

@@ -128,9 +128,8 @@ def test_a_broker_that_went_by_itself_lets_no_roll_begin() -> None:
 
 
 class _StartedWith(Pages):
-    """Each broker reports the checksum of the file that it was started with: the ConfigMap as it was when the broker's
-    pod was first asked.
-    """
+    """Brokers whose reports have the checksum of the file that the broker was started with. This is the file in the
+    ConfigMap at the time when the broker's pod was first asked."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ def test_listed_once_and_then_now_and_then() -> None:
         asyncio.run(resources.up_to_date(now))
     assert lists.asked == ["", ""]
     asyncio.run(resources.up_to_date(LISTED_AGAIN_S + 1, within_s=0.0))
-    assert len(lists.asked) == 2, "a list of the same moment is new enough"
+    assert len(lists.asked) == 2, "a list that was made at the same time isn't made again"
     assert names(resources) == ["a"]
 
 
