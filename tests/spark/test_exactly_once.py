@@ -37,7 +37,7 @@ from tests.spark.topics import Topics
 
 KILLS = int(os.environ.get("OTTLA_SPARK_KILLS", "4"))
 LONG = 20
-BROKER_EVERY_S = 60
+BROKER_EVERY = 15
 
 
 @pytest.fixture(scope="module", params=["ottla", "kafka"])
@@ -171,19 +171,25 @@ def test_refusals(
 
 
 class BrokerKills(threading.Thread):
-    """Kills a broker now and then, and starts it again."""
+    """Kills a broker after each BROKER_EVERY lines of the file `hits`, and starts it again."""
 
-    def __init__(self, broker: OttlaBroker | ApacheKafka) -> None:
+    def __init__(self, broker: OttlaBroker | ApacheKafka, hits: Path) -> None:
         super().__init__(daemon=True)
         self.count = 0
         self._broker = broker
+        self._hits = hits
         self._over = threading.Event()
 
     def run(self) -> None:
-        while not self._over.wait(BROKER_EVERY_S):
-            self._broker.kill()
-            self._broker.start_again()
-            self.count += 1
+        while not self._over.wait(1):
+            lines = self._hits.read_text().splitlines() if self._hits.exists() else []
+            if len(lines) >= (self.count + 1) * BROKER_EVERY:
+                self.count += 1
+                self._broker.kill()
+                while True:
+                    with suppress(AssertionError):  # a busy machine may take more time for it than is waited for
+                        self._broker.start_again()
+                        break
 
     def stop(self) -> None:
         self._over.set()
@@ -205,7 +211,7 @@ def test_kills(broker: Any, made: Topics, tmp_path: Path) -> None:
         source,
         target,
     ]
-    kills = BrokerKills(broker)
+    kills = BrokerKills(broker, tmp_path / "hits")
     if KILLS > LONG:
         kills.start()
     with (tmp_path / "log").open("ab") as log:
@@ -224,4 +230,6 @@ def test_kills(broker: Any, made: Topics, tmp_path: Path) -> None:
         print(f"{count:4} {what}")
     print(f"{hits.total()} kills of Spark's processes, {kills.count} of the broker")
     assert hits.total() >= KILLS // 2
-    assert read(broker.bootstrap, target, 2) == expected(2, KILLS * ROWS)
+    rows = read(broker.bootstrap, source, 2)  # a row that was filled in while the broker was killed may be there twice
+    assert rows.total() >= 2 * KILLS * ROWS
+    assert read(broker.bootstrap, target, 2) == rows
