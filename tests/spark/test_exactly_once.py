@@ -26,9 +26,6 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla.net.blocking import UnsupportedVersion
-from ottla.net.client import Client
-from ottla.net.transactions import END_TXN
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.tools import ROOT
@@ -40,29 +37,10 @@ LONG = 20
 BROKER_EVERY = 15
 
 
-@pytest.fixture(scope="module", params=["ottla", "kafka"])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A broker with transactions."""
-    folder = tmp_path_factory.mktemp(request.param)
-    started: OttlaBroker | ApacheKafka
-    if request.param == "kafka":
-        started = ApacheKafka(folder, heap="512M", transaction_state_log_num_partitions="5")
-    else:
-        started = OttlaBroker(folder, transaction_state_log_num_partitions="5")
-    try:
-        with Client(started.bootstrap) as client:
-            client.any_broker().version(END_TXN, 0, 3)
-        yield started
-    except UnsupportedVersion:
-        pytest.skip("this broker serves no transactions")
-    finally:
-        started.stop()
-
-
 @pytest.fixture(scope="module")
-def made(broker: Any) -> Iterator[Topics]:
+def made(transactional_broker: Any) -> Iterator[Topics]:
     """Creates topics on that broker."""
-    with Topics(broker.bootstrap) as topics:
+    with Topics(transactional_broker.bootstrap) as topics:
         yield topics
 
 
@@ -197,9 +175,9 @@ class BrokerKills(threading.Thread):
 
 
 @pytest.mark.timeout(300 + 60 * KILLS)
-def test_kills(broker: Any, made: Topics, tmp_path: Path) -> None:
+def test_kills(transactional_broker: Any, made: Topics, tmp_path: Path) -> None:
     """Each row is visible once, whichever process was killed at whichever point; and no transaction stays open."""
-    source, target = made.create(2), made.create(2)
+    broker, source, target = transactional_broker, made.create(2), made.create(2)
     command = [
         sys.executable,
         "-m",
