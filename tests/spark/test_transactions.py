@@ -1,4 +1,4 @@
-"""Committed and aborted records, on Ottla and on Apache Kafka: Ottla's source leaves out those that Spark's leaves out."""
+"""Committed and aborted records, on Ottla and on Apache Kafka: Ottla's source leaves out those that Spark's does."""
 
 from __future__ import annotations
 
