@@ -25,8 +25,8 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from .blocking import Connection, ConnectionLost
 from .client import Client, Unreachable
 from .error_codes import ABSENT, PASSING, Retry
-from .names import TopicPartition
-from .transactions import Transaction, Transactions
+from .names import TopicPartition, Transaction
+from .transactions import Transactions
 
 PRODUCE = 0
 # A topic or partition may be unknown to a broker for a moment after its creation.

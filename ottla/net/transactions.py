@@ -14,14 +14,14 @@ Source: KIP-98, KIP-360, KIP-664 (DescribeTransactions, ListTransactions), KIP-6
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ottla.protocol.errors import ErrorCode
 
 from .blocking import Connection, ConnectionLost
 from .client import Client
 from .error_codes import Retry, check
-from .names import TopicPartition
+from .names import TopicPartition, Transaction, TransactionalIdState
 
 FIND_COORDINATOR, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 10, 22, 24, 26
 DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 65, 66
@@ -40,22 +40,6 @@ _ENDED_OTHERWISE = frozenset(
     }
 )
 _Result = TypeVar("_Result")
-
-
-class Transaction(NamedTuple):
-    """A transaction's identity while it is open: its transactional id, and the producer id and epoch that write it."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
-
-
-class Description(NamedTuple):
-    """What the coordinator says of a transactional id: its state by Kafka's name, and its current producer."""
-
-    state: str
-    producer_id: int
-    epoch: int
 
 
 class Transactions:
@@ -142,15 +126,15 @@ class Transactions:
         ended = self._each(END_TXN, (0, 3), messages, settle, "EndTxn")
         return [wanted[name] for name, done in ended.items() if not done]
 
-    def describe(self, ids: Iterable[str]) -> dict[str, Description]:
+    def describe(self, ids: Iterable[str]) -> dict[str, TransactionalIdState]:
         """The state of each transactional id that its coordinator knows. Raises KafkaError, Unreachable."""
 
-        def settle(name: str, answer: Any, connection: Connection) -> Description | None:
+        def settle(name: str, answer: Any, connection: Connection) -> TransactionalIdState | None:
             found = answer.transaction_states[0]
             if found.error_code == ErrorCode.transactional_id_not_found:
                 return None
             check(found.error_code, f"the transactional id {name}", connection.address)
-            return Description(found.transaction_state, found.producer_id, found.producer_epoch)
+            return TransactionalIdState(found.transaction_state, found.producer_id, found.producer_epoch)
 
         messages = {name: {"transactional_ids": [name]} for name in ids}
         found = self._each(DESCRIBE_TRANSACTIONS, (0, 0), messages, settle, "DescribeTransactions")

@@ -34,7 +34,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ottla.net.transactions import Description, Transaction
+from ottla.net.names import Transaction, TransactionalIdState
 
 PREFIX = "ottla-spark"
 ONGOING = "Ongoing"
@@ -106,7 +106,7 @@ class Commit(NamedTuple):
 
 
 class Describe(NamedTuple):
-    """Ask for the states of transactional ids. Result: a Description by id."""
+    """Ask for the states of transactional ids. Result: a TransactionalIdState by id."""
 
     ids: tuple[str, ...]
 
@@ -226,7 +226,7 @@ def finish(begun: Begun, batch: int, results: Sequence[TaskWritten], late: bool,
         )
     found = yield Describe(tuple(each.transactional_id for each in transactions))
     for each in transactions:
-        if found.get(each.transactional_id) != Description(ONGOING, each.producer_id, each.epoch):
+        if found.get(each.transactional_id) != TransactionalIdState(ONGOING, each.producer_id, each.epoch):
             raise Failed(
                 f"the transaction {each.transactional_id} of batch {batch} is no longer open: it timed out, or another "
                 "driver runs the query"
@@ -281,7 +281,7 @@ def _check_current(driver: Transaction) -> _Steps:
     check_current(driver, found)
 
 
-def check_current(driver: Transaction, found: Mapping[str, Description]) -> None:
+def check_current(driver: Transaction, found: Mapping[str, TransactionalIdState]) -> None:
     """Raises Failed if another driver of the query has begun, by what the coordinator says of the driver's id."""
     current = found.get(driver.transactional_id)
     if current is None or (current.producer_id, current.epoch) != driver[1:]:

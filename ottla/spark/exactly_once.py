@@ -24,7 +24,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from ottla.net.transactions import Transaction, Transactions
+from ottla.net.names import Transaction
+from ottla.net.transactions import Transactions
 
 from . import decisions
 from .decisions import Begun, Failed, Step, TaskWritten

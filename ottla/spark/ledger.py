@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 
 from ottla.net.client import Client
 from ottla.net.fetching import RangeReader
-from ottla.net.names import EARLIEST, LATEST, TopicPartition
+from ottla.net.names import EARLIEST, LATEST, TopicPartition, Transaction
 from ottla.net.producing import Producer
-from ottla.net.transactions import Transaction, Transactions
+from ottla.net.transactions import Transactions
 from ottla.protocol.batches import Record, iterate_headers, records, write_record
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.markers import read_marker

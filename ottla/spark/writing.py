@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from ottla.net.client import Client
 from ottla.net.error_codes import ABSENT
 from ottla.net.existence import Wanted
-from ottla.net.names import TopicPartition
+from ottla.net.names import TopicPartition, Transaction
 from ottla.net.producing import Producer
-from ottla.net.transactions import Transaction, Transactions
+from ottla.net.transactions import Transactions
 from ottla.protocol.batches import HEADER_SIZE
 from ottla.protocol.errors import ErrorCode, KafkaError
 

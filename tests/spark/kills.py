@@ -136,7 +136,8 @@ def main() -> None:
             }
             if not last:
                 for partition in range(2):
-                    topics.fill(source, partition, ROWS, first=number * ROWS)
+                    have = topics.end(source, partition)
+                    topics.fill(source, partition, max((number + 1) * ROWS - have, 0), first=have)
             (folder / "plan").write_text(json.dumps(plan))
             (folder / "reached").unlink(missing_ok=True)
             with log.open("a") as lines:  # before the run, which may end this program

@@ -26,9 +26,6 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ottla.net.blocking import UnsupportedVersion
-from ottla.net.client import Client
-from ottla.net.transactions import END_TXN
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.tools import ROOT
@@ -37,32 +34,13 @@ from tests.spark.topics import Topics
 
 KILLS = int(os.environ.get("OTTLA_SPARK_KILLS", "4"))
 LONG = 20
-BROKER_EVERY_S = 60
-
-
-@pytest.fixture(scope="module", params=["ottla", "kafka"])
-def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A broker with transactions."""
-    folder = tmp_path_factory.mktemp(request.param)
-    started: OttlaBroker | ApacheKafka
-    if request.param == "kafka":
-        started = ApacheKafka(folder, heap="512M", transaction_state_log_num_partitions="5")
-    else:
-        started = OttlaBroker(folder, transaction_state_log_num_partitions="5")
-    try:
-        with Client(started.bootstrap) as client:
-            client.any_broker().version(END_TXN, 0, 3)
-        yield started
-    except UnsupportedVersion:
-        pytest.skip("this broker serves no transactions")
-    finally:
-        started.stop()
+BROKER_EVERY = 15
 
 
 @pytest.fixture(scope="module")
-def made(broker: Any) -> Iterator[Topics]:
+def made(transactional_broker: Any) -> Iterator[Topics]:
     """Creates topics on that broker."""
-    with Topics(broker.bootstrap) as topics:
+    with Topics(transactional_broker.bootstrap) as topics:
         yield topics
 
 
@@ -171,19 +149,25 @@ def test_refusals(
 
 
 class BrokerKills(threading.Thread):
-    """Kills a broker now and then, and starts it again."""
+    """Kills a broker after each BROKER_EVERY lines of the file `hits`, and starts it again."""
 
-    def __init__(self, broker: OttlaBroker | ApacheKafka) -> None:
+    def __init__(self, broker: OttlaBroker | ApacheKafka, hits: Path) -> None:
         super().__init__(daemon=True)
         self.count = 0
         self._broker = broker
+        self._hits = hits
         self._over = threading.Event()
 
     def run(self) -> None:
-        while not self._over.wait(BROKER_EVERY_S):
-            self._broker.kill()
-            self._broker.start_again()
-            self.count += 1
+        while not self._over.wait(1):
+            lines = self._hits.read_text().splitlines() if self._hits.exists() else []
+            if len(lines) >= (self.count + 1) * BROKER_EVERY:
+                self.count += 1
+                self._broker.kill()
+                while True:
+                    with suppress(AssertionError):  # a busy machine may take more time for it than is waited for
+                        self._broker.start_again()
+                        break
 
     def stop(self) -> None:
         self._over.set()
@@ -191,9 +175,9 @@ class BrokerKills(threading.Thread):
 
 
 @pytest.mark.timeout(300 + 60 * KILLS)
-def test_kills(broker: Any, made: Topics, tmp_path: Path) -> None:
+def test_kills(transactional_broker: Any, made: Topics, tmp_path: Path) -> None:
     """Each row is visible once, whichever process was killed at whichever point; and no transaction stays open."""
-    source, target = made.create(2), made.create(2)
+    broker, source, target = transactional_broker, made.create(2), made.create(2)
     command = [
         sys.executable,
         "-m",
@@ -205,7 +189,7 @@ def test_kills(broker: Any, made: Topics, tmp_path: Path) -> None:
         source,
         target,
     ]
-    kills = BrokerKills(broker)
+    kills = BrokerKills(broker, tmp_path / "hits")
     if KILLS > LONG:
         kills.start()
     with (tmp_path / "log").open("ab") as log:
@@ -224,4 +208,6 @@ def test_kills(broker: Any, made: Topics, tmp_path: Path) -> None:
         print(f"{count:4} {what}")
     print(f"{hits.total()} kills of Spark's processes, {kills.count} of the broker")
     assert hits.total() >= KILLS // 2
-    assert read(broker.bootstrap, target, 2) == expected(2, KILLS * ROWS)
+    rows = read(broker.bootstrap, source, 2)  # a row that was filled in while the broker was killed may be there twice
+    assert rows.total() >= 2 * KILLS * ROWS
+    assert read(broker.bootstrap, target, 2) == rows

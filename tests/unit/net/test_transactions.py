@@ -11,7 +11,7 @@ import pytest
 from ottla.net.blocking import ConnectionLost
 from ottla.net.client import ClusterMetadata, TopicMetadata
 from ottla.net.error_codes import Retry
-from ottla.net.names import Address, TopicPartition
+from ottla.net.names import Address, TopicPartition, Transaction, TransactionalIdState
 from ottla.net.transactions import (
     ADD_PARTITIONS,
     DESCRIBE_TRANSACTIONS,
@@ -20,8 +20,6 @@ from ottla.net.transactions import (
     INIT_PRODUCER_ID,
     LIST_TRANSACTIONS,
     TRANSACTION_STATE,
-    Description,
-    Transaction,
     Transactions,
 )
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -187,7 +185,7 @@ def test_ids_that_nobody_knows_are_left_out(cluster: Cluster, transactions: Tran
     cluster.answers[DESCRIBE_TRANSACTIONS] = lambda node, message: {
         "transaction_states": [{"transactional_id": name, **states[name]} for name in message["transactional_ids"]]
     }
-    assert transactions.describe(["t", "u"]) == {"t": Description("Empty", 7, 3)}
+    assert transactions.describe(["t", "u"]) == {"t": TransactionalIdState("Empty", 7, 3)}
 
 
 def listing(**by_node: str) -> Callable[[int, Mapping[str, Any]], Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ottla.net.transactions import Description, Transaction
+from ottla.net.names import Transaction, TransactionalIdState
 from ottla.spark import decisions
 from ottla.spark.decisions import Begun, Decision, Failed, Refused, TaskWritten
 
@@ -108,7 +108,7 @@ class Brokers:
                 yield others
             case decisions.Describe(ids):
                 yield {
-                    name: Description(self.ids[name].state, self.ids[name].producer_id, self.ids[name].epoch)
+                    name: TransactionalIdState(self.ids[name].state, self.ids[name].producer_id, self.ids[name].epoch)
                     for name in ids
                     if name in self.ids
                 }
