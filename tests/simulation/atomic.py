@@ -154,7 +154,7 @@ def wrong_reads(events: Sequence[Event]) -> Iterator[str]:
 
 
 def unfenced(events: Sequence[Event]) -> Iterator[str]:
-    """No producer ends a transaction after its successor has begun."""
+    """No producer commits a transaction after its successor has begun."""
     if Permitted(events).anything_of(TRANSACTIONS_TOPIC):
         return
     begun: dict[int, set[str]] = {}  # request → the producers that had begun before it was sent
@@ -169,9 +169,9 @@ def unfenced(events: Sequence[Event]) -> Iterator[str]:
             living[event["name"]].add(event["process"])
         elif event["op"] == "end" and event["phase"] == "invoke":
             sent[event["id"]] = event["process"] in fenced[event["name"]]
-        elif event["op"] == "end" and event["phase"] == "ok" and sent[event["id"]]:
+        elif event["op"] == "end" and event["phase"] == "ok" and event["commits"] and sent[event["id"]]:
             yield (
-                f"unfenced: {event['process']} ended {event['transaction']} at {event['t']} s, although its successor"
+                f"unfenced: {event['process']} committed {event['transaction']} at {event['t']} s, although its successor"
                 " had begun"
             )
 

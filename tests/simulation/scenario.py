@@ -194,6 +194,8 @@ class Scenario:
             working.append((recreated, recreating))
         for worker, _ in working:
             worker.stopped = True
+        for _, task in ending if transacting.may_be_stuck() else ():
+            task.cancel()
         if not await self._until(lambda: all(task.done() for _, task in working), CONVERGENCE_S):
             late = [worker.client.name for worker, task in working if not task.done()]
             self.wrong.append(
@@ -205,7 +207,8 @@ class Scenario:
             self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after healing: {observer.unconverged()}")
             return
         for _, task in working:
-            task.result()
+            if not task.cancelled():
+                task.result()
         if faults.load is not None and loading is not None:
             if refused := await joins_under_load(faults):
                 self.wrong.append(refused)

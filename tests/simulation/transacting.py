@@ -57,6 +57,11 @@ class Transacting:
         self._reading = [asyncio.create_task(reader.run(0.1, 300)) for reader in self.readers]
         return [(each, asyncio.create_task(each.run())) for each in self.ids]
 
+    def may_be_stuck(self) -> bool:
+        """Whether an id's state may be older than the markers that were written for it, because the coordinator's
+        records were lost: then the id may never get a producer again, as in Kafka."""
+        return Permitted(self._world.history.events).anything_of(TRANSACTIONS_TOPIC)
+
     async def settle(self, observer: Observer) -> str:
         """Waits until no transaction is open, and reads everything. Returns a sentence where that can't be done, or an
         empty text."""
