@@ -75,7 +75,7 @@ class Membership:
 
     @property
     def shown(self) -> bool:
-        """Whether this broker's image shows its present registration."""
+        """Whether this broker's image shows the broker's present registration."""
         seen = self._follower.image.brokers.get(self._broker_id)
         return seen is not None and self._registration is not None and seen.epoch == self._registration.epoch
 

@@ -236,7 +236,8 @@ class Partition:
 
     @property
     def frozen(self) -> bool:
-        """Whether the high watermark mustn't move, so that every electable replica has all committed records."""
+        """Whether the high watermark mustn't move. Otherwise a replica that may be elected might lack a committed
+        record."""
         return self.under_min_isr or bool(self.elr)
 
     def wait_for(self, candidates: frozenset[int]) -> None:
@@ -374,9 +375,10 @@ class Partition:
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
     def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard:
-        """The guard that a transactional batch needs, to be taken before the transaction's coordinator is asked;
-        NOT_NEEDED where the batch continues a transaction that has begun here, so that nobody need be asked. `bumps`
-        tells that the producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
+        """The guard that a transactional batch needs. The caller takes it before it asks the transaction's coordinator.
+        If the batch continues a transaction that has begun in this partition, the guard is NOT_NEEDED, and no
+        coordinator need be asked. `bumps` says that the producer gets a new epoch with each transaction. Raises
+        KafkaError INVALID_PRODUCER_EPOCH."""
         known = self.log.producers.get(producer_id)
         check_epoch(known, producer_id, epoch)
         if in_transaction(known, epoch):
@@ -388,8 +390,8 @@ class Partition:
 
     def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int:
         """Appends a coordinator's batch, which this broker has built itself; as with acks=all, there must be enough
-        replicas in sync. `guard` is as in `append_admitted`. Returns the base offset. Raises KafkaError,
-        NOT_LEADER_OR_FOLLOWER also where the leader epoch in which the caller works, `leader_epoch`, has ended."""
+        replicas in sync. `guard` is as in `append_admitted`. Returns the base offset. Raises KafkaError. `leader_epoch`
+        is the epoch in which the coordinator works: if it has ended, the error is NOT_LEADER_OR_FOLLOWER."""
         self._check_coordinator(leader_epoch)
         header = batches.read_header(batch)
         if header.producer_id >= 0:
@@ -489,8 +491,8 @@ class Partition:
         return len(self._commits)
 
     def watchers(self, replica_id: int, read_committed: bool) -> list[Waiter]:
-        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) the list
-        of consumers, of those that read committed records only or of all others."""
+        """The list to which a waiting fetch belongs. There is one list for followers and two for consumers
+        (`replica_id` −1): one for consumers that read committed records only, and one for the other consumers."""
         if replica_id >= 0:
             return self.follower_waiters
         if not read_committed:

@@ -40,8 +40,8 @@ class Held(NamedTuple):
 
 
 def replicas_of(image: Image, brokers: Set[int]) -> Iterator[Held | None]:
-    """Every partition of which one of these brokers is to have a replica; None for each other partition, so that the
-    caller can pause."""
+    """Yields every partition of which one of these brokers is to have a replica. For each other partition it yields
+    None, so that the caller can pause."""
     for topic_id, states in image.partitions.items():
         intent = image.intents_by_id.get(topic_id)
         for index, state in states.items():

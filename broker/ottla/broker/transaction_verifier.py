@@ -45,7 +45,8 @@ class Coordinator(Protocol):
         """Adds partitions to the transaction. Raises KafkaError."""
 
     def verify(self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]) -> Errors:
-        """An error code for each partition. Raises KafkaError."""
+        """Checks whether the transaction has the partitions: returns an error code for each of them. Raises
+        KafkaError."""
 
 
 class Settings(Protocol):
@@ -97,8 +98,8 @@ class TransactionVerifier:
         return errors
 
     async def _answer(self, question: _Question, settings: Settings) -> Errors:
-        """The answer. A transaction that has just ended may still be waiting for its markers; then V2's client asks for
-        the next transaction already, and the question is asked again for a short while."""
+        """The coordinator's answer. A client of V2 may begin its next transaction while markers of the last one are
+        missing: the coordinator answers CONCURRENT_TRANSACTIONS then, and is asked again for a short while."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings["add.partitions.to.txn.retry.backoff.max.ms"] / 1000
         while True:
@@ -119,7 +120,8 @@ class TransactionVerifier:
         return await self._outboxes.work(leader).add(question)
 
     def _leader(self, transactional_id: str) -> int:
-        """The id of the broker that coordinates the id's transactions, negative where it isn't known or not there."""
+        """The id of the broker that coordinates the transactions of `transactional_id`; negative if there is no such
+        broker at present, or if it has no known address."""
         topic = self._image().topics.get(TRANSACTIONS_TOPIC)
         if topic is None:
             return -1

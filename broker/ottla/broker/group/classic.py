@@ -32,7 +32,7 @@ NOT_STORING = -1
 class ClassicGroup:
     """A group with members, or a group that only keeps offsets (Empty and without a protocol type).
 
-    `empty_since_ms` is the time at which a new group begins, in ms since 1970; None for a group that only keeps
+    `empty_since_ms` is the time at which a new group is made, in ms since 1970; None for a group that only keeps
     offsets.
     """
 

@@ -3,7 +3,7 @@
 Methods for requests do no I/O. A method for a request to one group returns `Effects`. A method for a request that
 changes offsets or deletes groups returns a `Plan`: the records to append as one batch, and the response, which is sent
 when they are committed. Groups and offsets change in `appended` (for appended records) and `replayed` (for records read
-back). Both lead to the same state, so a replay restores it after a restart.
+back). Both methods lead to the same state, so a replay restores the state after a restart.
 
 Source: Kafka's GroupCoordinatorShard.
 """

@@ -1,4 +1,4 @@
-"""Logs that can't be used although their log directory can, and their effect on its checkpoints and its clean marker.
+"""Logs that can't be used although their log directory can, and their effect on the directory's checkpoints and marker.
 
 There are three kinds: a log that couldn't be opened, a log with records whose topic id can't be read, and a log that
 turned out to be damaged after it was opened.

@@ -2,9 +2,9 @@
 
 The choice and the swaps happen on the event loop and take microseconds. The child reads and writes the segments; the
 thread that waits for the child encodes the log's producers for it. If the log was truncated or lost segments meanwhile,
-the new segments concerned are dropped. A try that fails (no room, a file too large, a killed child) leaves no file
-behind and is repeated, after a pause that doubles each time; only a log whose data is damaged isn't compacted until the
-next start. Source: Kafka's LogCleaner and LogCleanerManager.
+the new segments that should replace these are dropped. A try that fails (no room, a file too large, a killed child)
+leaves no file behind and is repeated, after a pause that doubles each time; only a log whose data is damaged isn't
+compacted until the next start. Source: Kafka's LogCleaner and LogCleanerManager.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ the epoch is known then. The epoch is enough:
 3. If the producer's next batch has sequence 0 of this epoch or of a newer one, the batch is accepted. Otherwise it
    follows a batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
 
-Where a transaction's marker is dropped, the producer's state from before the marker is taken back (`transactions`). It
-is kept until the marker is below the high watermark, so the log is read only where a truncation drops records that were
-committed, or drops a marker from before the last start. A snapshot written by Kafka has only one batch of a producer,
-and doesn't say where its last marker is: then the log may have to be read, too.
+Where a transaction's marker is dropped, the producer's state from before the marker is taken back (`transactions`).
+That state is kept until the marker is below the high watermark, so the log is read only where a truncation drops
+records that were committed, or drops a marker from before the last start. A snapshot written by Kafka has only one
+batch of a producer, and doesn't say where its last marker is: then the log may have to be read, too.
 
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360).
 """
@@ -217,7 +217,7 @@ class Producers:
             if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
-                    f"producer {header.producer_id} sent sequence {sequence} after {last}",
+                    f"producer {header.producer_id} sent sequence {sequence} after sequence {last}",
                 )
         if entry.transaction_start >= 0 and not header.attributes & TRANSACTIONAL:
             raise KafkaError(

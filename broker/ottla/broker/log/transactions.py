@@ -8,8 +8,8 @@ All questions are answered in constant time, however many transactions there are
 
 - Open transactions are in the order of their first offsets, because each begins at the log's end.
 - Ended transactions are in the order of their markers. The high watermark passes them in this order, and a truncation
-  undoes the newest ones. `_least` has only the ended transactions of which every later-ended one begins later; so its
-  first one has the least first offset of all.
+  undoes the newest ones. `_least` has only the ended transactions that began before all transactions that ended later;
+  so the first one in `_least` has the least first offset of all.
 
 With each ended transaction its producer's state from before the marker is kept. A truncation that drops the marker
 takes that state back, so it doesn't read the log.
@@ -121,8 +121,8 @@ class Transactions(Generic[State]):
         self.known_from = known_from
 
     def truncate_to(self, end_offset: int) -> list[Ended[State]]:
-        """Takes back what happened from `end_offset` on. Returns the ended transactions whose markers are undone, newer
-        ones first. The caller has compared `end_offset` with `known_from`."""
+        """Takes back the beginnings and ends of transactions from `end_offset` on. Returns the ended transactions whose
+        markers are undone, newer ones first. The caller has compared `end_offset` with `known_from`."""
         while self._open and next(reversed(self._open)) >= end_offset:
             self._open.popitem()
         undone = []
