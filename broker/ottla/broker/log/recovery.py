@@ -393,7 +393,7 @@ class _Opening:
             if end >= self.log_start_offset:
                 return end
             logger.warning(
-                "%s: the log ends at %d, below its start offset %d: the log becomes empty and begins at that start offset",
+                "%s: the log ends at %d, below its start offset %d: it becomes empty, and begins at its start offset",
                 self.directory, end, self.log_start_offset,
             )  # fmt: skip
             for segment in self.segments:

@@ -82,7 +82,7 @@ METRICS: tuple[Metric[Source], ...] = (
         "1 if native code checks producers' records, 0 if slower code in Python does.",
         single(lambda _: int(record_walk.NATIVE)),
     ),
-    Metric("process_cpu_seconds_total", COUNTER, "CPU time that the process and its ended child processes have used.", single(_cpu_seconds)),
+    Metric("process_cpu_seconds_total", COUNTER, "CPU time of the process and ended children.", single(_cpu_seconds)),
     Metric("process_resident_memory_bytes", GAUGE, "Memory in RAM.", single(_resident_bytes)),
     Metric(
         "process_open_fds", GAUGE, "Open file descriptors.", single(lambda broker: len(os.listdir("/proc/self/fd"))),

@@ -167,7 +167,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_log_duty_failures_total", COUNTER,
-        "How often a duty for a replica's log (retention, compaction, sync, expiry of producers) failed and is tried again. The broker's log says why.",
+        "How often a duty for a replica's log (retention, compaction, sync, expiry of producers) failed and is tried"
+        " again. The broker's log says why.",
         _troubles, "", ("duty",),
     ),
     Metric(
@@ -196,7 +197,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_metadata_stragglers", GAUGE,
-        "Live brokers for which this broker's answers to administrators don't wait any more: they are stopped, slow, or "
+        "Live brokers for which this one's answers to administrators don't wait any more: they are stopped, slow, or "
         "of an older version.",
         single(lambda broker: broker.applied_revisions.straggler_count),
     ),

@@ -24,7 +24,7 @@ def _lags(broker: Source) -> Iterator[Sample]:
 METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_replicafetchermanager_maxlag", GAUGE,
-        "How many committed records the replica here lacks that is furthest behind its leader.",
+        "The greatest number of committed records that a replica here lacks.",
         single(lambda broker: broker.replication.max_lag), _FETCHERS + "MaxLag",
     ),
     Metric(

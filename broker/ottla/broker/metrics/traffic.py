@@ -166,7 +166,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_connections_closed_for_others_total", COUNTER,
-        "Clients' connections closed because max.connections was reached when another broker connected, or because max.connections was lowered.",
+        "Clients' connections closed to make room: another broker connected, or max.connections was lowered.",
         single(lambda broker: broker.server.connections_closed_for_others),
     ),
     Metric(

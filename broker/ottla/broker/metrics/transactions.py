@@ -51,7 +51,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_transaction_coordinator_transactional_ids", GAUGE,
-        "Transactional ids coordinated here, by the state of their transaction: open, ending (its markers are being written), or idle (there is none).",
+        "Transactional ids coordinated here, by the state of their transaction: open, ending (its markers are being"
+        " written), or idle (there is none).",
         _ids_by_state, "", ("state",),
     ),
     Metric(

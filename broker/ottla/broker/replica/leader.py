@@ -195,7 +195,7 @@ class LeaderState:
         fetched, caught_up = now - progress.fetched_at, now - progress.caught_up_at
         return (
             f"broker {replica} has the records below offset {progress.end_offset} of {leader_end},"
-            f" fetched {fetched:.1f} s ago, had everything {caught_up:.1f} s ago"
+            f" fetched {fetched:.1f} s ago, had all records {caught_up:.1f} s ago"
         )
 
     @property
