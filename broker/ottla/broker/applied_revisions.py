@@ -182,7 +182,7 @@ class _Other:
     # ---- the calls of the link
 
     def answered(self, wanted: int, applied: int, seconds: float) -> None:
-        """See `broker_link.Told`."""
+        """Called when the broker has said which revision it has applied; see `broker_link.Told`."""
         self.applied = max(self.applied, applied)
         self._release(self.applied)
         if applied >= wanted and seconds <= WAIT_S:
@@ -192,15 +192,15 @@ class _Other:
             self._caught_up_late()
 
     def unanswered(self, why: str) -> None:
-        """See `broker_link.Told`."""
+        """Called when the broker can't be reached, or doesn't answer: the broker becomes a straggler."""
         self._fell_behind(f"doesn't say which metadata revision it has applied ({why})")
 
     def cut(self) -> None:
-        """See `broker_link.Told`."""
+        """Called when the open connection to the broker has ended, maybe because the broker died."""
         self._elections.lost(self.id)
 
     def back(self) -> None:
-        """See `broker_link.Told`."""
+        """Called when there is a connection to the broker again."""
         self._elections.found(self.id)
         if self.applied >= self._wanted:
             self._caught_up_late()

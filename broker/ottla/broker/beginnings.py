@@ -51,7 +51,7 @@ class Verifier(Protocol):
     async def confirm(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], *, adds: bool
     ) -> Errors:
-        """See `TransactionVerifier.confirm`."""
+        """Asks whether the transaction has the partitions, or adds them; see `TransactionVerifier.confirm`."""
 
 
 class Order:

@@ -166,7 +166,7 @@ class Dispatcher:
         """Closes the connection of a request that failed, because the client would wait for an answer for ever."""
         name = self.name_of(request.api_key)
         logger.exception("%s version %d from %s failed", name, request.api_version, request.client_host)
-        request.connection.close("its request failed inside the broker")
+        request.connection.close("the request failed inside the broker")
 
 
 def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> None:

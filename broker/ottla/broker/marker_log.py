@@ -28,7 +28,7 @@ class GroupMarkers(Protocol):
     """The coordinator of groups."""
 
     async def end_transaction(self, index: int, marker: Marker) -> None:
-        """See `GroupService.end_transaction`."""
+        """Appends the marker of a transaction with offsets of groups; see `GroupService.end_transaction`."""
 
 
 class PartitionMarkers:

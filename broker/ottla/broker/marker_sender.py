@@ -198,7 +198,8 @@ class _Work:
         self.waiting.setdefault(sending, set()).update(partitions)
 
     def take(self) -> Batch | None:
-        """See `outbox.Work`. Transactions that need no markers any more are left out."""
+        """Takes the markers for the next request, without those of transactions that need no markers any more; see
+        `outbox.Work`."""
         batch: Batch = {}
         count = 0
         for sending in list(self.waiting):
@@ -212,11 +213,11 @@ class _Work:
         return batch or None
 
     def request_of(self, batch: Batch) -> tuple[int, int, bytes]:
-        """See `outbox.Work`."""
+        """The WriteTxnMarkers request with the markers of `batch`; see `outbox.Work`."""
         return WRITE_TXN_MARKERS, _VERSION, write_request(WRITE_TXN_MARKERS, _VERSION, request_of(batch))
 
     def answered(self, batch: Batch, answer: Answer) -> None:
-        """See `outbox.Work`."""
+        """Reports the broker's answer for each marker of `batch`; see `outbox.Work`."""
         told = read_response(WRITE_TXN_MARKERS, _VERSION, bytes(answer.frame[: answer.end]), answer.start)
         errors = {
             marker.producer_id: {
@@ -231,7 +232,7 @@ class _Work:
             self._answered(sending, {each: of_this.get(each) for each in partitions}, 0)
 
     def unanswered(self, batch: Batch, failures: int) -> None:
-        """See `outbox.Work`."""
+        """Reports that no marker of `batch` was answered; see `outbox.Work`."""
         for sending, partitions in batch.items():
             self._answered(sending, dict.fromkeys(partitions), failures)
 

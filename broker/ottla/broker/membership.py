@@ -81,8 +81,8 @@ class Membership:
 
     @property
     def incarnation(self) -> str:
-        """The random word that distinguishes the registrations of this process from those of others; empty before the
-        first registration."""
+        """The random word that distinguishes this process's registrations from registrations of other processes; empty
+        before the first registration."""
         return "" if self._registration is None else self._registration.broker.incarnation
 
     @property

@@ -90,8 +90,9 @@ def _read(
 
 
 def _aborted(partition: Partition, offset: int, size: int, stable: int, wait: bool) -> Sequence[tuple[int, int]]:
-    """The (producer id, first offset) of the aborted transactions among the `size` bytes from `offset` on, which end at
-    or below `stable`, and maybe of some that begin right behind these bytes. Raises as `read`."""
+    """The (producer id, first offset) of each aborted transaction with records among the `size` bytes from `offset` on,
+    and maybe of some transactions that begin right behind these bytes. The bytes end at or below `stable`. Raises as
+    `read`."""
     log = partition.log
     if not log.has_aborted(offset):
         return ()

@@ -279,8 +279,8 @@ class ReplicaFetcher:
 
     @contextmanager
     def _failing_alone(self, key: Key) -> Iterator[None]:
-        """Confines an unexpected error to one partition: its copying ends until another leader or epoch begins it anew,
-        and the other partitions go on (as in Kafka's `AbstractFetcherThread`)."""
+        """Confines an unexpected error to one partition: this partition isn't copied any more until it has another
+        leader or leader epoch, and the other partitions go on (as in Kafka's `AbstractFetcherThread`)."""
         try:
             yield
         except (OSError, ProtocolError):

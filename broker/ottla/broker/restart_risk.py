@@ -70,7 +70,7 @@ def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean:
     """The harm to the partition if all brokers in `stopping` stopped together; None where clients would notice no harm.
 
     `min_isr` and `unclean` are the topic's settings `min.insync.replicas` and `unclean.leader.election.enable`. A stop
-    of replicas that aren't in sync does no harm, nor does a stop to a partition that has no leader anyway.
+    does no harm if the stopping replicas aren't in sync, or if the partition has no leader anyway.
     """
     state = held.state
     members = surviving(state, Electorate(image.brokers))

@@ -433,15 +433,15 @@ class _Sending:
 
     @property
     def coordinator_epoch(self) -> int:
-        """See `marker_sender.Sending`."""
+        """The leader epoch in which this broker leads the partition of `__transaction_state`."""
         return self._led.leader_epoch
 
     @property
     def is_wanted(self) -> bool:
-        """See `marker_sender.Sending`."""
+        """Whether this broker still coordinates the transaction, and the transaction hasn't ended."""
         markers = self.markers
         return not markers.stopped and self._led.core.is_current(markers) and self._service.holds(self._led)
 
     def progressed(self) -> None:
-        """See `marker_sender.Sending`."""
+        """Called when fewer markers are missing: completes the transaction if none is missing."""
         self._service.progressed(self._led, self.markers)

@@ -153,7 +153,7 @@ class _Question:
         self.answer: asyncio.Future[Errors] = asyncio.get_running_loop().create_future()
 
     def all(self, error: ErrorCode) -> Errors:
-        """The same error for each partition."""
+        """Answers that have this error for each partition."""
         return dict.fromkeys(self.partitions, error)
 
 
@@ -180,7 +180,7 @@ class _Work:
                 self._waiting.remove(question)
 
     def take(self) -> Batch | None:
-        """See `outbox.Work`."""
+        """Takes the questions for the next request, at most one for each transactional id; see `outbox.Work`."""
         batch: Batch = {}
         left = []
         for question in self._waiting:
@@ -192,12 +192,12 @@ class _Work:
         return batch or None
 
     def request_of(self, batch: Batch) -> tuple[int, int, bytes]:
-        """See `outbox.Work`."""
+        """The AddPartitionsToTxn request with the questions of `batch`; see `outbox.Work`."""
         body = {"transactions": [_entry(question) for question in batch.values()]}
         return ADD_PARTITIONS_TO_TXN, _VERSION, write_request(ADD_PARTITIONS_TO_TXN, _VERSION, body)
 
     def answered(self, batch: Batch, answer: Answer) -> None:
-        """See `outbox.Work`."""
+        """Gives each question of `batch` its part of the coordinator's answer; see `outbox.Work`."""
         told = read_response(ADD_PARTITIONS_TO_TXN, _VERSION, bytes(answer.frame[: answer.end]), answer.start)
         if told.error_code:
             self._end(batch, told.error_code)
@@ -214,7 +214,7 @@ class _Work:
             _settle(question, {each: errors.get(each, ErrorCode.unknown_server_error) for each in question.partitions})
 
     def unanswered(self, batch: Batch, failures: int) -> None:
-        """See `outbox.Work`."""
+        """Answers each question of `batch` with NETWORK_EXCEPTION, because no answer has come."""
         self._end(batch, ErrorCode.network_exception)
 
     def _end(self, batch: Batch, error: ErrorCode) -> None:

@@ -248,7 +248,7 @@ class _Produce:
         return self._request.pending
 
     def _queue(self, left: deque[_InTurn]) -> None:
-        """Takes a turn for each batch."""
+        """Puts each batch into its partition's queue: the batch is appended when its turn comes."""
         for place, waiting in enumerate(left):
             partition = self._broker.partitions.find_or_none(waiting.topic, waiting.index)
             if partition is not None:

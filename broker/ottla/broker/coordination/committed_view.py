@@ -38,7 +38,7 @@ class Unshown(Protocol):
 
     @property
     def first_unshown(self) -> int | None:
-        """The log offset of the oldest of these records; None where all records are visible."""
+        """The log offset of the oldest record that isn't visible yet; None where all records are visible."""
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
         """Makes records below `high_watermark` visible: all of them, or the `records_max` oldest."""

@@ -242,7 +242,7 @@ class ClassicGroup:
         return self.membership.time_passed(now)
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """Handles the commit of a `store` or, with an `error`, its failure."""
+        """Called when the metadata in `store` was committed or, with an `error`, wasn't."""
         effects = Effects()
         code = APPEND_ERROR.get(error, error)
         match store.meaning:

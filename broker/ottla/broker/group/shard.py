@@ -146,7 +146,7 @@ class GroupShard:
         return list(unknown), Effects()
 
     def stored(self, group: Group, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """Tells a group that its store was committed or has failed."""
+        """Tells a group that its metadata in `store` was committed or, with an `error`, wasn't."""
         effects = group.stored(store, error, now)
         if group.is_dead and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]

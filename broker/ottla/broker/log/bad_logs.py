@@ -73,7 +73,7 @@ class BadLogs:
             self.opened_or_gone(directory)
 
     def forbid_marker(self, home: Home) -> bool:
-        """Whether that log directory may not be marked as cleanly stopped."""
+        """Whether the log directory `home` may not be marked as cleanly stopped."""
         if any(log.directory.rpartition("/")[0] == home.path for log in self.damaged.values()):
             return True
         inside = f"{home.path}/"

@@ -19,7 +19,7 @@ from ottla.storage.indexes import AbortedTransaction
 
 
 class ReadTransactions:
-    """The transactions of what was read so far."""
+    """The transactions of the batches that were read so far."""
 
     __slots__ = ("_aborted", "_kept", "_later", "_with_data")
 

@@ -220,7 +220,7 @@ class Compactor:
             log.directory_failed(error)
 
     def _current(self, log: Log) -> Log | None:
-        """The log itself, unless it has been deleted or gone offline."""
+        """Returns `log`; None if the broker has deleted it, or taken it offline."""
         return log if any(log is held for held in self._logs.logs.values()) else None
 
     def _job(self, log: Log, what: Cleanable) -> Job:

@@ -245,7 +245,8 @@ class Producers:
             self.transactions.began(entry.transaction_start, header.producer_id)
 
     def _begin(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """A new entry for a new epoch, which keeps the open transaction; a copy of the entry for the same epoch."""
+        """The producer's entry to be changed: for a new epoch a new entry, which keeps the open transaction; for the
+        same epoch a copy of the known entry."""
         entry = self._entries[producer_id] = self._next_of(self.get(producer_id), epoch)
         return entry
 

@@ -84,7 +84,7 @@ class TransactionIndex:
     # ---- writing
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Adds a transaction, whose marker is behind those of all earlier ones."""
+        """Adds a transaction, whose marker is behind the markers of all earlier transactions."""
         stored, loaded, tail = self._content
         self._content = _Content(stored, loaded, tail + aborted_entry(transaction))
         if len(self._content.tail) >= _PAGE:
