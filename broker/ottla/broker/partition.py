@@ -236,7 +236,8 @@ class Partition:
 
     @property
     def frozen(self) -> bool:
-        """Whether the high watermark mustn't move, so that every electable replica has all committed records."""
+        """Whether the high watermark mustn't move. Otherwise a replica that may be elected might lack a committed
+        record."""
         return self.under_min_isr or bool(self.elr)
 
     def wait_for(self, candidates: frozenset[int]) -> None:
@@ -389,8 +390,8 @@ class Partition:
 
     def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int:
         """Appends a coordinator's batch, which this broker has built itself; as with acks=all, there must be enough
-        replicas in sync. `guard` is as in `append_admitted`. Returns the base offset. Raises KafkaError,
-        NOT_LEADER_OR_FOLLOWER also where the leader epoch in which the caller works, `leader_epoch`, has ended."""
+        replicas in sync. `guard` is as in `append_admitted`. Returns the base offset. Raises KafkaError. `leader_epoch`
+        is the epoch in which the coordinator works: if it has ended, the error is NOT_LEADER_OR_FOLLOWER."""
         self._check_coordinator(leader_epoch)
         header = batches.read_header(batch)
         if header.producer_id >= 0:

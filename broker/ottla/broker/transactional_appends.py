@@ -1,6 +1,6 @@
-"""What is checked before a leader appends a batch of a transaction or a transaction's marker. Pure.
+"""The checks before a leader appends a batch of a transaction, or a transaction's marker. Pure.
 
-It depends on the origin of the batch:
+The checks depend on the origin of the batch:
 
 | origin | epoch | sequence and repeats | inside a transaction | guard |
 |---|---|---|---|---|
@@ -37,12 +37,12 @@ class ProducerState(Protocol):
 
 
 def in_transaction(known: ProducerState | None, epoch: int) -> bool:
-    """Whether the producer has begun a transaction in the partition in that epoch."""
+    """Whether the producer has an open transaction in the partition, begun in the producer epoch `epoch`."""
     return known is not None and known.transaction_start >= 0 and known.epoch == epoch
 
 
 def check_epoch(known: ProducerState | None, producer_id: int, epoch: int) -> None:
-    """Raises KafkaError INVALID_PRODUCER_EPOCH for an older epoch than the known one."""
+    """Raises KafkaError INVALID_PRODUCER_EPOCH if the partition knows a newer epoch of the producer."""
     if known is not None and epoch < known.epoch:
         raise _fenced(producer_id, known.epoch, epoch)
 
@@ -71,13 +71,16 @@ def check_beginning(
 def check_coordinators(
     known: ProducerState | None, header: BatchHeader, verifications: Verifications, guard: Guard | None
 ) -> None:
-    """Checks a batch with a producer id that a coordinator writes. Raises KafkaError INVALID_PRODUCER_EPOCH or
+    """Checks a batch that a coordinator writes with a producer id. Raises KafkaError INVALID_PRODUCER_EPOCH or
     INVALID_TXN_STATE."""
     if header.is_transactional:
         check_beginning(known, header, verifications, guard, from_client=False)
     check_epoch(known, header.producer_id, header.producer_epoch)
     if known is not None and known.transaction_start >= 0 and not header.is_transactional:
-        raise KafkaError(ErrorCode.invalid_txn_state, f"producer {header.producer_id} has an open transaction")
+        raise KafkaError(
+            ErrorCode.invalid_txn_state,
+            f"the batch isn't in producer {header.producer_id}'s open transaction",
+        )
 
 
 def check_marker(
@@ -107,5 +110,5 @@ def check_marker(
 
 
 def _fenced(producer_id: int, known: int, epoch: int) -> KafkaError:
-    sentence = f"producer {producer_id} has epoch {known}, and not {epoch}"
+    sentence = f"producer {producer_id} has epoch {known} in this partition, and the batch or marker has epoch {epoch}"
     return KafkaError(ErrorCode.invalid_producer_epoch, sentence)

@@ -13,7 +13,7 @@ only:
    the next transaction's epoch. Such a marker keeps the guard of that next transaction.
 4. A question for a newer epoch gets another guard, because the older epoch is fenced.
 
-Guards are in memory only, and a leader that resigns drops them: the next leader's producers are asked for anew.
+Guards are in memory only, and a leader that resigns drops them: the next leader asks the coordinators anew.
 
 Source: Kafka's VerificationGuard, VerificationStateEntry and ProducerStateManager (KIP-890).
 """
@@ -31,7 +31,8 @@ class Guard:
 
 
 NOT_NEEDED = Guard()
-"""The guard of a batch that continues a transaction, about which nobody has to be asked. It is never current."""
+"""Stands for the guard of a batch that continues a transaction: such a batch needs no coordinator's confirmation. This
+guard is never current."""
 
 
 class _Asked:
@@ -49,7 +50,7 @@ class _Asked:
 
 
 class Verifications:
-    """The guards of one partition, by producer id; older ones first."""
+    """The guards of one partition, by producer id, in the order in which they were made."""
 
     __slots__ = ("_asked",)
 
@@ -100,7 +101,7 @@ class Verifications:
         if sequence > asked.first_sequence or (asked.bumps and sequence != 0 and not known):
             raise KafkaError(
                 ErrorCode.out_of_order_sequence_number,
-                f"producer {header.producer_id} began a transaction with sequence {sequence}",
+                f"producer {header.producer_id}'s transaction can't begin with sequence {sequence} in this partition",
             )
 
     def appended(self, header: BatchHeader) -> None:

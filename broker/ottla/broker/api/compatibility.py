@@ -1,8 +1,8 @@
 """Makes docs/compatibility.md: the APIs of Apache Kafka 4.3, the versions that Ottla serves, the differences. Pure.
 
 The table of served APIs is made from the `API` of each API module; `LEFT_OUT` has the APIs that aren't served, with the
-reason. One test compares both with the APIs that Apache Kafka advertises. Another test fails if the page differs from
-the text that this module makes.
+reason. One test compares the table and `LEFT_OUT` with the APIs that Apache Kafka advertises. Another test fails if the
+page differs from the text that this module makes.
 """
 
 from __future__ import annotations

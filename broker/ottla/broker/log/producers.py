@@ -217,7 +217,7 @@ class Producers:
             if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
-                    f"producer {header.producer_id} sent sequence {sequence} after {last}",
+                    f"producer {header.producer_id} sent sequence {sequence} after sequence {last}",
                 )
         if entry.transaction_start >= 0 and not header.attributes & TRANSACTIONAL:
             raise KafkaError(
@@ -245,7 +245,8 @@ class Producers:
             self.transactions.began(entry.transaction_start, header.producer_id)
 
     def _begin(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """A new entry for a new epoch, which keeps the open transaction; a copy of the entry for the same epoch."""
+        """The producer's entry to be changed: for a new epoch a new entry, which keeps the open transaction; for the
+        same epoch a copy of the known entry."""
         entry = self._entries[producer_id] = self._next_of(self.get(producer_id), epoch)
         return entry
 

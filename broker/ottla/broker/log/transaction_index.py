@@ -84,7 +84,7 @@ class TransactionIndex:
     # ---- writing
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Adds a transaction, whose marker is behind those of all earlier ones."""
+        """Adds a transaction, whose marker is behind the markers of all earlier transactions."""
         stored, loaded, tail = self._content
         self._content = _Content(stored, loaded, tail + aborted_entry(transaction))
         if len(self._content.tail) >= _PAGE:
@@ -105,7 +105,7 @@ class TransactionIndex:
         self.disk.open(self.path).truncate(self.stored_bytes)
 
     def truncate_to(self, end_offset: int) -> None:
-        """Drops the transactions whose markers are at or behind `end_offset`. Without any left, the file is removed.
+        """Drops the transactions whose markers are at or behind `end_offset`. If none is left, the file is removed.
         Raises OSError."""
         stored, tail = self.stored_bytes, self._content.tail
         loaded = self.load()

@@ -18,7 +18,7 @@ class Source(ports.WithConfig, ports.WithPartitions, ports.WithTransactions, por
 
 
 def _late(broker: Source) -> Iterator[Sample]:
-    """Source: Kafka's ProducerStateManager.hasLateTransaction."""
+    """How many led partitions have a late transaction. Source: Kafka's ProducerStateManager.hasLateTransaction."""
     oldest_ms = time() * 1000 - broker.config.get_int("transaction.max.timeout.ms") - LATE_MS
     late = 0
     for partition in broker.partitions:
@@ -51,8 +51,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_transaction_coordinator_transactional_ids", GAUGE,
-        "Transactional ids coordinated here: with an open transaction, with one whose markers are being written, and "
-        "with none (idle).",
+        "Transactional ids coordinated here, by the state of their transaction: open, ending (its markers are being"
+        " written), or idle (there is none).",
         _ids_by_state, "", ("state",),
     ),
     Metric(
@@ -77,17 +77,17 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_transaction_coordinator_errors_total", COUNTER,
-        "Unforeseen errors of the coordinator, which are faults of Ottla. Each stands in the log.",
+        "Unforeseen errors of the coordinator, which are bugs of Ottla. The broker's log has each of them.",
         single(lambda broker: broker.transactions.counters.errors),
     ),
     Metric(
         "ottla_transaction_verifications_total", COUNTER,
-        "Questions of partitions' leaders to the coordinators of transactions that were about to begin.",
+        "How often a partition's leader here asked a coordinator to confirm a transaction before its first batch.",
         single(lambda broker: broker.verifier.asked),
     ),
     Metric(
         "kafka_server_addpartitionstotxnmanager_verificationfailure_total", COUNTER,
-        "Such questions that were answered with an error, or weren't answered in time.",
+        "How often a coordinator refused to confirm a transaction before its first batch, or didn't answer in time.",
         single(lambda broker: broker.verifier.failed),
         "kafka.server:type=AddPartitionsToTxnManager,name=VerificationFailureRate",
     ),
