@@ -35,8 +35,8 @@ from .schema import ARROW_TYPES
 class Writer:
     """Writes rows to `topic`. If `topic` is None, writes each row to the topic in its column `topic`.
 
-    It is a context manager: if no error occurred, the end of the context waits until every row is acknowledged. After an
-    error, the transaction of a Writer with a `transactional_id` is aborted, if brokers can be reached.
+    It is a context manager: if no error occurred, the end of the context waits until every row is acknowledged. After
+    an error, the transaction of a Writer with a `transactional_id` is aborted, if brokers can be reached.
     """
 
     def __init__(self, properties: ClientProperties, topic: str | None, transactional_id: str | None = None) -> None:

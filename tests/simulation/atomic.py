@@ -5,8 +5,8 @@ Events (`history.py`) of transactional producers and of readers of committed rec
 | op | fields |
 |---|---|
 | fence | process, name: a producer of the transactional id `name` begins; ok: producer, its id and epoch |
-| transaction | process, name, transaction, protocol, producer, group, offset: the transaction begins; it will commit this \
-offset of the group, unless the offset is negative |
+| transaction | process, name, transaction, protocol, producer, group, offset: the transaction begins; it will commit \
+this offset of the group, unless the offset is negative |
 | write | process, transaction, partition, values: a batch; ok: offset of the first value, −1 if it isn't known |
 | end | process, name, transaction, commits: an EndTxn, with its repeats; fail: it certainly had no effect |
 | read | process, partition, position; ok: records as [offset, value], next: the next position |
@@ -171,8 +171,8 @@ def unfenced(events: Sequence[Event]) -> Iterator[str]:
             sent[event["id"]] = event["process"] in fenced[event["name"]]
         elif event["op"] == "end" and event["phase"] == "ok" and event["commits"] and sent[event["id"]]:
             yield (
-                f"unfenced: {event['process']} committed {event['transaction']} at {event['t']} s, although its successor"
-                " had begun"
+                f"unfenced: {event['process']} committed {event['transaction']} at {event['t']} s, although its"
+                " successor had begun"
             )
 
 

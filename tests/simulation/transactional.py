@@ -32,7 +32,6 @@ from .client import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
-    OFFSET_COMMIT,
     PRODUCE,
     TXN_OFFSET_COMMIT,
     Client,
