@@ -83,11 +83,11 @@ def test_the_broker_has_what_dispatch_and_the_pages_ask_for(broker: Broker, port
 
 def test_what_a_broker_lacks_is_seen(broker: Broker) -> None:
     class Parts(ports.WithGroups, ports.WithImage, Protocol):
-        transactions: int
+        tiers: int
 
         def abort(self) -> None: ...
 
-    assert lacking(broker, Parts) == ["abort", "transactions"]
+    assert lacking(broker, Parts) == ["abort", "tiers"]
 
 
 def names_used(module: ModuleType) -> set[str]:

@@ -116,7 +116,7 @@ def test_a_version_of_ottla_that_does_not_know_transactions_stops_at_their_level
         await join_cluster(store, None)
         snapshot = await store.read()
         monkeypatch.setattr(value, "FORMAT_MAX", 1)
-        with pytest.raises(UnsupportedFormat, match=rf"features/{TRANSACTIONS} has format 2.*upgrade it"):
+        with pytest.raises(UnsupportedFormat, match=rf"features/{TRANSACTIONS} has format 2.*upgrade Ottla"):
             Image.of(snapshot)
 
     play(tmp_path, scene)
