@@ -58,25 +58,29 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer of rows with the columns in `schema`."""
-        from .exactly_once import TransactionalBatchWriter
         from .sink import BatchWriter, checked
 
         if overwrite:
             raise OptionError("a topic can't be overwritten: write with mode append")
         options = checked(write_options(self.options, streaming=False), schema)
-        return BatchWriter(options) if options.exactly_once is None else TransactionalBatchWriter(options)
+        if options.exactly_once is None:
+            return BatchWriter(options)
+        from .exactly_once import TransactionalBatchWriter
+
+        return TransactionalBatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A streaming writer of rows with the columns in `schema`.
 
         In complete mode (`overwrite`), each result is appended to the topic, as by Spark's Kafka sink.
         """
-        from .exactly_once import ExactlyOnceStreamWriter
         from .sink import StreamWriter, checked
 
         options = checked(write_options(self.options, streaming=True), schema)
         if options.exactly_once is None:
             return StreamWriter(options)
+        from .exactly_once import ExactlyOnceStreamWriter
+
         return ExactlyOnceStreamWriter(options, options.exactly_once)
 
 

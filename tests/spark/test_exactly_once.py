@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla.spark import decisions
+from ottla.spark.exactly_once import Driver, write_in_transaction
+from ottla.spark.ledger import DEFAULT_TOPIC
+from ottla.spark.options import write_options
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.tools import ROOT
@@ -146,6 +151,48 @@ def test_refusals(
         (writer.queryName(name) if name else writer).option("topic", target).start().awaitTermination(200)
     assert says in str(caught.value)
     assert read(made.bootstrap, target, 1, "read_uncommitted") == Counter()
+
+
+def test_a_decided_transaction_that_timed_out(made: Topics) -> None:
+    """Without Spark: the driver dies after its decision, and the next one starts after the transactions' time-out."""
+    target = made.create(1)
+    given = {"topic": target, "queryname": target, "ottla.exactlyOnce": "true", "kafka.transaction.timeout.ms": "3000"}
+    options = write_options({"kafka.bootstrap.servers": made.bootstrap, **given}, streaming=True)
+
+    def driver() -> Driver:
+        return Driver(options.properties, target, DEFAULT_TOPIC)
+
+    with driver() as first:
+        begun = first.carry_out(decisions.begin(None, ""))
+        written = []
+        for task in range(2):
+            rows = pa.record_batch([pa.array([f"{task}:0".encode()])], names=["value"])
+            name = decisions.task_id(target, task, 0, begun.driver)
+            _, transaction = write_in_transaction(options, name, iter([rows]), begun.driver)
+            written.append(decisions.TaskWritten("id", 0, 0, 1, transaction))
+        steps, result = decisions.finish(begun, 0, written, False, ""), None
+        while not isinstance(step := steps.send(result), decisions.Commit):
+            result = first.carry_out(one(step))
+        first.carry_out(one(decisions.Commit(step.transactions[:1])))
+        deadline = time.monotonic() + 60  # brokers look for transactions that timed out every ten seconds
+        late = step.transactions[1].transactional_id
+        while first.carry_out(one(decisions.Describe((late,))))[late].state != "CompleteAbort":
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    with driver() as second:
+        with pytest.raises(
+            decisions.Refused, match=f"batch 0 was decided, .* aborted 1 of its 2 transactions .*: {late}"
+        ):
+            second.carry_out(decisions.begin(None, ""))
+        last = second.carry_out(decisions.begin(None, "skip 0")).last
+        assert last is not None
+        assert (last.batch, last.completed) == (0, True)
+    assert read(made.bootstrap, target, 1) == Counter(["0:0"])
+
+
+def one(step: decisions.Step) -> Generator[decisions.Step, Any, Any]:
+    """A procedure of one step, whose result is the step's."""
+    return (yield step)
 
 
 class BrokerKills(threading.Thread):
