@@ -25,13 +25,15 @@ IMAGE_BUILD ?= buildah build --layers
 REGISTRY ?=
 BASE_IMAGE ?= docker.io/library/python:3.13-slim
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+# make spark-kills KILLS=1000
+KILLS ?= 200
 # make swarm SEEDS=0-99999
 SEEDS ?= 0-9999
 
 # What pip does for all but editable installations. Where PYTHONDONTWRITEBYTECODE is set, each start would do it again.
 COMPILE := $(BIN)/python -m compileall -q ottla broker controller operator
 
-.PHONY: help setup unit test crash lint format demo bench profile swarm swarm-operator e2e e2e-short images docs lock clean
+.PHONY: help setup unit test crash spark-kills lint format demo bench profile swarm swarm-operator e2e e2e-short images docs lock clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -68,6 +70,9 @@ endif
 
 crash: setup  ## kill, pause, cut off, fill up and move under load, for an hour
 	OTTLA_CRASH=long $(BIN)/python -m pytest -s tests/crash
+
+spark-kills: setup  ## kill the processes of an exactly-once stream at every step, and brokers (KILLS=200)
+	OTTLA_SPARK_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/spark/test_exactly_once.py -k kills
 
 lint: setup  ## ruff, mypy strict, the layers, the house rules
 	$(BIN)/ruff check .

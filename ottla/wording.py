@@ -24,3 +24,16 @@ def first_named(names: Sequence[str], most: int) -> str:
     """The first names, and how many more there are: `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def abridged(text: str, most: int) -> str:
+    """The text in one line, of at most `most` characters: a longer text is cut after a word, and ends in an ellipsis.
+
+    kubectl shows only the first line of a text in a column.
+    """
+    line = " ".join(text.split())
+    if len(line) <= most:
+        return line
+    cut = line[: most - 1]
+    words = cut.rpartition(" ")[0]
+    return (words if len(words) > most // 2 else cut[:-1]).rstrip(" ,;:") + " …"

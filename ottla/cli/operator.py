@@ -152,7 +152,9 @@ def doctor(
     except KubeError as error:
         raise CommandError(str(error), exit_code=ExitCode.failed if error.status else ExitCode.unreachable) from error
     columns = {"about": "ABOUT", "broken": "BROKEN", "message": "WHAT", "remedy": "WHAT TO DO"}
-    output.rows(rows, columns, empty="Nothing is wrong with the operator's rights, definitions and versions.")
+    output.rows(
+        rows, columns, empty="Nothing is wrong with the operator's rights, definitions and versions.", prose=True
+    )
     if broken := sum(bool(row["broken"]) for row in rows):
         raise CommandError(f"{counted(broken, 'problem')} found that must be solved")
 

@@ -25,13 +25,26 @@ class Output:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
 
-    def rows(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str = "") -> None:
+    def rows(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Mapping[str, str],
+        *,
+        empty: str = "",
+        prose: bool = False,
+    ) -> None:
         """Prints one line per row. `columns` maps a row's keys to headings, in order; JSON also has the other keys.
 
-        `empty` is printed for people if there are no rows.
+        `empty` is printed for people if there are no rows. If the values are whole sentences (`prose`), each of them
+        has a line of its own.
         """
         if self.as_json:
             self.document(list(rows))
+        elif rows and prose:
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            headings = [table.Column(heading, False) for heading in columns.values()]
+            for line in table.blocks(headings, [[cell(row.get(key)) for key in columns] for row in rows], width):
+                print(line)
         elif rows:
             self._table(rows, columns)
         elif empty:

@@ -1,12 +1,13 @@
-"""Rows of text as a table that fits a terminal. Pure.
+"""Rows of text as a table, or as blocks of lines, that fit a terminal. Pure.
 
 The rules of folding: short texts, and columns of numbers, states or hosts, are never folded. Long texts are folded, at
 a separator if possible. If even folded columns don't fit the terminal, each row becomes a block of lines, each with a
-heading and a value.
+heading and a value. Rows of whole sentences are blocks from the beginning, folded between words.
 """
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -37,8 +38,25 @@ def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
     long = [index for index, size in enumerate(natural) if size > _FOLDED_WIDTH_MIN and not columns[index].numeric]
     room = width - gap * (len(columns) - 1) - sum(size for index, size in enumerate(natural) if index not in long)
     if room < _FOLDED_WIDTH_MIN * len(long) or not long:
-        return _blocks(columns, rows)
+        return blocks(columns, rows, None)
     return _table(columns, rows, _shared(natural, long, room), gap, bold=bold)
+
+
+def blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """A block of lines for each row, with an empty line before each block but the first. Without a width, or with one
+    that leaves hardly any room beside the headings, nothing is folded."""
+    indent = max(_cells(column.heading) for column in columns) + 2
+    room = width - indent if width is not None else 0
+    found: list[str] = []
+    for row in rows:
+        found += [""] if found else []
+        for column, cell in zip(columns, row, strict=True):
+            pieces = [cell]
+            if room >= _FOLDED_WIDTH_MIN:
+                pieces = textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [cell]
+            heads = [f"{column.heading}:", *[""] * (len(pieces) - 1)]
+            found += [f"{head:<{indent}}{piece}".rstrip() for head, piece in zip(heads, pieces, strict=True)]
+    return found
 
 
 def _shared(natural: Sequence[int], long: Sequence[int], room: int) -> list[int]:
@@ -68,15 +86,6 @@ def _table(
         folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
         for number in range(max(map(len, folded))):
             found.append(line([pieces[number] if number < len(pieces) else "" for pieces in folded]))
-    return found
-
-
-def _blocks(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    width = max(_cells(column.heading) for column in columns) + 1
-    found: list[str] = []
-    for row in rows:
-        found += [""] if found else []
-        found += [f"{column.heading + ':':<{width}} {cell}".rstrip() for column, cell in zip(columns, row, strict=True)]
     return found
 
 

@@ -1,4 +1,4 @@
-"""The basic values of a client: addresses, partitions, special timestamps, isolation levels. Pure."""
+"""The basic values of a client: addresses, partitions, special timestamps, isolation levels, transactions. Pure."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ class OffsetAndTimestamp(NamedTuple):
 
     offset: int
     timestamp: int
+
+
+class Transaction(NamedTuple):
+    """A transaction's identity while it is open: its transactional id, and the producer id and epoch that write it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class TransactionalIdState(NamedTuple):
+    """What the coordinator says of a transactional id: its state by Kafka's name, and its current producer."""
+
+    state: str
+    producer_id: int
+    epoch: int
 
 
 def parse_bootstrap(text: str) -> list[Address]:

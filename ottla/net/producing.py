@@ -5,6 +5,9 @@ batches on the way: a retry can't change the order of batches, and the broker re
 batch that it has already. While a leader works on a request, the caller can make more batches; `send` waits only while
 more than `buffer_bytes` are waiting.
 
+A producer with a transaction adds each partition to the transaction before its first batch for the partition. It never
+ends the transaction, which stays open when the producer is gone: whoever knows the transaction's identity ends it.
+
 After a retriable error, a batch is sent again until it is `delivery_timeout_ms` old. After that, and after any other
 error, `send` or `flush` raises, and the producer can't be used any more. Source: KIP-98, Kafka's Sender and
 TransactionManager.
@@ -16,13 +19,14 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from ottla.protocol.batches import HEADER_SIZE, seal_batch
+from ottla.protocol.batches import HEADER_SIZE, TRANSACTIONAL, seal_batch
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .blocking import Connection, ConnectionLost
 from .client import Client, Unreachable
 from .error_codes import ABSENT, PASSING, Retry
-from .names import TopicPartition
+from .names import TopicPartition, Transaction
+from .transactions import Transactions
 
 PRODUCE = 0
 # A topic or partition may be unknown to a broker for a moment after its creation.
@@ -49,7 +53,8 @@ class Producer:
     before compression.
 
     `acks` is −1, 0 or 1; with 0 the producer doesn't learn which batches were written. `codec` and `level` compress
-    each batch.
+    each batch. With a `transaction` (and the requests to its coordinator, whose client is another than `client`),
+    every batch belongs to the transaction, and `acks` must be −1.
     """
 
     def __init__(
@@ -63,15 +68,21 @@ class Producer:
         request_bytes: int = 1 << 20,
         buffer_bytes: int = 8 << 20,
         delivery_timeout_ms: int = 120_000,
+        transaction: tuple[Transactions, Transaction] | None = None,
     ) -> None:
         self._client = client
+        self._transaction = transaction
+        self._added: set[TopicPartition] = set()
         self._acks = acks
         self._codec = codec
         self._level = level
         self._request_bytes = request_bytes
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_ms / 1000
-        self._producer_id, self._epoch = client.init_producer_id() if idempotent and acks == -1 else (-1, -1)
+        if transaction is not None:
+            self._producer_id, self._epoch = transaction[1].producer_id, transaction[1].epoch
+        else:
+            self._producer_id, self._epoch = client.init_producer_id() if idempotent and acks == -1 else (-1, -1)
         self._queues: dict[TopicPartition, _Queue] = {}
         self._under_way: dict[Connection, list[TopicPartition]] = {}
         self._waiting_bytes = 0
@@ -96,7 +107,7 @@ class Producer:
         sealed = seal_batch(
             body,
             count,
-            attributes=self._codec,
+            attributes=self._codec | (TRANSACTIONAL if self._transaction else 0),
             level=self._level,
             base_timestamp=timestamp,
             max_timestamp=timestamp,
@@ -110,6 +121,11 @@ class Producer:
         self._waiting_bytes += len(sealed)
         while self._waiting_bytes > self._buffer_bytes:
             self._turn()
+
+    def begin_transaction(self) -> None:
+        """Begins the next transaction of the same producer, after somebody has ended the last one. Nothing may be
+        waiting to be sent."""
+        self._added.clear()
 
     def flush(self) -> None:
         """Returns when every batch is acknowledged (with acks=0: sent)."""
@@ -138,6 +154,7 @@ class Producer:
 
         Returns the reason why some batch couldn't be sent; an empty text if there was no failure.
         """
+        self._add_to_transaction()
         requests: dict[Connection, list[TopicPartition]] = {}
         busy = {partition for partitions in self._under_way.values() for partition in partitions}
         sizes: dict[Connection, int] = {}
@@ -163,13 +180,23 @@ class Producer:
                 self._forget(connection)
         return trouble
 
+    def _add_to_transaction(self) -> None:
+        """Adds the partitions of waiting batches to the transaction, as far as they aren't in it yet."""
+        if self._transaction is None:
+            return
+        new = [each for each, queue in self._queues.items() if queue.batches and each not in self._added]
+        if new:
+            requests, transaction = self._transaction
+            requests.add(transaction, new)
+            self._added.update(new)
+
     def _send(self, connection: Connection, partitions: list[TopicPartition]) -> None:
         topics: dict[str, list[dict[str, object]]] = {}
         for each in partitions:
             records = self._queues[each].batches[0].sealed
             topics.setdefault(each.topic, []).append({"index": each.partition, "records": records})
         message = {
-            "transactional_id": None,
+            "transactional_id": self._transaction[1].transactional_id if self._transaction else None,
             "acks": self._acks,
             "timeout": self._client.request_timeout_ms,
             "topic_data": [{"name": name, "partition_data": data} for name, data in topics.items()],

@@ -51,6 +51,7 @@ _FIXED = {
     "datetime_i64": ("q", -1),
 }
 _ZERO_UUID = bytes(16)
+_DESCRIBE_TRANSACTIONS = 65
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -159,6 +160,8 @@ def _request_reader(api_key: int, version: int) -> Callable[[bytes, int], tuple[
 @cache
 def _response_reader(api_key: int, version: int) -> Callable[[bytes, int], tuple[Any, int]]:
     schema = load_response_schema(api_key, version)
+    if api_key == _DESCRIBE_TRANSACTIONS:
+        _allow_null(schema, "transaction_states", "transaction_start_time")
     latest = latest_version(api_key)
     if version < latest:
         _adopt_defaults(schema, load_response_schema(api_key, latest))
@@ -173,6 +176,14 @@ def _request_writer(api_key: int, version: int) -> Writer:
 @cache
 def _response_writer(api_key: int, version: int) -> Writer:
     return _entity_writer(load_response_schema(api_key, version))
+
+
+def _allow_null(schema: Any, array: str, time: str) -> None:
+    """Lets kio read −1 as null in a time field of the structs in `array`. Kafka writes −1 where there is no time, but
+    kio's annotation has no null, so kio refuses the message."""
+    inner = _inner_type(next(field for field in fields(schema) if field.name == array))[0]
+    field = next(field for field in fields(inner) if field.name == time)
+    field.type = inner.__annotations__[time] = typing.Optional[field.type]  # noqa: UP045
 
 
 def _adopt_defaults(old: Any, new: Any) -> None:

@@ -42,6 +42,9 @@ KNOWN = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "topic",
+    "ottla.exactlyOnce",
+    "ottla.exactlyOnce.topic",
+    "ottla.exactlyOnce.confirm",
 )
 # Options that Spark uses itself and also passes to the data source (DataStreamWriter,
 # AsyncProgressTrackingMicroBatchExecution, DataSourceUtils).
@@ -117,11 +120,28 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
+class ExactlyOnce:
+    """The options of a write in transactions. For a stream `query` is its name, and `checkpoint` its location.
+
+    `topic` is the topic of decisions (None: the default one). `confirmed` is what the user allows after a refusal.
+    """
+
+    query: str
+    checkpoint: str
+    topic: str | None
+    confirmed: str
+
+
+@dataclass(frozen=True)
 class WriteOptions:
-    """The checked options of a write. If `topic` is None, each row has its own. Warnings are messages for the log."""
+    """The checked options of a write. If `topic` is None, each row has its own. Warnings are messages for the log.
+
+    `exactly_once` is None for a write that is at least once.
+    """
 
     properties: ClientProperties
     topic: str | None
+    exactly_once: ExactlyOnce | None
     warnings: tuple[str, ...]
 
 
@@ -182,12 +202,12 @@ def wants_headers(options: Mapping[str, str]) -> bool:
     return _boolean(own, "includeHeaders", False)
 
 
-def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Checks `options` for a write. Raises OptionError."""
+def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """Checks `options` for a batch or a streaming write. Raises OptionError."""
     own, properties = _split(options, "producer")
     warnings = list(properties.warnings)
     for name in own:
-        if name not in ("topic", "includeHeaders"):
+        if name not in ("topic", "includeHeaders") and not name.startswith("ottla.exactlyOnce"):
             warnings.append(f"option {name} has no meaning in a write and is ignored")
     topic = own.get("topic")
     if topic is not None and not topic.strip():
@@ -196,8 +216,35 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         properties=properties,
         topic=None if topic is None else topic.strip(),
+        exactly_once=_exactly_once(own, options, properties, streaming),
         warnings=tuple(warnings),
     )
+
+
+def _exactly_once(
+    own: Mapping[str, str], options: Mapping[str, str], properties: ClientProperties, streaming: bool
+) -> ExactlyOnce | None:
+    if not _boolean(own, "ottla.exactlyOnce", False):
+        return None
+    if properties.acks != -1 or not properties.idempotent:
+        raise OptionError("ottla.exactlyOnce needs kafka.acks=all and kafka.enable.idempotence=true: remove the others")
+    sparks = {name.lower(): value for name, value in options.items() if name.lower() in SPARKS}
+    if not streaming:
+        return ExactlyOnce("", "", None, "")
+    if not sparks.get("queryname"):
+        raise OptionError("ottla.exactlyOnce needs the stream's name, which its transactions bear: set queryName(…)")
+    if sparks.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
+        raise OptionError(
+            "ottla.exactlyOnce excludes asyncProgressTrackingEnabled: several written batches could come again"
+        )
+    topic = own.get("ottla.exactlyOnce.topic", "").strip()
+    confirmed = " ".join(own.get("ottla.exactlyOnce.confirm", "").split())
+    if confirmed and not re.fullmatch(r"(skip|rewrite) \d+|replace \S+", confirmed):
+        raise OptionError(
+            f"ottla.exactlyOnce.confirm is '{confirmed}': it must be what a refusal asked for, as 'skip 17', "
+            "'rewrite 17' or 'replace <query id>'"
+        )
+    return ExactlyOnce(sparks["queryname"], sparks.get("checkpointlocation", ""), topic or None, confirmed)
 
 
 def _split(

@@ -26,7 +26,7 @@ CONSUMER = _names(
 PRODUCER = _names(
     """
     acks compression.type compression.gzip.level compression.lz4.level compression.zstd.level batch.size
-    max.request.size enable.idempotence delivery.timeout.ms
+    max.request.size enable.idempotence delivery.timeout.ms transaction.timeout.ms
     """
 )
 COMMON = _names(
@@ -44,8 +44,8 @@ REFUSED = {
     "key.serializer": "keys are written as bytes or strings; use DataFrame functions on the column",
     "value.serializer": "values are written as bytes or strings; use DataFrame functions on the column",
     "partitioner.class": "partitioners are Java classes; choose partitions by a column 'partition'",
-    "transactional.id": "writes are at least once, without transactions",
-    "transaction.two.phase.commit.enable": "writes are at least once, without transactions",
+    "transactional.id": "the option ottla.exactlyOnce gives each task an id of its own",
+    "transaction.two.phase.commit.enable": "the option ottla.exactlyOnce commits in two phases without it",
 }
 SECURITY = _names(
     """
@@ -86,7 +86,7 @@ IGNORED = _names(
     partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.ignore.keys
     receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms retries retry.backoff.max.ms
     send.buffer.bytes session.timeout.ms share.acknowledgement.mode share.acquire.mode
-    socket.connection.setup.timeout.max.ms transaction.timeout.ms
+    socket.connection.setup.timeout.max.ms
     """
 )
 
@@ -115,6 +115,7 @@ class ClientProperties:
     request_bytes: int = 1 << 20
     idempotent: bool = True
     delivery_timeout_ms: int = 120_000
+    transaction_timeout_ms: int = 900_000
     warnings: tuple[str, ...] = ()
 
 
@@ -166,6 +167,8 @@ def client_properties(given: Mapping[str, str], side: Literal["consumer", "produ
         request_bytes=_number(used, "max.request.size", 1 << 20, 1),
         idempotent=_boolean(used, "enable.idempotence", acks in ("all", "-1")),
         delivery_timeout_ms=_number(used, "delivery.timeout.ms", 120_000, 1),
+        # As long as brokers allow by default: transactions last from a task's first row to the micro-batch's end.
+        transaction_timeout_ms=_number(used, "transaction.timeout.ms", 900_000, 1),
         warnings=tuple(warnings),
     )
 

@@ -1,7 +1,7 @@
-"""The batch and streaming writers. The driver checks the columns, and tasks write the rows.
+"""The batch and streaming writers that are at least once. The driver checks the columns, and tasks write the rows.
 
-Each row is written at least once: if Spark runs a task or a micro-batch again, its rows are written again. The rules
-for columns are those of Spark's KafkaWriter.
+If Spark runs a task or a micro-batch again, its rows are written again; `ottla.spark.exactly_once` has the writers that
+prevent it. The rules for columns are those of Spark's KafkaWriter.
 """
 
 from __future__ import annotations

@@ -58,20 +58,26 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer of rows with the columns in `schema`."""
+        from .exactly_once import TransactionalBatchWriter
         from .sink import BatchWriter, checked
 
         if overwrite:
             raise OptionError("a topic can't be overwritten: write with mode append")
-        return BatchWriter(checked(write_options(self.options), schema))
+        options = checked(write_options(self.options, streaming=False), schema)
+        return BatchWriter(options) if options.exactly_once is None else TransactionalBatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """A streaming writer of rows with the columns in `schema`.
 
         In complete mode (`overwrite`), each result is appended to the topic, as by Spark's Kafka sink.
         """
+        from .exactly_once import ExactlyOnceStreamWriter
         from .sink import StreamWriter, checked
 
-        return StreamWriter(checked(write_options(self.options), schema))
+        options = checked(write_options(self.options, streaming=True), schema)
+        if options.exactly_once is None:
+            return StreamWriter(options)
+        return ExactlyOnceStreamWriter(options, options.exactly_once)
 
 
 class PushdownSource(DefaultSource):

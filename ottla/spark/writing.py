@@ -2,13 +2,15 @@
 
 Rows have the columns of Spark's Kafka sink: value, and optionally key, headers, partition and topic. A `Writer` is by
 default an idempotent producer, whose retries write no row twice. If Spark runs a task again, the task has a new
-`Writer`, and its rows are written again: each row is written at least once.
+`Writer`, and its rows are written again: each row is written at least once. A `Writer` with a transactional id writes
+its rows in a transaction and leaves it open, for the driver to commit.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 from types import TracebackType
 
 import pyarrow as pa
@@ -17,9 +19,11 @@ import pyarrow.compute as pc
 from ottla.net.client import Client
 from ottla.net.error_codes import ABSENT
 from ottla.net.existence import Wanted
-from ottla.net.names import TopicPartition
+from ottla.net.names import TopicPartition, Transaction
 from ottla.net.producing import Producer
+from ottla.net.transactions import Transactions
 from ottla.protocol.batches import HEADER_SIZE
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .encode import encode
 from .options import OptionError
@@ -31,16 +35,24 @@ from .schema import ARROW_TYPES
 class Writer:
     """Writes rows to `topic`. If `topic` is None, writes each row to the topic in its column `topic`.
 
-    It is a context manager: if no error occurred, the end of the context waits until every row is acknowledged.
+    It is a context manager: if no error occurred, the end of the context waits until every row is acknowledged. After
+    an error, the transaction of a Writer with a `transactional_id` is aborted, if brokers can be reached.
     """
 
-    def __init__(self, properties: ClientProperties, topic: str | None) -> None:
+    def __init__(self, properties: ClientProperties, topic: str | None, transactional_id: str | None = None) -> None:
         self._properties = properties
         self._topic = topic
         self._client = open_client(properties)
         self._partitions: dict[str, int] = {}
         self._sticky = random.randrange(1 << 16)
+        self.transaction: Transaction | None = None
+        # Requests to the transaction's coordinator have connections of their own: a broker that holds back the answers
+        # to batches must not hold back those of the coordinator.
+        self._coordinators = open_client(properties)
+        self._transactions = Transactions(self._coordinators)
         try:
+            if transactional_id is not None:
+                self.transaction = initialised(self._transactions, transactional_id, properties)
             self._producer = Producer(
                 self._client,
                 acks=properties.acks,
@@ -49,9 +61,10 @@ class Writer:
                 idempotent=properties.idempotent,
                 request_bytes=properties.request_bytes,
                 delivery_timeout_ms=properties.delivery_timeout_ms,
+                transaction=None if self.transaction is None else (self._transactions, self.transaction),
             )
         except BaseException:
-            self._client.close()
+            self._close()
             raise
 
     def __enter__(self) -> Writer:
@@ -61,8 +74,11 @@ class Writer:
         try:
             if kind is None:
                 self.flush()
+            elif self.transaction is not None:
+                with suppress(KafkaError, ConnectionError):
+                    self._transactions.end([self.transaction], committed=False)
         finally:
-            self._client.close()
+            self._close()
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Queues the rows for sending. Raises OptionError for a row without a topic, and for a topic or partition that
@@ -87,6 +103,10 @@ class Writer:
     def rows_acknowledged(self) -> int:
         """The number of rows that brokers have acknowledged so far."""
         return self._producer.records_acknowledged
+
+    def _close(self) -> None:
+        self._client.close()
+        self._coordinators.close()
 
     def _write_to(self, topic: str, rows: pa.RecordBatch) -> None:
         count = self._partition_count(topic)
@@ -116,6 +136,19 @@ class Writer:
         if topic not in self._partitions:
             self._partitions[topic] = topic_partitions(self._client, topic)
         return self._partitions[topic]
+
+
+def initialised(transactions: Transactions, name: str, properties: ClientProperties) -> Transaction:
+    """The producer of a transactional id, from now on. Raises OptionError if transactions may not last so long."""
+    try:
+        return transactions.initialise([name], properties.transaction_timeout_ms)[name]
+    except KafkaError as error:
+        if error.code != ErrorCode.invalid_transaction_timeout:
+            raise
+        raise OptionError(
+            f"kafka.transaction.timeout.ms is {properties.transaction_timeout_ms}, and the brokers' "
+            "transaction.max.timeout.ms is lower: raise theirs, or lower this one"
+        ) from None
 
 
 def topic_partitions(client: Client, topic: str) -> int:

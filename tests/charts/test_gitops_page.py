@@ -91,7 +91,7 @@ TOPICS: list[Case] = [
     ),
     ("copies", resource("Topic", ("Ready", "True", "Ready"), ("Reassigning", "True", "ReplicationFactor")), PASSES),
     ("has copied", resource("Topic", ("Ready", "True", "Ready"), ("Reassigning", "False", "Done")), WELL),
-    ("can't be written to", resource("Topic", ("Ready", "True", "TooFewReplicas")), UNWELL),
+    ("fewer copies than asked for", resource("Topic", ("Ready", "True", "TooFewReplicas")), WELL),
     ("cluster paused", resource("Topic", ("Ready", "False", "ClusterPaused")), ("Suspended", "InProgress")),
     ("paused", resource("Topic", ("Ready", "True", "Ready"), ("Paused", "True", "Paused")), ("Suspended", "Current")),
     ("resumed", resource("Topic", ("Ready", "True", "Ready"), ("Paused", "False", "Resumed")), WELL),
@@ -158,5 +158,5 @@ def test_the_checks_name_what_the_operator_writes() -> None:
     texts = [argo_check(kind) for kind in CASES] + [text for kind in CASES for text in flux_check(kind).values()]
     named = {word for text in texts for word in re.findall(r"""(?:["']|\b(?=\w+ = true))([A-Z]\w+)""", text)}
     verdicts_of_argo = {"Healthy", "Degraded", "Progressing", "Suspended", "True", "False"}
-    assert {"InvalidSpec", "TooFewReplicas", "ClusterPaused", "PolicyViolation", "PartitionsLed"} <= named
+    assert {"InvalidSpec", "InvalidObject", "ClusterPaused", "PolicyViolation", "PartitionsLed"} <= named
     assert named - verdicts_of_argo <= known

@@ -31,7 +31,7 @@ def test_features_that_are_not_there_are_not_finalised(bootstrap: str) -> None:
     with Wire(bootstrap) as wire:
         answer = wire.call(API_VERSIONS, 4, {"client_software_name": "ottla-tests", "client_software_version": "1"})
     finalised = {feature.name for feature in answer.finalized_features}
-    assert not finalised & {"transaction.version", "group.version", "share.version", "streams.version"}
+    assert not finalised & {"group.version", "share.version", "streams.version"}
 
 
 def test_unknown_version_is_answered_in_version_0(bootstrap: str) -> None:

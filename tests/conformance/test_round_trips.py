@@ -1,7 +1,6 @@
-"""Produce, consume, groups and administration with popular clients, and the answers to a transactional client."""
+"""Produce, consume, groups and administration with popular clients."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable
 
@@ -219,21 +218,3 @@ async def _aiokafka(target: Target, topic: str, group: str) -> None:
     assert described["brokers"]
     await admin.delete_topics([topic])
     await admin.close()
-
-
-@pytest.mark.parametrize("program", [JAVA, GO], ids=lambda program: program.name)
-def test_transactions_are_refused_at_once(target: Target, program: Program) -> None:
-    """Ottla has no transactions yet: the error is fatal, and the client doesn't wait for a time-out."""
-    assert "refused with" in program.run(target.bootstrap, "transactional")
-
-
-def test_transactions_are_refused_at_once_librdkafka(target: Target) -> None:
-    properties = {"bootstrap.servers": target.bootstrap, "transactional.id": "conformance-librdkafka"}
-    producer = confluent_kafka.Producer(properties)
-    start = time.monotonic()
-    with pytest.raises(confluent_kafka.KafkaException) as caught:
-        producer.init_transactions(30)
-    assert time.monotonic() - start < 10
-    error = caught.value.args[0]
-    assert error.fatal() or not error.retriable(), error
-    assert error.code() != confluent_kafka.KafkaError._TIMED_OUT

@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from ottla.metadata.features import OFF, TRANSACTIONS
+from ottla.metadata.intents.features import UpgradeType
 from tests.crash.faults import scene
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.previous import previous_sources
+from tests.peers.wire import Wire
+
+UPDATE_FEATURES = 57
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -39,6 +44,10 @@ def test_a_rolling_update_from_the_previous_commit_and_half_way_back(tmp_path: P
     with scene(tmp_path, ("elections", "ISR changes")) as here:
         newest = [broker.command for broker in here.cluster.brokers]
         older = [started_from(broker, previous) for broker in here.cluster.brokers]
+        # The older commit may not know all features of a new cluster, and then its brokers wouldn't start.
+        with Wire(here.cluster.brokers[0].bootstrap) as wire:
+            off = {"feature": TRANSACTIONS, "max_version_level": OFF, "upgrade_type": UpgradeType.SAFE_DOWNGRADE}
+            assert wire.call(UPDATE_FEATURES, 1, {"timeout": 10_000, "feature_updates": [off]}).error_code == 0
         # All brokers change to the older commit, and then back to this one. In between, brokers of each version lead,
         # follow and are the controller beside brokers of the other version.
         for commands in (older, newest):

@@ -16,7 +16,7 @@ def test_bad_image(operator: Operator) -> None:
         before = scene.births()
         scene.change(image="ottla:missing")
         wait("a broker can't start", lambda: len(set(before.values()) - set(scene.births().values())) == 1, 120)
-        wait("the Cluster says why", lambda: "image" in scene.says().lower(), 60)
+        wait("the status names the image", lambda: "image" in scene.says().lower(), 60)
         time.sleep(20)
         assert len(set(before.values()) & set(scene.births().values())) == 2
         assert condition(scene.cluster(), "Ready")["status"] == "False"

@@ -39,7 +39,9 @@ def test_chaos(operator: Operator) -> None:
             agrees(scene, RESYNC_S + UNDER_WAY_S)
             judge(chaos, seen)
             there = ids(scene)
-            assert {name: there[name] for name in identities} == identities, "a topic isn't the one that it was"
+            assert {name: there[name] for name in identities} == identities, (
+                "a topic was replaced by another one of its name"
+            )
             left, before = conditions(scene), scene.births()
         # An operator that was never disturbed has nothing to repair, and reports the same conditions.
         scene.change(config={"socket.request.max.bytes": "100000000", "log.retention.ms": "86400002"})
@@ -76,7 +78,7 @@ def changes(scene: Scene, seen: Disruptions) -> dict[str, str]:
     scene.change(config={"socket.request.max.bytes": "100000000"})
     scene.kube.delete("topics.ottla.dev", "again")
     scene.kube.apply(topic("again", partitions=2))
-    wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), STEP_S)
+    wait("every broker's pod was replaced", lambda: not set(scene.births().values()) & set(before.values()), STEP_S)
     scene.settled(STEP_S)
     scene.topic_settled("again", STEP_S)
     assert ids(scene)["again"] != deleted

@@ -37,22 +37,26 @@ def test_config_overrides(operator: Operator) -> None:
         restarted(scene, 1, overrides)
         assert said(scene, STATIC) == ["100", "200", "100"]
         assert said(scene, DYNAMIC) == ["86400000", "86400000", "43200000"]
-        wait("its settings wait for a broker", lambda: why(scene) == ("NoSuchBroker", "there is no broker 7"), 60)
+        wait(
+            "the status names the broker that is missing",
+            lambda: why(scene) == ("NoSuchBroker", "there is no broker 7"),
+            60,
+        )
         standing = {each["broker"]: each["applied"] for each in scene.cluster()["status"]["configOverrides"]}
         assert standing == {1: True, 2: True, 7: False}
 
         for somebody_elses in (f"{DYNAMIC}=1000000", "log.cleaner.threads=2"):
             scene.ask("configs", "alter", "broker", "0", "--set", somebody_elses)
         scene.ask("configs", "alter", "broker", "2", "--set", f"{DYNAMIC}=1000000")
-        wait("it is taken back", lambda: said(scene, DYNAMIC) == ["86400000", "86400000", "43200000"], 90)
-        wait("it is taken back", lambda: said(scene, "log.cleaner.threads") == ["1"] * 3, 90)
+        wait("the setting is reset", lambda: said(scene, DYNAMIC) == ["86400000", "86400000", "43200000"], 90)
+        wait("the setting is reset", lambda: said(scene, "log.cleaner.threads") == ["1"] * 3, 90)
 
         with pytest.raises(KubectlError, match=r"min\.insync\.replicas"):
             scene.change(configOverrides=[{"broker": 0, "config": {"min.insync.replicas": "1"}}])
 
         restarted(scene, 1, [])
         assert said(scene, STATIC) == ["100"] * 3
-        wait("the rest is taken back", lambda: said(scene, DYNAMIC) == ["86400000"] * 3, 60)
+        wait("the dynamic setting is reset", lambda: said(scene, DYNAMIC) == ["86400000"] * 3, 60)
         assert not condition(scene.cluster(), "OverridesApplied")
 
 

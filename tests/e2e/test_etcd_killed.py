@@ -49,7 +49,9 @@ def test_only_member_killed(operator: Operator) -> None:
             wait("another pod", partial(another, scene, member, before))
             scene.wait_for("MetadataReady", seconds=240)
             scene.goes_on()
-        assert scene.kube.get("pod", member)["status"]["podIP"] != address, "the scenario is about another address"
+        assert scene.kube.get("pod", member)["status"]["podIP"] != address, (
+            "the scenario needs a member that comes back at another address"
+        )
         scene.settled()
         for broker in scene.brokers():
             log = scene.kube("logs", broker)

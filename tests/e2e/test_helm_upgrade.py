@@ -27,9 +27,9 @@ def test_helm_upgrade(operator: Operator) -> None:
         operator.install("--set", "logLevel=debug")
         (acting,) = operator.pods()
         wait("the operator logs more", lambda: "the log level is debug now" in operator.kube("logs", acting), 180)
-        assert operator.pods() == [acting], "it wasn't restarted for that"
+        assert operator.pods() == [acting], "the new log level restarted no operator"
         operator.install("--set", "logLevel=debug,podAnnotations.again=yes")
-        assert acting not in operator.pods(), "this was an upgrade under clients"
+        assert acting not in operator.pods(), "the upgrade replaced the operator's pod while clients worked"
         helm(
             "helm",
             "upgrade",
@@ -40,7 +40,7 @@ def test_helm_upgrade(operator: Operator) -> None:
             "--set-string",
             "cluster.config.socket\\.request\\.max\\.bytes=100000000",
         )
-        wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
+        wait("every broker's pod was replaced", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.settled()
         scene.goes_on()
         # An upgrade of the chart keeps a number of brokers that was set by `kubectl scale`.

@@ -37,7 +37,7 @@ def test_invalid_spec(operator: Operator) -> None:
         wait("the broker is back", lambda: scene.cluster()["status"]["brokers"]["summary"] == "3/3", 120)
         scene.in_sync()
         scene.goes_on()
-        assert reason(scene) == "InvalidSpec", "and it goes on saying so"
+        assert reason(scene) == "InvalidSpec", "the status still reports the invalid spec"
         after = scene.births()
         changed = {name for name, uid in after.items() if uid != before[name]}
         assert changed == {f"{NAME}-broker-1"}, "nobody else was restarted"

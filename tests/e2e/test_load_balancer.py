@@ -89,6 +89,8 @@ def test_shared_load_balancer(operator: Operator) -> None:
         scene.kube.delete("pod", pod["metadata"]["name"])
         scene.settled()
         back = scene.brokers()[f"{NAME}-broker-1"]
-        assert back["status"]["podIP"] != pod["status"]["podIP"], "the pod came back where it was: nothing was shown"
+        assert back["status"]["podIP"] != pod["status"]["podIP"], (
+            "the pod came back at its old address, so the scenario shows nothing"
+        )
         through("after a pod came back at another address")
         scene.goes_on()

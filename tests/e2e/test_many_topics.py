@@ -81,7 +81,7 @@ def versions(scene: Scene) -> set[str]:
 
 
 def spent(operator: Operator) -> dict[str, float]:
-    """The operator's metrics of writes and of CPU since its start."""
+    """The operator's writes to Kubernetes and its CPU seconds, since its start."""
     (pod,) = operator.pods()
     port = next(
         port["containerPort"]

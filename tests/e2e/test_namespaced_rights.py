@@ -29,7 +29,9 @@ def test_namespaced_rights(operator: Operator) -> None:
             scene.start_clients()
             before = scene.births()
             scene.change(config={"socket.request.max.bytes": "100000000"})
-            wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
+            wait(
+                "every broker's pod was replaced", lambda: not set(scene.births().values()) & set(before.values()), 300
+            )
             scene.settled()
             scene.goes_on()
             scene.finish()

@@ -21,7 +21,7 @@ def test_node_port(operator: Operator) -> None:
         before = scene.births()
         scene.change(listeners=[{"name": "plain", "port": 9092, "type": "Internal"}, OUTSIDE])
         bootstrap = wait("the addresses", lambda: address_of(scene, "outside"), 240)
-        wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
+        wait("every broker's pod was replaced", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.settled()
         bootstrap = address_of(scene, "outside") or bootstrap
         scene.kube.apply(topic("from-outside", partitions=6))

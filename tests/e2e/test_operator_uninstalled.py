@@ -24,6 +24,9 @@ def test_operator_uninstalled(operator: Operator) -> None:
             scene.finish()
             scene.kube.delete("topics.ottla.dev", TOPIC)
             scene.kube.delete("clusters.ottla.dev", NAME)
-            wait("all but its volumes is gone", lambda: not scene.kube.all(MADE, f"app.kubernetes.io/instance={NAME}"))
+            wait(
+                "all objects of the Cluster but its volumes are gone",
+                lambda: not scene.kube.all(MADE, f"app.kubernetes.io/instance={NAME}"),
+            )
         finally:
             operator.install()

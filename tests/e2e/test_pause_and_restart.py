@@ -20,7 +20,7 @@ def test_pause_and_restart(operator: Operator) -> None:
         scene.in_sync()
         before = scene.births()
         scene.kube("annotate", "clusters.ottla.dev", NAME, f"{RESTART}=today")
-        wait("every pod is another one", lambda: others(scene, before) == before.keys(), 300)
+        wait("every broker's pod was replaced", lambda: others(scene, before) == before.keys(), 300)
         scene.settled()
         scene.in_sync()
         assert Counter(scene.told_restarts()) == dict.fromkeys(before, 1)
@@ -31,7 +31,7 @@ def test_pause_and_restart(operator: Operator) -> None:
         scene.change(config={"num.partitions": "2"})
         scene.kube("annotate", "pod", f"{NAME}-broker-1", f"{RESTART}=tomorrow")
         scene.kube.delete("poddisruptionbudget", BUDGET)
-        wait("the status counts those that wait", lambda: rolling(scene) == ("False", "SpecPaused"), 60)
+        wait("the status counts the pods that wait", lambda: rolling(scene) == ("False", "SpecPaused"), 60)
         began = time.monotonic()
         while time.monotonic() - began < HELD_BACK_S:
             assert scene.births() == before
@@ -39,7 +39,7 @@ def test_pause_and_restart(operator: Operator) -> None:
             time.sleep(1)
         scene.goes_on()
         scene.change(paused=False)
-        wait("every pod is another one", lambda: others(scene, before) == before.keys(), 300)
+        wait("every broker's pod was replaced", lambda: others(scene, before) == before.keys(), 300)
         scene.settled()
         assert scene.kube.find("poddisruptionbudget", BUDGET) is not None
         assert Counter(scene.told_restarts()) == dict.fromkeys(before, 2)

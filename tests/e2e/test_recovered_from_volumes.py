@@ -69,7 +69,7 @@ def cluster_before_topics(scene: Scene, before: Contents) -> None:
     time.sleep(3 * SETTLE_S)
     assert contents(scene) == before
     again(scene, before)
-    wait("nothing is held any more", lambda: not held(scene))
+    wait("no topic waits for a decision any more", lambda: not held(scene))
 
 
 def held(scene: Scene) -> str:

@@ -45,7 +45,7 @@ def test_refused_object(operator: Operator) -> None:
         scene.wait_for("ExternalServicesReconciled", "False", 60)
         wait("the port is named", lambda: str(TAKEN) in why(scene, "ExternalServices"), 30)
         wait("the quota is named", lambda: "no-cron-jobs" in why(scene, "Snapshots"), 60)
-        wait("every broker is another pod", lambda: not set(scene.births().values()) & set(before.values()), 300)
+        wait("every broker's pod was replaced", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.goes_on()
         scene.in_sync()
         services = {item["metadata"]["name"] for item in scene.kube.all("services")}
@@ -55,7 +55,9 @@ def test_refused_object(operator: Operator) -> None:
         a_second_cluster_is_made(scene)
         scene.kube.delete("pod", "ottla-etcd-0", "--wait=false")
         wait(
-            "etcd is mended all the same", lambda: condition(scene.cluster(), "MetadataReady")["status"] == "True", 180
+            "etcd's objects are repaired all the same",
+            lambda: condition(scene.cluster(), "MetadataReady")["status"] == "True",
+            180,
         )
         events = scene.kube.all("events")
         warned = {item["reason"] for item in events if item["type"] == "Warning"}

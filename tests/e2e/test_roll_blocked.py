@@ -21,7 +21,7 @@ def test_roll_blocked(operator: Operator) -> None:
             scene.kube.delete("pod", away, "--wait=false")
             wait("the broker is gone", lambda: scene.births().get(away) != before[away])
             scene.change(config={"num.partitions": "2"})
-            wait("the Cluster says why it waits", lambda: "waiting" in scene.says().lower(), 60)
+            wait("the status says why the roll waits", lambda: "waiting" in scene.says().lower(), 60)
             said = scene.says()
             began = time.monotonic()
             while time.monotonic() - began < 20:
@@ -32,7 +32,7 @@ def test_roll_blocked(operator: Operator) -> None:
                 time.sleep(1)
             scene.goes_on()
             assert any(word in said for word in ("partition", away)), said
-        wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
+        wait("every broker's pod was replaced", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.settled()
         scene.in_sync()
 

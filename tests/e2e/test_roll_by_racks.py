@@ -49,7 +49,7 @@ def test_roll_by_racks(operator: Operator) -> None:
             away.add(frozenset(before.keys() - now.keys() | {name for name, pod in now.items() if not serves(pod)}))
             return now.keys() == before.keys() and not set(uids(now).values()) & set(before.values())
 
-        wait("every pod is another one", all_are_others, 400, 0.2)
+        wait("every pod was replaced", all_are_others, 400, 0.2)
         scene.settled()
         scene.in_sync()
         assert sorted(scene.told_restarts()) == sorted(before), "each pod was restarted once"
@@ -60,7 +60,7 @@ def test_roll_by_racks(operator: Operator) -> None:
         assert made[2]["metadata"]["name"] == decides, "the controller that decided is the last one"
         together = sorted(map(sorted, (names for names in away if len(names) > 1)))
         print(f"away at once: {together}")
-        assert together, "no two were away at once"
+        assert together, "no two brokers were away at the same time"
         for names in together:
             assert {name.rpartition("-")[0] for name in names} == {f"{NAME}-a"}, together
             assert len(names) <= 2, together

@@ -17,7 +17,7 @@ def test_roll_of_config(operator: Operator) -> None:
         assert scene.births() == before
 
         scene.change(config={"log.retention.ms": "7200000", "num.partitions": "2"})
-        wait("every pod is another one", lambda: not set(scene.births().values()) & set(before.values()), 300)
+        wait("every broker's pod was replaced", lambda: not set(scene.births().values()) & set(before.values()), 300)
         scene.settled()
         assert scene.births().keys() == before.keys()
         events = scene.kube("get", "events")

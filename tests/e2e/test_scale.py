@@ -17,7 +17,7 @@ def test_scale(operator: Operator) -> None:
             assert (3 in scene.holders()) == (brokers == 4)
             scene.goes_on()
         scene.change(brokers={"replicas": 2})
-        wait("the Cluster says why it can't be", lambda: "scaling down waits" in scene.says(), 60)
+        wait("the status says why the Cluster can't scale down", lambda: "scaling down waits" in scene.says(), 60)
         assert TOPIC in scene.says()
         assert len(scene.brokers()) == 4
         scene.change(brokers={"replicas": 4})

@@ -41,7 +41,7 @@ def test_scale_outside(operator: Operator) -> None:
         clients.wait_for_acknowledgements(50)
         with newcomers(scene):
             scene.change(brokers={"replicas": 2})
-            wait("the Cluster says why it can't be", lambda: "scaling down waits" in scene.says(), 60)
+            wait("the status says why the Cluster can't scale down", lambda: "scaling down waits" in scene.says(), 60)
             clients.wait_for_acknowledgements(200)
             assert len(scene.brokers()) == 4
             assert port_of(scene, 3) == port, "a broker that stays keeps its Service"
@@ -53,7 +53,7 @@ def test_scale_outside(operator: Operator) -> None:
 
             scene.change(brokers={"replicas": 4})
             scene.settled(420)
-            assert port_of(scene, 3) == port, "clients that remember it find the broker there again"
+            assert port_of(scene, 3) == port, "clients that remember the broker's port find the broker there again"
             clients.wait_for_acknowledgements(200)
         wrong = clients.finish()
         print(f"the longest time without an acknowledgement: {clients.longest_silence_s:.2f} s")

@@ -43,7 +43,7 @@ def test_spark(operator: Operator) -> None:
         scene.kube.delete("pod", "orders-counts-0")
         scene.kube.delete("job", "produce-orders")
         scene.kube.apply(EXAMPLES / "produce.yaml")
-        wait("those of later are counted, none twice", lambda: counted(scene) == 2 * ORDERS, 300, 5.0)
+        wait("the later orders are counted, too, and none twice", lambda: counted(scene) == 2 * ORDERS, 300, 5.0)
 
 
 def completed(scene: Scene, job: str, seconds: float = 300.0) -> None:

@@ -30,7 +30,11 @@ def test_stray_objects(operator: Operator) -> None:
         operator.kill()
         scene.goes_on()
         scene.change(config={"socket.request.max.bytes": "100000000"})
-        wait("every broker is another pod", lambda: not set(of_the_cluster(scene).values()) & set(before.values()), 300)
+        wait(
+            "every broker's pod was replaced",
+            lambda: not set(of_the_cluster(scene).values()) & set(before.values()),
+            300,
+        )
         scene.settled()
         scene.in_sync()
         assert of_the_cluster(scene).keys() == before.keys()

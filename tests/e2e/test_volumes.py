@@ -41,7 +41,7 @@ def test_volumes(operator: Operator) -> None:
         assert claims(scene) == {(broker, volume) for broker in range(3) for volume in (0, 1)}
         scene.kube.apply(topic("afterwards", partitions=6, replicationFactor=3))
         scene.topic_settled("afterwards")
-        assert replicas(scene, 1)["afterwards"] == 18, "a new replica goes where the fewest are"
+        assert replicas(scene, 1)["afterwards"] == 18, "new replicas go to the volume with the fewest"
 
         the_other_one(scene, [NEW], goes=0, stays=1)
         assert claims(scene) == {(broker, volume) for broker in range(3) for volume in (0, 1)}, "they are retained"
@@ -49,9 +49,15 @@ def test_volumes(operator: Operator) -> None:
             assert logs_on(scene, f"data-0-ottla-broker-{broker}") == []
 
         scene.change(brokers={"storage": {"onDelete": "Delete"}})
-        wait("what is empty is deleted", lambda: claims(scene) == {(broker, 1) for broker in range(3)})
+        wait(
+            "the claims of the emptied volume are deleted",
+            lambda: claims(scene) == {(broker, 1) for broker in range(3)},
+        )
         the_other_one(scene, [OLD], goes=1, stays=0)
-        wait("what is empty is deleted", lambda: claims(scene) == {(broker, 0) for broker in range(3)})
+        wait(
+            "the claims of the emptied volume are deleted",
+            lambda: claims(scene) == {(broker, 0) for broker in range(3)},
+        )
         scene.settled()
         scene.in_sync()
         read = scene.ask("consume", ALONE, "--from-beginning", "--until-end")
@@ -59,13 +65,13 @@ def test_volumes(operator: Operator) -> None:
 
 
 def the_other_one(scene: Scene, volumes: list[dict[str, object]], *, goes: int, stays: int) -> None:
-    """Changes the spec, and waits until all replicas of one volume are on the other volume, and pods have only that
-    volume."""
+    """Changes the spec, and waits until the replicas on one volume have moved to the other volume, which is then the
+    pods' only volume."""
     before = {**replicas(scene, goes)}
     for name, count in replicas(scene, stays).items():
         before[name] = before.get(name, 0) + count
     scene.change(brokers={"storage": {"volumes": volumes}})
-    wait("it says that a volume goes", lambda: storage(scene) == "Emptying", 400)
+    wait("the status says that a volume is being emptied", lambda: storage(scene) == "Emptying", 400)
     wait(f"every broker has the volume {stays} alone", lambda: mounted(scene) == [(stays,)] * 3, 600)
     scene.settled()
     scene.in_sync()
@@ -107,7 +113,10 @@ def logs_on(scene: Scene, claim: str) -> list[str]:
     manifest["spec"]["volumes"].append({"name": "volume", "persistentVolumeClaim": {"claimName": claim}})
     manifest["spec"]["containers"][0]["volumeMounts"].append({"name": "volume", "mountPath": "/volume"})
     scene.kube.apply(manifest)
-    wait("the volume was looked into", lambda: scene.kube.get("pod", "looks")["status"]["phase"] == "Succeeded")
+    wait(
+        "the pod that lists the volume's logs ends",
+        lambda: scene.kube.get("pod", "looks")["status"]["phase"] == "Succeeded",
+    )
     found = scene.kube("logs", "looks").split()
     scene.kube.delete("pod", "looks")
     return found

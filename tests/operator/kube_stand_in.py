@@ -58,7 +58,8 @@ class KubeStandIn:
         return deepcopy(self.objects)
 
     def restore(self, backup: dict[tuple[str, str, str], Object]) -> None:
-        """Makes all objects as they were in the backup. No watch event tells of the objects that are gone."""
+        """Makes all objects as they were in the backup. No event of the watch reports the objects that are gone
+        afterwards."""
         self.objects = deepcopy(backup)
 
     def topic(self, name: str, namespace: str = "shop") -> Object:

@@ -39,7 +39,7 @@ class MetricsServer:
     """A stand-in of the metrics server: each pod in `pods` uses `millicores`."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: the API server's, with its certificate."""
+        """`folder`: the API server's folder, which has its certificate."""
         self.millicores = 100
         self.pods: list[str] = []
         owner = self

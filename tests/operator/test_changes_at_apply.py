@@ -22,7 +22,7 @@ EXTERNAL: dict[str, Any] = {**REPLICAS, "metadata": {"external": {"endpoints": [
 
 
 def said(kind: str, *specs: dict[str, Any]) -> str:
-    """The objections when a resource is applied with each of these specs, one after the other."""
+    """The API server's messages when a resource is applied with each of these specs, one after the other."""
     documents = [
         {"apiVersion": "ottla.dev/v1alpha1", "kind": kind, "metadata": {"name": "one"}, "spec": spec} for spec in specs
     ]

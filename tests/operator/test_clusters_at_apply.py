@@ -89,7 +89,7 @@ def test_accepted(spec: dict[str, Any]) -> None:
                     "pools": [{"name": "a", "firstId": 1, "replicas": 3}, {"name": "b", "firstId": 3, "replicas": 1}],
                 }
             },
-            "two have an id in common",
+            "two pools have an id in common",
         ),
         (
             {
@@ -101,7 +101,7 @@ def test_accepted(spec: dict[str, Any]) -> None:
                     ],
                 }
             },
-            "two have an id in common",
+            "two pools have an id in common",
         ),
         (
             {"brokers": {"storage": {"size": "1Gi"}, "pools": [{"name": "etcd", "firstId": 0, "replicas": 1}]}},

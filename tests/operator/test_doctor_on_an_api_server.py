@@ -36,21 +36,27 @@ def findings(kubeconfig: Path) -> list[dict[str, Any]]:
 def test_an_installation_is_looked_at(server: KubeApiServer, tmp_path: Path) -> None:
     helm = Helm(4, tmp_path, str(server.kubeconfig))
     code, printed, complaint = doctor(server.kubeconfig)
-    assert (code, "none is installed" in printed, complaint) == (
+    assert (code, "no operator is installed" in printed, complaint) == (
         1,
         True,
         "error: 3 problems found that must be solved\n",
     )
+    assert printed.startswith("ABOUT:      definition ")
+    assert max(map(len, printed.splitlines())) < 200, "each text has a line of its own"
     # No controller makes pods here, so the only finding left is that the operator has no ready pod.
     helm("install", "ottla-operator", "charts/ottla-operator", *WHERE)
-    assert [found["message"].partition(":")[0] for found in findings(server.kubeconfig)] == ["no pod of it is ready"]
+    assert [found["message"].partition(":")[0] for found in findings(server.kubeconfig)] == [
+        "no pod of the operator is ready"
+    ]
     helm("upgrade", "ottla-operator", "charts/ottla-operator", *WHERE, "--set", "rbac.create=false")
     told = [found["message"] for found in findings(server.kubeconfig)]
     account = "system:serviceaccount:ottla-system:ottla-operator"
-    assert f"{account} may not get secrets, create secrets, patch secrets in all namespaces" in told
-    assert f"{account} may not get leases, create leases, update leases in the namespace ottla-system" in told
+    assert f"{account} may not get, create, patch secrets in all namespaces" in told
+    assert f"{account} may not get, create, update leases in the namespace ottla-system" in told
     helm("upgrade", "ottla-operator", "charts/ottla-operator", *WHERE, "--set", "watchNamespaces={default}")
-    assert [found["message"].partition(":")[0] for found in findings(server.kubeconfig)] == ["no pod of it is ready"]
+    assert [found["message"].partition(":")[0] for found in findings(server.kubeconfig)] == [
+        "no pod of the operator is ready"
+    ]
 
 
 def test_no_way_to_kubernetes_is_one_line(tmp_path: Path) -> None:

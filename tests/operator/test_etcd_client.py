@@ -52,7 +52,7 @@ def test_members_are_listed_removed_and_added(members: list[Etcd]) -> None:
 
 
 async def _until_it_works(act: object) -> None:
-    """Retries a change of etcd's members, because etcd refuses further changes for some seconds after one."""
+    """Retries a change of etcd's members, because etcd refuses further changes for some seconds after a change."""
     deadline = time.monotonic() + 20
     while True:
         try:

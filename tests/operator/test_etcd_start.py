@@ -35,7 +35,9 @@ from tests.unit.operator.test_cluster_objects import _cluster
     ],
 )
 def test_who_may_begin(tmp_path: Path, left: str, state: str, join: bool, started: str | None) -> None:
-    """`left`: a file in the member's data directory; empty if there is none."""
+    """What the start script does for each state of the volume (`left`: a file in the member's data directory, or empty)
+    and each rule of the operator. It starts etcd with the flag `started`, or ends because the member has no data
+    (None)."""
     volume = tmp_path / "data"
     volume.mkdir()
     if left:
@@ -62,9 +64,9 @@ def test_who_may_begin(tmp_path: Path, left: str, state: str, join: bool, starte
 
 @pytest.mark.parametrize("old", [True, False], ids=["3.5", "3.6"])
 def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path: Path, old: bool) -> None:
-    """The new member's first attempt to join reaches no other member, as when DNS doesn't know its name yet and the
-    others refuse its certificate, and leaves folders behind. Before the fix, the next attempt formed a cluster of its
-    own, under the identity that had been removed from the list of members."""
+    """The new member's first attempt to join reaches no other member, and leaves folders behind. This happens when DNS
+    doesn't know the new member's name yet, so that the others refuse its certificate. Before the fix, the next attempt
+    formed a cluster of its own, under the identity that had been removed from the list of members."""
     binary = etcd_binary() if old else etcd_3_6()
     members = present, _, lost = etcd_cluster(tmp_path, 3, binary)
     before = {member["name"]: member for member in _list(present)}
@@ -119,8 +121,8 @@ def _script(folder: Path, volume: Path, told: dict[str, str]) -> str:
 
 
 def _change(etcd: Etcd, *words: str, members: int) -> None:
-    """Repeats a change until the list has this many members: etcd refuses it until the members have been connected for
-    five seconds, and a loaded machine may get the answer too late."""
+    """Repeats a change until the list has this many members: etcd refuses the change until the members have been
+    connected for five seconds, and a loaded machine may get the answer too late."""
     deadline = time.monotonic() + 60
     while True:
         with suppress(subprocess.CalledProcessError):

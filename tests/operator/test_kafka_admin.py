@@ -103,7 +103,9 @@ async def emptied_directory(admin: KafkaAdmin, one: str, two: str) -> None:
     await admin.create([Create("a", 6, 1, {})])
     going = [one]
     assert sorted(len(each.sizes) for each in await admin.log_directories()) == [3, 3]
-    assert emptied(await admin.log_directories(), going).waits_for == "the broker still places new replicas on it"
+    assert (
+        emptied(await admin.log_directories(), going).waits_for == "the broker still places new replicas on the volume"
+    )
     await admin.configure_brokers({CORDONED: one}, broker="0")
     assert (await admin.settings(BROKER, "0"))[CORDONED] == one
     while (plan := emptied(await admin.log_directories(), going)).left:

@@ -214,7 +214,7 @@ def test_a_new_pool_has_no_id_that_another_ones_broker_has(play: Callable[[Scene
         for renamed in (pools(("a", 0, 3), ("c", 7, 1)), pools(("b", 7, 1), ("c", 2, 2)), pools(("c", 0, 8))):
             with pytest.raises(KubeError, match="a new pool has an id that a broker of another pool has now"):
                 await kube.apply(renamed)
-        with pytest.raises(KubeError, match="two have an id in common"):
+        with pytest.raises(KubeError, match="two pools have an id in common"):
             await kube.apply(pools(("a", 0, 8), ("b", 7, 1)))
         await kube.apply(pools(("a", 0, 2), ("b", 7, 1)))
         await kube.apply(pools(("a", 0, 2), ("c", 2, 2), ("b", 7, 1)))

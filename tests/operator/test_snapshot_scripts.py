@@ -1,5 +1,5 @@
-"""The scripts of the snapshots' Job, unchanged, on a small volume: which snapshots are kept, and which are deleted
-when.
+"""The scripts of the snapshots' Job, unchanged, on a small volume: which snapshots are kept, and when the others are
+deleted.
 
 The programs that need an etcd are stand-ins, which write a given number of bytes, as long as the volume has room.
 """

@@ -1,7 +1,8 @@
 """Topic resources against real brokers: topics are created, grown, configured, copied, adopted, refused, released and
 kept.
 
-Kubernetes is a stand-in, and each test calls the sweeps itself and checks the state after each.
+Kubernetes is a stand-in, and no queue runs. Each test itself makes the operator's sweeps (a sweep reconciles all Topics
+of a Cluster), and checks the state after each sweep.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Operator:
         return await self.reconciler.reconcile(MAIN)
 
     async def settle(self, sweeps: int = 60) -> int:
-        """Sweeps until a sweep doesn't ask for the next one within two seconds, as it does while replicas move. Returns
-        the number of sweeps."""
+        """Makes sweeps until one asks for no other sweep within two seconds. While replicas move, each sweep asks for
+        another one. Returns the number of sweeps."""
         for number in range(1, sweeps + 1):
             result = await self.sweep()
             if result.requeue_after is None or result.requeue_after > 2.0:
@@ -68,7 +69,7 @@ class Operator:
         raise AssertionError(f"no rest after {sweeps} sweeps: {self.kube.writes[-10:]}")
 
     async def later(self, seconds: float) -> None:
-        """Advances the time, and sweeps."""
+        """Advances the time by `seconds`, and then settles."""
         self.now += seconds
         await self.settle()
 
@@ -219,14 +220,14 @@ def test_refusals_change_nothing_and_say_what_to_change(run: Play) -> None:
     run(scene)
 
 
-def test_fewer_replicas_than_writes_need_is_told(run: Play) -> None:
+def test_fewer_replicas_than_min_insync_replicas_is_told(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         kube = operator.kube
         kube.put("Cluster", "main", spec={"config": {"min.insync.replicas": "2"}})
         operator.topic("orders", replicationFactor=1)
         await operator.settle()
         assert kube.condition("orders")[:2] == ("True", "TooFewReplicas")
-        assert "acks=all" in kube.topic("orders")["status"]["message"]
+        assert "succeed with fewer copies" in kube.topic("orders")["status"]["message"]
         operator.topic("orders", replicationFactor=1, config={"min.insync.replicas": 1})
         await operator.settle()
         assert kube.condition("orders") == ("True", "Ready", "")
@@ -309,7 +310,7 @@ def test_a_move_goes_on_under_the_next_operator_and_is_cancelled_when_the_spec_c
         events = len(kube.events)
         successor = Operator(admin.bootstrap, kube)
         assert (await successor.sweep()).requeue_after == MOVING_S
-        assert len(kube.events) == events, "no step is begun twice"
+        assert len(kube.events) == events, "the successor begins no step a second time"
         successor.topic("orders", partitions=2, replicationFactor=1, config={"min.insync.replicas": 1})
         await successor.settle()
         topic = await seen(admin, "orders")
@@ -357,7 +358,9 @@ def test_a_topic_goes_with_its_resource_or_stays_by_its_policy(run: Play) -> Non
             kube.remove("Topic", name)
         result = await operator.sweep()
         assert result.requeue_after is not None
-        assert set((await admin.look()).topics) == {"goes", "stays", "retained-late"}, "not before the wait is over"
+        assert set((await admin.look()).topics) == {"goes", "stays", "retained-late"}, (
+            "the topics stay until the wait for lost Topics is over"
+        )
         await operator.later(15.0)
         topics = (await admin.look()).topics
         assert set(topics) == {"stays", "retained-late"}
@@ -399,7 +402,9 @@ def test_a_topic_deleted_and_made_again_is_another_topic(run: Play) -> None:
         remade(operator, "orders", "kept", partitions=2)
         await operator.sweep()
         assert kube.condition("orders")[:2] == ("False", "Replacing")
-        assert (await seen(admin, "orders")).id == before["orders"].id, "not before the wait is over"
+        assert (await seen(admin, "orders")).id == before["orders"].id, (
+            "the topics stay until the wait for lost Topics is over"
+        )
         await operator.later(15.0)
         after = (await admin.look()).topics
         assert after["orders"].id != before["orders"].id
@@ -454,9 +459,7 @@ def test_a_predecessors_topic_that_cant_be_deleted_is_told(run: Play, monkeypatc
         await operator.later(15.0)
         status, reason, message = operator.kube.condition("orders")
         assert (status, reason) == ("False", "TopicNotDeleted")
-        assert (
-            "shop/orders that was deleted before this one, and can't be deleted: Topic deletion is disabled." in message
-        )
+        assert "shop/orders, the predecessor of this one, and can't be deleted: Topic deletion is disabled." in message
         assert (await seen(admin, "orders")).id == before.id
         monkeypatch.setattr(KafkaAdmin, "delete", deletes)
         await operator.later(15.0)
@@ -531,7 +534,9 @@ def test_topics_of_a_cluster_made_anew_are_kept_until_their_resources_are_applie
         kube.remove("Topic", "orders")
         await operator.later(1.0)
         await operator.later(1000.0)
-        assert set((await admin.look()).topics) == {"payments"}, "its Topic was seen under this Cluster"
+        assert set((await admin.look()).topics) == {"payments"}, (
+            "only the topic of a Topic that existed together with this Cluster is deleted"
+        )
         operator.reconciler.close()
 
     run(scene)
@@ -580,7 +585,9 @@ def test_topics_made_after_the_backup_that_kubernetes_is_restored_from_are_kept(
             kube.remove("Topic", name)
         await operator.later(1.0)
         await operator.later(15.0)
-        assert (await admin.look()).topics.keys() == ids.keys() - {"orders"}, "this Kubernetes has had their Topics"
+        assert (await admin.look()).topics.keys() == ids.keys() - {"orders"}, (
+            "the record of this Kubernetes has the Topics, so their topics are deleted"
+        )
         operator.reconciler.close()
 
     run(scene)

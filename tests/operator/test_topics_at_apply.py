@@ -22,8 +22,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("orders", {"config": {"retention.mss": "1"}}, "topics have no setting retention.mss"),
     ("orders", {"config": {"ottla.owner": "me"}}, "topics have no setting ottla.owner"),
     ("orders", {"config": {"preallocate": True}}, "integer,string"),
-    ("orders", {"config": {"min.insync.replicas": 3}, "replicationFactor": 2}, "would refuse every write"),
-    ("orders", {"config": {"min.insync.replicas": "3"}, "replicationFactor": 2}, "would refuse every write"),
+    (
+        "orders",
+        {"config": {"min.insync.replicas": 3}, "replicationFactor": 2},
+        "no record can have more copies than replicas",
+    ),
+    (
+        "orders",
+        {"config": {"min.insync.replicas": "3"}, "replicationFactor": 2},
+        "no record can have more copies than replicas",
+    ),
     ("orders", {"config": {"min.insync.replicas": "two"}}, "must be a whole number, at least 1"),
     ("orders", {"deletionPolicy": "Keep"}, "deletionPolicy"),
 ]

@@ -13,11 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
+from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
 from ottla.metadata import keys
 from ottla.metadata.model.brokers import ControllerHolder
 from ottla.metadata.model.partitions import NO_LEADER
 
-from .topics import KEYED, TOPIC, UNCLEAN
+from .topics import KEYED, TOPIC, TRANSACTED, UNCLEAN
 
 if TYPE_CHECKING:
     from .cluster import Node
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Ambush = Callable[[Faults, Node, Key, str], Coroutine[None, None, None]]
 
 LOOK_S = 0.02
-TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED)
+TOPICS = (TOPIC, OFFSETS_TOPIC, KEYED, TRANSACTED, TRANSACTIONS_TOPIC)
 
 
 def deposed_leader_leads_again(faults: Faults) -> str:

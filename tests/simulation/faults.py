@@ -21,6 +21,7 @@ from .loop import Process
 from .observer import Observer
 from .store import SimulatedStore
 from .topics import TOPIC
+from .transactional import Habits
 
 BURSTS = 0.7  # the share of faults that strike just after all clients were woken, so while records are written
 AFTER_A_BURST_S = (0.003, 0.03)
@@ -57,6 +58,38 @@ class Knobs:
     keyed_topic: dict[str, str] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     lineage_s: float = 5.0  # the time between two words of the store's lineage
+    transactional_ids: int = 0
+    transacted_partitions: int = 2
+    transacted_topic: dict[str, str] = field(default_factory=dict)
+    habits: Habits = field(default_factory=Habits)  # of the transactional producers
+
+
+def with_transactions(knobs: Knobs, random: Random) -> Knobs:
+    """Draws the knobs of transactions. `random` is another source than that of all other knobs, so that a run without
+    transactions stays what it was before there were any."""
+    if random.random() < 0.4:
+        return knobs
+    knobs.transactional_ids = random.choice((1, 1, 2))
+    knobs.transacted_partitions = random.randint(1, 3)
+    knobs.transacted_topic = {"min.insync.replicas": str(knobs.min_isr)}
+    if random.random() < 0.5:
+        knobs.transacted_topic["segment.ms"] = str(random.choice((200, 1000)))
+    knobs.habits = Habits(
+        timeout_ms=random.choice((500, 1500, 4000)),
+        newer=random.choice((0.0, 0.5, 0.5, 1.0, 1.0)),
+        aborts=random.choice((0.1, 0.4)),
+        deaths=random.choice((0.0, 0.01, 0.05)),
+        zombies=random.choice((0.0, 0.3, 0.7)),
+        late=random.choice((0.0, 0.02, 0.1)),
+        offsets=random.choice((0.0, 0.4, 0.8)),
+        depth=random.randint(1, 3),
+        pause_s=random.choice((0.02, 0.1, 0.3)),
+    )
+    knobs.settings["transaction.state.log.num.partitions"] = str(random.choice((1, 2)))
+    knobs.settings["transaction.state.log.min.isr"] = str(knobs.min_isr)
+    sweep_ms = random.choice((200, 1000))
+    knobs.settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] = str(sweep_ms)
+    return knobs
 
 
 def knobs_of(random: Random) -> Knobs:
@@ -158,6 +191,7 @@ class Faults:
         self.members: list[Process] = []  # the processes of the group's members
         self.load: Load | None = None  # the load on the topic LOADED
         self.partitions = [(TOPIC, index) for index in range(knobs.partitions)]
+        self.transacted: list[tuple[str, int]] = []
         self.observer = observer
         self._process = process
         self.world = world
@@ -439,7 +473,7 @@ class Faults:
 
     def reassign(self) -> str:
         ids = list(self.world.nodes)
-        topic, index = self.random.choice(self.partitions)
+        topic, index = self.random.choice(self.partitions + self.transacted)
         target = self.random.sample(ids, self.random.randint(1, len(ids))) if self.random.random() < 0.85 else None
         return self.ask(lambda admin: reassign(admin, (topic, index), target), f"{topic}-{index} to {target}")
 

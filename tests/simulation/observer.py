@@ -321,6 +321,21 @@ class Observer:
                 return f"a deletion isn't confirmed by all brokers that held the topic: {Tombstone.decode(entry)}"
         return ""
 
+    def unstable(self, topics: Collection[str]) -> str:
+        """The first partition of these topics in which a transaction isn't over, as a sentence; empty if there is none.
+        Partitions that lost records are left out: the record or the marker that ended a transaction may be among
+        them."""
+        for node, partition in self._world.replicas():
+            name = self._topics.get(partition.topic_id)
+            if name not in topics or partition.last_stable_offset == partition.high_watermark:
+                continue
+            started = partition.log.producers.transactions.open_transactions()
+            return (
+                f"{partition!r} of {node.host}: the last stable offset is {partition.last_stable_offset}, the high"
+                f" watermark {partition.high_watermark}; open transactions (first offset, producer): {started}"
+            )
+        return ""
+
     def compare_replicas(self) -> None:
         """Checks that all replicas have the same bytes below the high watermark, and that epochs only grow in a log."""
         by_key: dict[Key, list[tuple[Node, Partition]]] = {}

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 
-from . import compacted
+from . import atomic, compacted
 from .history import Event, Key, finals, key_of, name_of, of, placed, reads, spot
 from .losses import Asked, Permitted
 
@@ -23,7 +23,7 @@ BATCHES_KNOWN = 5  # a broker's memory of a producer (Kafka's ProducerStateEntry
 def check_all(events: Sequence[Event]) -> list[str]:
     """All violations in a history."""
     found: list[str] = []
-    for oracle in (*ORACLES, *compacted.ORACLES):
+    for oracle in (*ORACLES, *compacted.ORACLES, *atomic.ORACLES):
         wrong = list(oracle(events))
         found += wrong[:SHOWN_MAX]
         if len(wrong) > SHOWN_MAX:

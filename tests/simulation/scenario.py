@@ -24,7 +24,7 @@ from .administrators import administrators_watched
 from .client import Bell, Client, Unavailable, create_topic
 from .cluster import World
 from .consumer import Committer, Consumer
-from .faults import Faults, Knobs, knobs_of
+from .faults import Faults, Knobs, knobs_of, with_transactions
 from .history import History, name_of
 from .load import Load, joins_under_load
 from .loop import PROCESS, SimulationLoop, Stuck, run
@@ -36,6 +36,8 @@ from .oracles import check_all
 from .producer import Producer
 from .recreation import NAME, Recreated
 from .topics import KEYED, LOADED, TOPIC, UNCLEAN
+from .transacting import Transacting
+from .transactional import TransactionalId
 
 CONVERGENCE_S = 60.0
 STEPS_MAX = 3_000_000
@@ -59,7 +61,7 @@ class Verdict:
 def simulate(seed: int, *, knobs: Knobs | None = None, with_history: bool = False) -> Verdict:
     """Simulates one run. With the same PYTHONHASHSEED, the seed alone determines the run."""
     random = Random(seed)
-    knobs = knobs or knobs_of(random)
+    knobs = knobs or with_transactions(knobs_of(random), Random(f"transactions {seed}"))
     scenario = Scenario(knobs, random)
     watched = administrators_watched(lambda: scenario.world, scenario.wrong)
     with simulated_machine(random, scenario.descriptors), _quiet(scenario), _logs_watched(scenario), watched:
@@ -168,6 +170,10 @@ class Scenario:
             world.loop.create_task(member.run(0.4), context=process.context)
             for member, process in zip(members, faults.members, strict=True)
         ]
+        transacting = Transacting(world, knobs, self.random, self._client)
+        if transacting.ids:
+            faults.transacted = transacting.partitions
+        ending = await transacting.begin(setup)
         recreated = Recreated(self._client("r"), self.random.sample(ids, factor)) if knobs.recreates else None
         recreating = asyncio.create_task(recreated.run(0.2)) if recreated is not None else None
         loop = world.loop
@@ -177,16 +183,19 @@ class Scenario:
             faults.inject()
         faults.heal()
         await asyncio.sleep(0.3)
-        working: list[tuple[Producer | Committer | Member | Recreated, asyncio.Task[None]]] = [
+        working: list[tuple[Producer | Committer | Member | Recreated | TransactionalId, asyncio.Task[None]]] = [
             *zip(producers, sending, strict=True),
             *zip(members, joining, strict=True),
             (committer, committing),
             (watcher, watching),
+            *ending,
         ]
         if recreated is not None and recreating is not None:
             working.append((recreated, recreating))
         for worker, _ in working:
             worker.stopped = True
+        for _, task in ending if transacting.may_be_stuck() else ():
+            task.cancel()
         if not await self._until(lambda: all(task.done() for _, task in working), CONVERGENCE_S):
             late = [worker.client.name for worker, task in working if not task.done()]
             self.wrong.append(
@@ -198,7 +207,8 @@ class Scenario:
             self.wrong.append(f"no convergence {CONVERGENCE_S:.0f} s after healing: {observer.unconverged()}")
             return
         for _, task in working:
-            task.result()
+            if not task.cancelled():
+                task.result()
         if faults.load is not None and loading is not None:
             if refused := await joins_under_load(faults):
                 self.wrong.append(refused)
@@ -210,6 +220,9 @@ class Scenario:
                 return
         if not await self._until_true(committer.look, CONVERGENCE_S):
             self.wrong.append("no convergence: the group's offsets can't be read")
+            return
+        if refused := await transacting.settle(observer):
+            self.wrong.append(f"no convergence: {refused}")
             return
         for partition in partitions:
             await self._read_all(partition)

@@ -40,9 +40,9 @@ TABLE = CatchTable(Path(__file__).with_name("caught.txt"), "0-999", first_caught
 def main() -> int:
     """Returns the exit code: 1 if a bug isn't caught, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bug", action="append", default=[], help="only this one; more than once for some")
+    parser.add_argument("--bug", action="append", default=[], help="only this bug; may be given several times")
     parser.add_argument("--replay", action="store_true", help="run the recorded seeds")
-    parser.add_argument("--seconds", type=float, default=0.0, help="replay what can be begun in that time")
+    parser.add_argument("--seconds", type=float, default=0.0, help="replay the seeds whose runs begin within this time")
     options = parser.parse_args()
     with_fixed_hashes("tests.simulation_operator.catches")
     logging.disable(logging.CRITICAL)

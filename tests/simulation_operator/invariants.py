@@ -117,7 +117,7 @@ class Invariants:
                 if report.blocking:
                     self._say(f"the budget allows an eviction though broker {broker} says {report.blocking}")
             if not self._reports:
-                self._say("the budget allows an eviction though no broker said anything")
+                self._say("the budget allows an eviction though no broker had reported")
 
     def patches(self, kind: str, name: str, subresource: str) -> None:
         """Called before a merge patch."""
@@ -156,7 +156,7 @@ class Invariants:
             return
         owner = read_mark(topic.owner)
         if owner is None:
-            self._say(f"topic {topic.name} was deleted, which is nobody's")
+            self._say(f"topic {topic.name} was deleted, which no Topic owns")
         elif owner.uid not in self._wishes.deleted:
             self._say(f"topic {topic.name} was deleted, and nobody had deleted its Topic")
         elif owner.uid in self._wishes.retained:
@@ -177,7 +177,7 @@ class Invariants:
         ):
             return
         if (owner.uid, owner.cluster_uid) not in self._wishes.beside:
-            self._say(f"topic {name} was marked as a Topic's that was never there beside this Cluster")
+            self._say(f"topic {name} was marked as owned by a Topic that never existed together with this Cluster")
 
     def written(self, kind: str, name: str) -> None:
         """Called after a write that changed something."""
@@ -215,7 +215,7 @@ class Invariants:
                 self._leave(range(_broker(name), _broker(name) + 1))
             return
         if served and (first := self._lacking_before(name)):
-            self._say(f"pod {name} was deleted, which isn't made again before {first} has all its volumes")
+            self._say(f"pod {name} was deleted, and Kubernetes makes it again only when {first} has all its volumes")
         waiting = self._missing_behind(name)
         others = sorted(self._taken.keys() - {name} - waiting)
         if served and _component(item) == "broker":
@@ -254,7 +254,7 @@ class Invariants:
         broker = _broker(name)
         report = self._reports.get(broker)
         if report is None:
-            self._say(f"pod {name} was deleted, and its broker had said nothing")
+            self._say(f"pod {name} was deleted, and its broker hadn't reported on its stop")
         elif report.blocking.keys() - ({"offline", "below_min_isr"} if needed else set()):
             self._say(f"pod {name} was deleted, though its broker says {report.blocking}")
         self._racks[name] = rack = self._brokers.rack(broker)
@@ -265,9 +265,11 @@ class Invariants:
             elif not rack or any(self._racks.get(each) != rack for each in others):
                 self._say(f"pod {name} was deleted while {', '.join(others)} of another rack isn't back")
             elif (together := self._together.get(broker)) is None or not {*map(_broker, others)} <= together.brokers:
-                self._say(f"pod {name} was deleted while {', '.join(others)} isn't back, and nobody was asked for both")
+                self._say(f"pod {name} was deleted while {', '.join(others)} isn't back, and no report was about both")
             elif together.blocking:
-                self._say(f"pod {name} was deleted with {', '.join(others)}, though together {together.blocking}")
+                self._say(
+                    f"pod {name} was deleted with {', '.join(others)}, though a report on both says {together.blocking}"
+                )
         if not needed and (
             lost := self._brokers.lost_by({broker, *(_broker(each) for each in others if each in self._racks)})
         ):

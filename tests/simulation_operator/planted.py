@@ -114,7 +114,7 @@ def a_restart_in_the_template_rolls_for_ever(patch: Patch) -> None:
 
     def always(stateful_set: Object | None, pod: Object, resize: Resize | None = None) -> str:
         asked = RESTART in (pod["metadata"].get("annotations") or {})
-        return "the annotation asks for it" if asked else outdated(stateful_set, pod, resize)
+        return "the annotation asks for a restart" if asked else outdated(stateful_set, pod, resize)
 
     patch.setattr(observed, "outdated", always)
 

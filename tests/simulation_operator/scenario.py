@@ -46,7 +46,9 @@ ROUNDS_MAX = 90
 QUIET_ROUNDS = 3
 SEVERAL_VOLUMES = 0.4  # the share of Clusters that begin with several volumes per broker
 HEALED_ROUND_S = 31.0
-NEEDS_MORE = "raise the number of brokers of its pool until it comes back"  # a person does this when the status says it
+NEEDS_MORE = (
+    "raise the number of brokers of its pool until that broker comes back"  # a person does this when the status says it
+)
 RESIZED = 0.4  # the share of Clusters that get other resources at the end, on nodes that delay the resize
 
 
@@ -241,13 +243,13 @@ class Run:
             return
         trouble = self.process.access.trouble
         if not with_rights and not trouble:
-            self.invariants.wrong.append("the operator may read nothing, and looks healthy")
+            self.invariants.wrong.append("the operator may read nothing, and reports no trouble")
         if with_rights and trouble and before == self.process.connection.troubled:
             self.invariants.wrong.append(f"the operator may read everything, and says: {trouble}")
         self.counts["rights looked at"] += 1
 
     async def done(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Runs a reconcile. Returns whether it came to its end."""
+        """Runs a reconcile. Returns whether the reconcile came to its end."""
         self.counts["reconciles"] += 1
         try:
             await work
@@ -326,7 +328,9 @@ class Run:
                 return
         said = self.person.cluster["status"].get("message", "") if self.person.cluster is not None else ""
         wrote = self.server.writes[-3:]
-        self.invariants.wrong.append(f"{when}: no rest after {rounds} rounds: {left[:4] or wrote}; it says: {said}")
+        self.invariants.wrong.append(
+            f"{when}: not converged after {rounds} rounds: {left[:4] or wrote}; the status says: {said}"
+        )
 
     async def healed_round(self, rounds: int = 1) -> None:
         for _ in range(rounds):
@@ -491,7 +495,7 @@ def simulate(seed: int) -> Verdict:
 
 
 def main() -> int:
-    """Returns the exit code: 1 if there was a violation, else 0."""
+    """Runs the seed of the command line. Returns the exit code: 1 if there was a violation, else 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--planted", default="", help="with this bug planted")

@@ -72,8 +72,10 @@ def main() -> int:
     """Returns the exit code: 1 if a seed failed, or an event or action never happened."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST")
-    parser.add_argument("--part", default="0/1", help="every so many-th of them: NUMBER/OF")
-    parser.add_argument("--seconds", type=float, default=0.0, help="begin no further run after so long")
+    parser.add_argument(
+        "--part", default="0/1", help="run only a part of the seeds: NUMBER/OF, such as 0/4 for every fourth"
+    )
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin no further run after this time")
     parser.add_argument("--planted", default="", help="with this bug planted")
     options = parser.parse_args()
     with_fixed_hashes("tests.simulation_operator.swarm")

@@ -236,12 +236,16 @@ async def _always(self: Turns, key: Ref) -> None:
 
 PLANTED = [
     pytest.param(
-        0, Visit, "waits_for_others", lambda visit, *_: visit.hold, id="pods of one kind don't wait for another"
+        0,
+        Visit,
+        "waits_for_others",
+        lambda visit, *_: visit.hold,
+        id="pods of one component don't wait for those of others",
     ),
     pytest.param(0, turns, "standing", lambda *_, **__: Standing.FOLLOWS, id="another release needs no turn"),
-    pytest.param(3, Turns, "take", _always, id="every Cluster has its turn at once"),
+    pytest.param(3, Turns, "take", _always, id="every Cluster gets the turn, whichever has it already"),
     pytest.param(0, turns, "not_serving", lambda *_: {}, id="a turn ends before the pods serve"),
-    pytest.param(1, roll, "_absent", lambda _: "", id="a broker isn't waited for that is away"),
+    pytest.param(1, roll, "_absent", lambda _: "", id="no restart waits for a broker that is away"),
 ]
 
 

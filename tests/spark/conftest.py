@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from ottla.net.blocking import UnsupportedVersion
+from ottla.net.client import Client
+from ottla.net.transactions import END_TXN
 from ottla.spark.java import JavaMissing
 from ottla.spark.session import spark_session
-from tests.peers.apache_kafka import jars
+from tests.peers.apache_kafka import ApacheKafka, jars
 from tests.peers.ottla_broker import OttlaBroker
 from tests.spark.jvms import DRIVER, keywords
 from tests.spark.topics import Topics
@@ -51,6 +55,25 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(str(error))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module", params=["ottla", "kafka"])
+def transactional_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A broker of Ottla, and one of Apache Kafka, whose transactions tests use."""
+    folder = tmp_path_factory.mktemp(request.param)
+    started: OttlaBroker | ApacheKafka
+    if request.param == "kafka":
+        started = ApacheKafka(folder, heap="512M", transaction_state_log_num_partitions="5")
+    else:
+        started = OttlaBroker(folder, transaction_state_log_num_partitions="5")
+    try:
+        with Client(started.bootstrap) as client:
+            client.any_broker().version(END_TXN, 0, 3)
+        yield started
+    except UnsupportedVersion:
+        pytest.skip("this broker serves no transactions")
+    finally:
+        started.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,15 @@
-"""read_committed on Apache Kafka, which has transactions: Ottla's source and Spark's own leave out the same records."""
+"""Committed and aborted records, on Ottla and on Apache Kafka: Ottla's source leaves out those that Spark's does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.peers.apache_kafka import ApacheKafka
 from tests.spark.topics import Topics
 
 COLUMNS = ["partition", "offset", "key", "value", "timestamp", "timestampType"]
@@ -36,24 +36,17 @@ class Transactions:
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    broker = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512M")
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
-def transactional(kafka: ApacheKafka) -> Iterator[tuple[str, set[bytes]]]:
+def transactional(transactional_broker: Any) -> Iterator[tuple[str, set[bytes]]]:
     """A topic with interleaved committed and aborted transactions, and the values that read_committed returns.
 
     The topic also has a transaction that stays open. Records behind its first record aren't stable until it ends, so
     read_committed doesn't return them.
     """
-    with Topics(kafka.bootstrap) as topics:
+    with Topics(transactional_broker.bootstrap) as topics:
         topic = topics.create(2, name="transactional")
-    transactions = Transactions(kafka.bootstrap, topic)
+    transactions = Transactions(transactional_broker.bootstrap, topic)
     committed: list[str] = []
-    plain = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 2})
+    plain = Producer({"bootstrap.servers": transactional_broker.bootstrap, "log_level": 2})
     for turn in range(3):
         good, bad = transactions.begin("good"), transactions.begin("bad")
         for step in range(3):
@@ -84,13 +77,19 @@ def rows(frame: DataFrame) -> list[Row]:
 
 
 @pytest.mark.parametrize("more", [{}, {"minPartitions": "12"}, {"maxRecordsPerPartition": "3"}], ids=str)
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted", "the default"])
 def test_equals_sparks_connector(
-    spark: SparkSession, kafka: ApacheKafka, transactional: tuple[str, set[bytes]], isolation: str, more: dict[str, str]
+    spark: SparkSession,
+    transactional_broker: Any,
+    transactional: tuple[str, set[bytes]],
+    isolation: str,
+    more: dict[str, str],
 ) -> None:
     topic, committed = transactional
-    options = {"kafka.isolation.level": isolation, **more}
-    theirs, ours = (rows(read(spark, kind, kafka.bootstrap, topic, **options)) for kind in ("kafka", "ottla"))
+    options = more if isolation == "the default" else {"kafka.isolation.level": isolation, **more}
+    theirs, ours = (
+        rows(read(spark, kind, transactional_broker.bootstrap, topic, **options)) for kind in ("kafka", "ottla")
+    )
     assert ours == theirs
     found = {bytes(row.value) for row in ours}
     if isolation == "read_committed":
@@ -102,11 +101,11 @@ def test_equals_sparks_connector(
 
 @pytest.mark.parametrize("kind", ["ottla", "kafka"])
 def test_a_stream_of_committed_records(
-    spark: SparkSession, kafka: ApacheKafka, transactional: tuple[str, set[bytes]], tmp_path: Path, kind: str
+    spark: SparkSession, transactional_broker: Any, transactional: tuple[str, set[bytes]], tmp_path: Path, kind: str
 ) -> None:
     """Micro-batches begin and end within transactions, and some have only aborted records."""
     topic, committed = transactional
-    reader = spark.readStream.format(kind).option("kafka.bootstrap.servers", kafka.bootstrap)
+    reader = spark.readStream.format(kind).option("kafka.bootstrap.servers", transactional_broker.bootstrap)
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20", "kafka.isolation.level": "read_committed"}
     writer = reader.option("subscribe", topic).options(**options).load().select("value").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(tmp_path / "state")).option("path", str(tmp_path / "rows"))

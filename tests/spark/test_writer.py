@@ -17,7 +17,10 @@ from tests.spark.topics import Topics
 
 def writer(bootstrap: str, topic: str, **properties: str) -> Writer:
     given = {f"kafka.{name.replace('_', '.')}": value for name, value in properties.items()}
-    return Writer(write_options({"kafka.bootstrap.servers": bootstrap, "topic": topic, **given}).properties, topic)
+    return Writer(
+        write_options({"kafka.bootstrap.servers": bootstrap, "topic": topic, **given}, streaming=False).properties,
+        topic,
+    )
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

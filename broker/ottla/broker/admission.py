@@ -85,7 +85,8 @@ def _batch_bytes(buffer: Memory, start: int, end: int) -> int:
     length = int.from_bytes(buffer[start + 8 : start + 12], "big", signed=True)
     if length < _OLD_LENGTH_MIN:
         raise KafkaError(
-            ErrorCode.corrupt_message, f"byte {start} of the record set states a batch's length of {length}"
+            ErrorCode.corrupt_message,
+            f"byte {start} of the record set states an impossible batch length, {length}",
         )
     if end - start <= _MAGIC_AT:
         return 0
@@ -106,7 +107,7 @@ def _not_one_batch(buffer: Memory, start: int, end: int) -> KafkaError:
         return KafkaError(ErrorCode.invalid_record, f"the record set ends inside its batch, after {size} bytes")
     magic = buffer[start + _MAGIC_AT]
     if magic < batches.MAGIC:
-        sentence = f"message format {magic} was retired; only record batches of format {batches.MAGIC} are taken"
+        sentence = f"message format {magic} isn't supported any more, only format {batches.MAGIC}"
         return KafkaError(ErrorCode.invalid_record, sentence)
     if _batch_bytes(buffer, start + first, end):
         return KafkaError(ErrorCode.invalid_record, "a Produce request may hold only one record batch per partition")
@@ -135,9 +136,7 @@ def _check_header(header: BatchHeader, version: int) -> None:
         raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch states no producer id")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         code = ErrorCode.invalid_record if header.base_sequence < 0 else ErrorCode.invalid_producer_epoch
-        sentence = (
-            f"producer {header.producer_id} sent sequence {header.base_sequence} in epoch {header.producer_epoch}"
-        )
+        sentence = f"sequence {header.base_sequence} or epoch {header.producer_epoch} of the batch is negative"
         raise KafkaError(code, sentence)
 
 

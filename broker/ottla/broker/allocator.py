@@ -20,7 +20,8 @@ KEPT_BYTES_MAX = 8 << 20  # bytes of free memory at the end of the heap that are
 
 
 def keep_freed_memory() -> bool:
-    """Sets both thresholds of this process. Returns False if the C library doesn't have them, as musl doesn't."""
+    """Sets the two thresholds above which glibc's allocator gives freed memory back to the kernel. Returns False if the
+    C library has no such thresholds, as musl."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:

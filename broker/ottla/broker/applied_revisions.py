@@ -105,11 +105,12 @@ class AppliedRevisions:
 
     @property
     def straggler_count(self) -> int:
-        """How many live brokers no answer waits for at present."""
+        """How many live brokers are stragglers, for which no answer waits at present."""
         return sum(other.straggles for other in self._others.values())
 
     def _dial(self, broker_id: int) -> Peer:
-        """A peer at the broker's present address. Raises OSError where it has none."""
+        """A connection to the broker's present address, not open yet. Raises OSError where the broker has no
+        address."""
         registered = self._image().brokers.get(broker_id)
         endpoint = None if registered is None else registered.endpoints.get(self._listener)
         if endpoint is None:
@@ -149,13 +150,13 @@ class _Other:
         return wait
 
     def look_after(self, revision: int) -> None:
-        """Asks a broker that was late for a new revision, to find out whether it keeps up again."""
+        """Asks a straggler for a new revision, to find out whether the straggler keeps up again."""
         if self._late:
             self._wanted = max(self._wanted, revision)
             self.link.want(revision)
 
     def was_late(self, revision: int, wait: asyncio.Future[None], seconds: float) -> None:
-        """Called when an answer has waited `seconds` for this broker. If the wait isn't done, the broker becomes a
+        """Called when an answer has waited `seconds` for this broker. If the wait hasn't ended, the broker becomes a
         straggler."""
         if wait.done():
             return
@@ -181,7 +182,7 @@ class _Other:
     # ---- the calls of the link
 
     def answered(self, wanted: int, applied: int, seconds: float) -> None:
-        """See `broker_link.Told`."""
+        """Called when the broker has said which revision it has applied; see `broker_link.Told`."""
         self.applied = max(self.applied, applied)
         self._release(self.applied)
         if applied >= wanted and seconds <= WAIT_S:
@@ -191,15 +192,15 @@ class _Other:
             self._caught_up_late()
 
     def unanswered(self, why: str) -> None:
-        """See `broker_link.Told`."""
+        """Called when the broker can't be reached, or doesn't answer: the broker becomes a straggler."""
         self._fell_behind(f"doesn't say which metadata revision it has applied ({why})")
 
     def cut(self) -> None:
-        """See `broker_link.Told`."""
+        """Called when the open connection to the broker has ended, maybe because the broker died."""
         self._elections.lost(self.id)
 
     def back(self) -> None:
-        """See `broker_link.Told`."""
+        """Called when there is a connection to the broker again."""
         self._elections.found(self.id)
         if self.applied >= self._wanted:
             self._caught_up_late()

@@ -1,7 +1,7 @@
 """The authorized operations in responses to clients, as bit sets over the codes of Kafka's AclOperation (KIP-430).
 
 Pure. Without an authoriser every client may do every operation. If a request doesn't ask for the operations, the
-response has the least int32 in their place.
+response has the lowest int32 instead of a bit set.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ answer about a partition waits for the election where all of this holds:
 2. A replica can be elected: it is in the ISR under its broker's present registration, the broker may lead, and the
    broker isn't known to be dead.
 3. The wait delays no other request of the client's connection, although a connection's answers are sent in order:
-   Produce requests that arrive behind it are served meanwhile, and any other request ends the wait, unless that request
+   Produce requests that arrive during the wait are served, and any other request ends the wait, unless that request
    asks for leaders, too.
 
 The wait lasts `WAIT_S` at most. A broker that died stays in the list of brokers for `LISTED_S` after its registration
@@ -94,12 +94,12 @@ class AwaitedElections:
             self._look_again(changed.topics if not changed.brokers else None)
 
     def lost(self, broker_id: int) -> None:
-        """Called when the other broker has closed its connection to this broker."""
+        """Called when another broker has closed its connection to this broker."""
         self._lost_at[broker_id] = self._clock()
 
     def found(self, broker_id: int) -> None:
-        """Called when this broker has a connection to the other broker again: the other broker has restarted, or it
-        never died."""
+        """Called when this broker has a connection to another broker again: that broker has restarted, or never
+        died."""
         if broker_id in self._brokers:
             self._lost_at.pop(broker_id, None)
             self._look_again(None)
@@ -125,8 +125,8 @@ class AwaitedElections:
     # ---- answers that wait
 
     async def settled(self, wanted: Wanted, answer: Pending) -> None:
-        """Waits until each of the partitions has a leader that isn't known to be dead, or can't get one, for `WAIT_S`
-        at most. `answer` is the answer that waits."""
+        """Waits for `WAIT_S` at most until each of the partitions has a leader that isn't known to be dead, or until no
+        such leader can be elected. `answer` is the answer that waits."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if not self._due(wanted):
@@ -147,8 +147,8 @@ class AwaitedElections:
             self._waiting.remove(waiter)
 
     def _look_again(self, topics: Collection[UUID] | None) -> None:
-        """Ends the waits whose elections have taken place or can't any more. `topics` limits this to the waits for
-        those topics; None means all."""
+        """Ends the waits whose elections have taken place, or can't take place any more. `topics` limits this to the
+        waits for those topics; None means all."""
         for waiter in self._waiting:
             if (topics is None or not waiter.wanted.keys().isdisjoint(topics)) and not self._due(waiter.wanted):
                 waiter.end()

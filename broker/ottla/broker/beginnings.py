@@ -1,12 +1,13 @@
 """The batches of one Produce request with which a transaction begins in their partitions.
 
-Before such a batch is appended, the transaction's coordinator has to confirm it (`verification.py`). All batches of a
-request are asked about by one question. They take their places in the partitions' orders after the answer, so that no
-other producer waits for a coordinator.
+Before such a batch is appended, the transaction's coordinator has to confirm it (`verification.py`). One question to
+the coordinator covers all such batches of a request. The batches join the queues of their partitions only after the
+answer, so that no other producer waits for a coordinator.
 
-The producer's later requests over the same connection wait, too (`Order`). If a later batch were looked at first, the
-partition would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER. The producer gets this refusal after the success of the
-earlier batch, and takes it for a loss of records. Kafka's brokers look at one request of a connection at a time.
+The producer's later requests over the same connection wait, too (`Order`). If a later batch were checked first, the
+partition would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER. The producer would get this error after the success of the
+earlier batch, and would take the error for a loss of records. Kafka's brokers handle one request of a connection at a
+time.
 
 Source: KIP-890; Kafka's ReplicaManager.handleProduceAppend.
 """
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
 V2_FIRST_VERSION = 12
-"""The first version of Produce that a client of protocol V2 sends: its partitions are added by their leaders."""
+"""The first version of Produce that clients of transaction protocol V2 send. Such a client doesn't add a partition to
+its transaction itself: the partition's leader does."""
 
 _ABORTABLE_FIRST_VERSION = 11  # the first version of Produce whose clients know TRANSACTION_ABORTABLE
 _RETRIED = frozenset(
@@ -49,18 +51,18 @@ class Verifier(Protocol):
     async def confirm(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], *, adds: bool
     ) -> Errors:
-        """See `TransactionVerifier.confirm`."""
+        """Asks whether the transaction has the partitions, or adds them; see `TransactionVerifier.confirm`."""
 
 
 class Order:
-    """The connections with requests that wait for a transaction's coordinator. A later transactional request of such a
-    connection goes on after them."""
+    """The connections with requests that wait for a transaction's coordinator. Transactional requests of one connection
+    are handled in the order of their arrival."""
 
     def __init__(self) -> None:
         self._last: dict[object, asyncio.Future[None]] = {}
 
     def waits(self, connection: object) -> bool:
-        """Whether a request of the connection waits."""
+        """Whether a request of the connection waits for a transaction's coordinator."""
         return connection in self._last
 
     def join(self, connection: object) -> Place:
@@ -84,13 +86,13 @@ class Place:
         self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def comes(self) -> None:
-        """Waits until the requests before this one have taken their places in their partitions, or have ended."""
+        """Waits until all earlier requests of the connection have left."""
         if self._before is not None:
             await asyncio.wait([self._before])
 
     def leave(self) -> None:
-        """The next request goes on once this one's batches have taken their places, and all requests before it have
-        left. May be called more than once."""
+        """Called when the batches of this place's request have joined their partitions' queues, or the request has
+        ended. Once all earlier requests have left, too, the next request goes on. May be called more than once."""
         if self._before is not None and not self._before.done():
             self._before.add_done_callback(lambda _: self.leave())
         elif not self.left.done():
@@ -129,7 +131,7 @@ class Beginnings:
             return NOT_NEEDED
         error = for_producer(self._errors[key], self._version)
         if error is not ErrorCode.none:
-            raise KafkaError(error, "the transaction's coordinator doesn't confirm that the partition belongs to it")
+            raise KafkaError(error, "the coordinator doesn't confirm that the transaction has the partition")
         return guard
 
 

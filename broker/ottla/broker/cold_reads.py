@@ -1,10 +1,11 @@
-"""Finds an offset's place in a log for a fetch. Where that part of the log isn't in memory, a thread does so.
+"""Finds an offset's place in a log for a fetch. Where the log's part that has the place isn't in memory, a thread finds
+it.
 
 The event loop looks an offset up in the log's indexes and in its batches' headers, as far as they are in memory. Where
 they aren't in memory, a thread of the log directory looks the offset up and reads the bytes that follow it; until then
-a fetch finds nothing to read in the partition. A second fetch for the same offset waits for the same look-up. A look-up
-goes on when the client that asked for it has disconnected, because another client may ask for the same offset: so at
-most UNDER_WAY_MAX look-ups of a log directory are under way.
+a fetch finds nothing to read in the partition. A second fetch for the same offset waits for the same look-up. If the
+client that asked for a look-up disconnects, the look-up goes on, because another client may ask for the same offset.
+Therefore the look-ups of a log directory have a limit, UNDER_WAY_MAX.
 
 The rule that this module protects: each fetch whose offset a thread has looked up gets its answer. On a file system
 without a page cache, the bytes that a thread has read aren't in memory when the fetch asks again. So a fetch that asks
@@ -145,12 +146,13 @@ def _log_directory(log: ReadLog) -> str:
 
 
 def _looked_up(max_bytes: int) -> int:
-    """How many bytes of a read of `max_bytes` are prepared."""
+    """How many bytes a look-up for a read of `max_bytes` reads ahead."""
     return max(min(max_bytes, READ_AHEAD_BYTES), 0)
 
 
 def _passing(error: OSError) -> bool:
-    """Whether an error isn't the disk's failure: a segment was removed meanwhile, or its content is damaged."""
+    """Whether an error comes from a segment that was removed meanwhile or is damaged, and not from a disk that
+    fails."""
     return isinstance(error, FileNotFoundError | DamagedSegment)
 
 

@@ -48,7 +48,7 @@ class Commits:
 
 
 def failed(error: KafkaError) -> asyncio.Future[None]:
-    """A wait that has failed with `error` already."""
+    """A future that has failed with `error` already."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     _set(future, error)
     return future

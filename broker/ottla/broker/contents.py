@@ -226,7 +226,7 @@ def _judged(batch: memoryview, header: BatchHeader, walk: RecordWalk, rules: Adm
     if walk.bad:
         raise _refused(walk, header, rules, now_ms)
     if header.log_append_time and (not rules.create_time or greatest < 0):
-        message = "a producer doesn't set the timestamp's type to LogAppendTime"
+        message = "a producer may not set the batch's timestamp type to LogAppendTime"
         named = [(index, message) for index in range(min(header.count, NAMED_MAX))]
         raise KafkaError(ErrorCode.invalid_timestamp, message, named)
     if rules.create_time and (greatest != header.max_timestamp or header.log_append_time):
@@ -238,7 +238,7 @@ def _judged(batch: memoryview, header: BatchHeader, walk: RecordWalk, rules: Adm
 def _refused(walk: RecordWalk, header: BatchHeader, rules: AdmissionRules, now_ms: int) -> KafkaError:
     oldest, newest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     sentences = {
-        ErrorCode.invalid_record: "a compacted topic takes no record without a key",
+        ErrorCode.invalid_record: "a compacted topic accepts no record without a key",
         ErrorCode.invalid_timestamp: f"the record's timestamp isn't within {oldest} and {newest}",
     }
     named = [(index, sentences[ErrorCode(code)]) for index, code in walk.bad]

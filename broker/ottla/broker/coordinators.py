@@ -17,13 +17,13 @@ class Coordinator(Protocol):
     """A coordinator whose state is stored in an internal topic."""
 
     def became_leader(self, partition: Partition) -> None:
-        """This broker leads the partition, in its `leader_epoch`."""
+        """Called when this broker begins to lead the partition, in the leader epoch `leader_epoch`."""
 
     def lost_leadership(self, index: int) -> None:
-        """This broker no longer leads partition `index`."""
+        """Called when this broker no longer leads partition `index`."""
 
     def topics_deleted(self, topics: Iterable[str]) -> None:
-        """Topics with these names were deleted."""
+        """Called when the topics with these names were deleted."""
 
 
 class Coordinators:
@@ -33,7 +33,8 @@ class Coordinators:
         self._by_topic = by_topic
 
     def leadership_changed(self, partition: Partition, leads: bool) -> None:
-        """This broker `leads` the partition from now on, or leads it no longer. A listener of the replicas."""
+        """Called with `leads` True when this broker begins to lead the partition, and with False when it stops. A
+        listener of the replicas."""
         coordinator = self._by_topic.get(partition.topic)
         if coordinator is None:
             return

@@ -44,7 +44,7 @@ class CurrentLeaders:
     def beside(
         self, topic: str | bytes, answers: Iterable[Answer], tags_of: Callable[[int, int], bytes]
     ) -> list[Answer]:
-        """The answers of a topic's partitions. An answer with an error of `ERRORS` also names the partition's
+        """The answers for a topic's partitions, completed: an answer with an error of `ERRORS` also names the
         leader."""
         told = []
         for answer in answers:

@@ -1,9 +1,9 @@
 """Turns a request's frame into its answer: reads the header, checks the version and the client's rights, calls the
-API's handler, counts.
+API's handler, and counts the request.
 
 Hot APIs answer from the socket's callback. The handlers of the other APIs get the decoded request; each call runs in a
-task of its own, unless the handler awaits one thing at most. A handler turns every error that it knows into an answer.
-Any exception that it raises is a bug: dispatch closes that connection, and no other client notices.
+task of its own, except calls of handlers that await at most one future. A handler turns every error that it knows into
+an answer. Any exception that it raises is a bug: dispatch closes that connection, and no other client notices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 
 
 class Parts(Ports, WithServer, Protocol):
-    """The ports of all handlers, and the server, whose memory holds the answers."""
+    """The parts of the broker that dispatch needs: those of all handlers, and the server, which has the memory for
+    answers."""
 
 
 class Dispatcher:
@@ -165,7 +166,7 @@ class Dispatcher:
         """Closes the connection of a request that failed, because the client would wait for an answer for ever."""
         name = self.name_of(request.api_key)
         logger.exception("%s version %d from %s failed", name, request.api_version, request.client_host)
-        request.connection.close("its request failed inside the broker")
+        request.connection.close("the request failed inside the broker")
 
 
 def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> None:

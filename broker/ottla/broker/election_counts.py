@@ -1,7 +1,7 @@
 """Counts the elections that the metadata shows, while the controller of this broker's process holds the lease.
 
-Each change of a leader epoch to a state with a leader is an election. An election after which the partition is marked
-as recovering was unclean.
+If a partition's leader epoch changes, and the partition has a leader afterwards, an election has taken place. If the
+partition is marked as recovering from then on, the election was unclean.
 """
 
 from __future__ import annotations

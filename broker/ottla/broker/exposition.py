@@ -37,8 +37,9 @@ Sample = tuple[Labels, int | float | Histogram | Sum]
 
 
 def powers_of_two(buckets: Sequence[int], lowest: int, highest: int, unit: float, total: float) -> Histogram:
-    """A histogram of buckets where bucket i counts whole numbers below 2**i, cut to `lowest` ≤ i ≤ `highest`; bounds
-    and total are given as multiples of `unit`."""
+    """The histogram of `buckets`, of which bucket i counts the whole numbers from 2**(i−1) to below 2**i. The histogram
+    has the bounds 2**`lowest` to 2**`highest`. `total` is the sum of all numbers. `unit` converts a number into the
+    metric's unit: it is multiplied with the bounds and `total`."""
     middle = buckets[lowest + 1 : highest + 1]
     bounds = [2**i * unit for i in range(lowest, highest + 1)]
     return Histogram(bounds, [sum(buckets[: lowest + 1]), *middle, sum(buckets[highest + 1 :])], total * unit)

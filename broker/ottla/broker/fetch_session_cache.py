@@ -2,9 +2,10 @@
 
 The cache has `max.incremental.fetch.session.cache.slots` slots. If it is full, it evicts a session that was unused for
 `min.incremental.fetch.session.eviction.ms`. If there is none, it evicts a session that was created longer ago than that
-and is less privileged than the new one (followers' sessions are privileged) or, if equally privileged, has fewer
-partitions. If there is no such session either, the new client gets no session. A session's id is drawn at random, so
-that no client can guess another client's id. Source: Kafka's `FetchSessionCache`.
+time, and that is worth less than the new one: a follower's session is worth more than a consumer's, and of two sessions
+of the same kind, the one with more partitions is worth more. If there is no such session either, the new client gets no
+session. A session's id is drawn at random, so that no client can guess another client's id. Source: Kafka's
+`FetchSessionCache`.
 """
 
 from __future__ import annotations

@@ -168,8 +168,10 @@ class FetchSession:
 
     def asked_by(self, replica_epoch: int, read_committed: bool) -> None:
         """Notes the broker epoch of a follower's request, and whether a consumer's request reads committed records
-        only. If one of them is new, all partitions are unread: the follower's fetch offsets count only if it states
-        them under its new epoch, and the consumer may have read the partitions to another end."""
+        only. If the broker epoch has changed, all partitions are unread, because the follower's fetch offsets count
+        only if it states them under its new epoch. The same holds if the consumer's choice has changed, because the
+        partitions were read up to another offset: to the high watermark instead of the last stable offset, or the
+        reverse."""
         if replica_epoch != self.replica_epoch or read_committed != self.read_committed:
             self.replica_epoch = replica_epoch
             self.read_committed = read_committed

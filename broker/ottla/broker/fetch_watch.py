@@ -38,8 +38,9 @@ class SessionWatch:
             partition.watchers(self._replica_id, self._read_committed).append(self)
 
     def reads(self, read_committed: bool) -> None:
-        """Notes whether the session's next request reads committed records only. Where that is new, the watching of all
-        partitions ends: they were read to another end."""
+        """Notes whether the session's next request reads committed records only. If this has changed, the watching of
+        all partitions ends, because they were read up to another offset: to the high watermark instead of the last
+        stable offset, or the reverse."""
         if read_committed != self._read_committed:
             self.close()
             self._read_committed = read_committed

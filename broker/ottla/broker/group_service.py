@@ -167,8 +167,8 @@ class GroupService:
     # --- membership ---
 
     def join(self, group_id: str, join: Join) -> asyncio.Future[Answer]:
-        """Handles a JoinGroup request. `join.ticket` comes from `ticket()`, and is returned. If the request is
-        accepted, its answer comes after the rebalance."""
+        """Handles a JoinGroup request. Returns `join.ticket`, a future that `ticket()` made. If the request is
+        accepted, the future gets the answer after the rebalance."""
         shard = self._shard_of(group_id)
         effects = shard.core.join(group_id, join, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
@@ -176,8 +176,8 @@ class GroupService:
         return ticket
 
     def sync(self, group_id: str, sync: Sync) -> asyncio.Future[Answer]:
-        """Handles a SyncGroup request. `sync.ticket` comes from `ticket()`, and is returned. The answer comes when the
-        assignments are committed."""
+        """Handles a SyncGroup request. Returns `sync.ticket`, a future that `ticket()` made. The future gets the answer
+        when the assignments are committed."""
         shard = self._shard_of(group_id)
         effects = shard.core.sync(group_id, sync, self._now())
         self._perform(shard, shard.core.groups.get(group_id), effects)
@@ -476,8 +476,8 @@ class GroupService:
         return offset
 
     def _append_unwatched(self, shard: Shard, plan: Plan) -> None:
-        """Appends a plan's records, and doesn't wait until they are committed. Before the plan is made, the gathered
-        records must be flushed."""
+        """Appends a plan's records, and doesn't wait until they are committed. Before the plan is made, the records
+        that the runtime has gathered for a common batch must be flushed."""
         for start in range(0, len(plan.changes), BATCH_RECORDS_MAX):
             try:
                 self._append(shard, plan.changes[start : start + BATCH_RECORDS_MAX])

@@ -35,7 +35,7 @@ async def hand_over(broker_id: int, follower: Follower, announce_draining: Calla
         async with asyncio.timeout(_ANNOUNCING_S):
             await announce_draining()
     except Exception as error:  # whatever the store's error is, the stop goes on: the logs must be closed
-        reason = str(error) or f"the metadata store didn't take it within {_ANNOUNCING_S:g} s"
+        reason = str(error) or f"the metadata store didn't answer within {_ANNOUNCING_S:g} s"
         logger.warning("the broker couldn't announce that it drains: %s", reason)
         return
     try:

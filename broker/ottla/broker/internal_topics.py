@@ -78,7 +78,8 @@ def _offsets_topic(settings: BrokerConfig) -> NewTopic:
 
 
 def _transactions_topic(settings: BrokerConfig) -> NewTopic:
-    """A decision that is lost would tear a transaction, so an unclean election is never allowed."""
+    """`__transaction_state`. Its partitions never allow an unclean election: if a decision to commit were lost, some
+    partitions would have the transaction committed, and others aborted."""
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
@@ -95,4 +96,4 @@ def _transactions_topic(settings: BrokerConfig) -> NewTopic:
 
 
 _RECIPES = {OFFSETS_TOPIC: _offsets_topic, TRANSACTIONS_TOPIC: _transactions_topic}
-"""The function that describes each internal topic for its creation, by the topic's name."""
+"""An internal topic's name → the function that describes the topic for its creation."""

@@ -250,7 +250,7 @@ class IsrChanges:
             self._unknown.update(proposal.key for proposal in proposals)
             return proposals
         except StoreUnavailable as reason:
-            logger.warning("the ISR of %d partitions can't be changed: %s", len(proposals), reason)
+            logger.warning("the ISRs of %d partitions can't be changed: %s", len(proposals), reason)
             self._refused(proposals)
             return proposals
         if isinstance(result, Rejected):

@@ -59,7 +59,8 @@ class LeaderConnection:
         return await peer.request(api_key, version, body, config.get_int("replica.socket.timeout.ms") / 1000)
 
     async def list_offsets(self, asking: Mapping[Key, AskedPartition], mark: int) -> Mapping[Key, tuple[int, int]]:
-        """(error, offset) of each partition, where `mark` is LATEST or EARLIEST. Raises OSError, ProtocolError."""
+        """The leader's (error code, offset) for each partition: its end offset if `mark` is LATEST, its start offset if
+        `mark` is EARLIEST. Raises OSError, ProtocolError."""
         body = write_request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, self._list_offsets_message(asking.values(), mark))
         answer = await self.request(LIST_OFFSETS, _LIST_OFFSETS_VERSION, body)
         listed = read_response(LIST_OFFSETS, _LIST_OFFSETS_VERSION, bytes(answer.frame[: answer.end]), answer.start)
@@ -71,7 +72,7 @@ class LeaderConnection:
         try:
             return {key: found[asked.topic, asked.index] for key, asked in asking.items()}
         except KeyError as missing:
-            raise ProtocolError(f"{missing} was asked for, and isn't in the answer") from None
+            raise ProtocolError(f"the answer to ListOffsets lacks the requested partition {missing}") from None
 
     def registered_anew(self) -> bool:
         """Whether the leader has registered again since the connection was opened: the process that would answer is
@@ -106,7 +107,8 @@ class LeaderConnection:
         }
 
     def _dial(self, config: BrokerConfig) -> Peer:
-        """A peer at the leader's present address. Raises OSError where it has none."""
+        """A connection to the leader's present address, not open yet. Raises OSError where the leader has no
+        address."""
         registered = self._image().brokers.get(self._leader)
         listener = config.listeners.inter_broker
         endpoint = None if registered is None else registered.endpoints.get(listener)

@@ -62,7 +62,7 @@ def read_known_of(disk: Disk, path: str) -> Known | None:
         return Known(document["cluster"], generation, document["number"], document["word"], restored_ms, restore, past)
     except (ValueError, KeyError, TypeError) as error:
         logger.error(
-            "%s is damaged (%s): the check that the metadata store isn't an older copy does without it", file, error
+            "%s is damaged (%s): the check that the metadata store isn't an older copy ignores this file", file, error
         )
         return None
 

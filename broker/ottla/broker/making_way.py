@@ -92,7 +92,7 @@ class MakingWay:
             self.made = True
             logger.warning(
                 "the metadata store hasn't answered this broker for %.1f s, and other brokers lead its partitions: "
-                "it closes its clients' connections, so that the clients go to those brokers",
+                "this broker closes its clients' connections, so that the clients go to those brokers",
                 self._silence_s(),
             )
             self._let_go()

@@ -28,7 +28,7 @@ class GroupMarkers(Protocol):
     """The coordinator of groups."""
 
     async def end_transaction(self, index: int, marker: Marker) -> None:
-        """See `GroupService.end_transaction`."""
+        """Appends the marker of a transaction with offsets of groups; see `GroupService.end_transaction`."""
 
 
 class PartitionMarkers:
@@ -41,8 +41,9 @@ class PartitionMarkers:
     async def append_markers(
         self, marker: Marker, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Appends `marker` to each partition, and waits until it is committed, `COMMITTED_S` at most. Returns an error
-        code for each partition; REQUEST_TIMED_OUT says that the marker may be committed later. Raises nothing."""
+        """Appends `marker` to each partition, and waits until all of the markers are committed, `COMMITTED_S` at most.
+        Returns an error code for each partition; REQUEST_TIMED_OUT says that the marker may be committed later. Raises
+        nothing."""
         outcomes: dict[TopicPartition, _Outcome] = {}
         for count, partition in enumerate(partitions, 1):
             outcomes[partition] = self._append(marker, partition)

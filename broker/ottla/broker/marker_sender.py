@@ -1,7 +1,7 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until none is missing.
 
-One WriteTxnMarkers request at a time is under way to each broker, with the markers of all transactions that have come
-up since the last one (`outbox.py`). The partitions that this broker leads are written by itself.
+One WriteTxnMarkers request at a time is under way to each broker, with the markers of all transactions that have been
+decided since the last request (`outbox.py`). To the partitions that this broker leads, it appends the markers itself.
 
 Why no partition is left without its marker:
 
@@ -43,7 +43,8 @@ PARTITIONS_MAX = 10_000  # of one request
 
 class Marker(NamedTuple):
     """The marker that ends one transaction. `transaction_version` is the protocol, V1 or V2, by which the transaction
-    was ended. By V2, `producer_epoch` is the epoch after the transaction's own."""
+    was ended. With V2, `producer_epoch` is the epoch of the producer's next transaction: one above that of the ended
+    one."""
 
     producer_id: int
     producer_epoch: int
@@ -58,8 +59,9 @@ class MarkerLog(Protocol):
     async def append_markers(
         self, marker: Marker, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Appends `marker` to each partition, and waits until it is committed. Returns an error code for each one; it
-        raises nothing, and has a deadline of its own (REQUEST_TIMED_OUT)."""
+        """Appends `marker` to each partition, and waits until all of the markers are committed. Returns an error code
+        for each partition, REQUEST_TIMED_OUT for a marker that isn't committed within the function's own deadline.
+        Raises nothing."""
 
 
 class Sending(Protocol):
@@ -67,7 +69,7 @@ class Sending(Protocol):
 
     @property
     def markers(self) -> Markers:
-        """The markers, of which the missing ones are sent."""
+        """The transaction, and the partitions whose markers are missing."""
 
     @property
     def coordinator_epoch(self) -> int:
@@ -192,11 +194,12 @@ class _Work:
         return len(self.waiting)
 
     def add(self, sending: Sending, partitions: Iterable[TopicPartition]) -> None:
-        """The next request has these markers, too."""
+        """Adds these markers to the next request."""
         self.waiting.setdefault(sending, set()).update(partitions)
 
     def take(self) -> Batch | None:
-        """See `outbox.Work`. Transactions that need no markers any more are left out."""
+        """Takes the markers for the next request, without those of transactions that need no markers any more; see
+        `outbox.Work`."""
         batch: Batch = {}
         count = 0
         for sending in list(self.waiting):
@@ -210,11 +213,11 @@ class _Work:
         return batch or None
 
     def request_of(self, batch: Batch) -> tuple[int, int, bytes]:
-        """See `outbox.Work`."""
+        """The WriteTxnMarkers request with the markers of `batch`; see `outbox.Work`."""
         return WRITE_TXN_MARKERS, _VERSION, write_request(WRITE_TXN_MARKERS, _VERSION, request_of(batch))
 
     def answered(self, batch: Batch, answer: Answer) -> None:
-        """See `outbox.Work`."""
+        """Reports the broker's answer for each marker of `batch`; see `outbox.Work`."""
         told = read_response(WRITE_TXN_MARKERS, _VERSION, bytes(answer.frame[: answer.end]), answer.start)
         errors = {
             marker.producer_id: {
@@ -229,7 +232,7 @@ class _Work:
             self._answered(sending, {each: of_this.get(each) for each in partitions}, 0)
 
     def unanswered(self, batch: Batch, failures: int) -> None:
-        """See `outbox.Work`."""
+        """Reports that no marker of `batch` was answered; see `outbox.Work`."""
         for sending, partitions in batch.items():
             self._answered(sending, dict.fromkeys(partitions), failures)
 

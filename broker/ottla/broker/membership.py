@@ -75,14 +75,14 @@ class Membership:
 
     @property
     def shown(self) -> bool:
-        """Whether this broker's image shows its present registration."""
+        """Whether this broker's image shows the broker's present registration."""
         seen = self._follower.image.brokers.get(self._broker_id)
         return seen is not None and self._registration is not None and seen.epoch == self._registration.epoch
 
     @property
     def incarnation(self) -> str:
-        """The random word that distinguishes the registrations of this process from those of others; empty before the
-        first registration."""
+        """The random word that distinguishes this process's registrations from registrations of other processes; empty
+        before the first registration."""
         return "" if self._registration is None else self._registration.broker.incarnation
 
     @property

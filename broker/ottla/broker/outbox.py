@@ -33,21 +33,22 @@ class Work(Protocol[B]):
         """How much work waits; 0 if there is none."""
 
     def take(self) -> B | None:
-        """Takes the work of the next request; None if the work that waited isn't wanted any more."""
+        """Takes the work for the next request out of the waiting work; None if all of the waiting work has become
+        unnecessary."""
 
     def request_of(self, batch: B) -> tuple[int, int, bytes]:
         """The API key, the version and the body of the request for `batch`."""
 
     def answered(self, batch: B, answer: Answer) -> None:
-        """The broker's answer has come. Raises ProtocolError if the answer is malformed."""
+        """Called when the broker's answer has come. Raises ProtocolError if the answer is malformed."""
 
     def unanswered(self, batch: B, failures: int) -> None:
-        """No answer has come, or a malformed one. `failures` is how many requests in a row have failed."""
+        """Called when no answer has come, or a malformed one. `failures` is how many requests in a row have failed."""
 
 
 class Dial:
     """Makes connections to the brokers of the image, by their addresses on the inter-broker `listener`. `client_id` is
-    the name that this broker has for the others."""
+    the client id that this broker states to the others."""
 
     def __init__(self, image: Callable[[], Image], listener: str, connect: Connect, client_id: str) -> None:
         self._image = image
@@ -112,7 +113,7 @@ class Outbox(Generic[W]):
         self._added = asyncio.Event()
 
     def added(self) -> None:
-        """There is work, or will be before the event loop's next turn."""
+        """Called when work has been added, or will be added in the present iteration of the event loop."""
         self._added.set()
 
     async def run(self) -> None:

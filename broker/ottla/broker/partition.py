@@ -236,7 +236,8 @@ class Partition:
 
     @property
     def frozen(self) -> bool:
-        """Whether the high watermark mustn't move, so that every electable replica has all committed records."""
+        """Whether the high watermark mustn't move. Otherwise a replica that may be elected might lack a committed
+        record."""
         return self.under_min_isr or bool(self.elr)
 
     def wait_for(self, candidates: frozenset[int]) -> None:
@@ -374,9 +375,10 @@ class Partition:
         return _new(Appended, (base_offset, base_offset + header.last_offset_delta, append_time))
 
     def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard:
-        """The guard that a transactional batch needs, to be taken before the transaction's coordinator is asked;
-        NOT_NEEDED where the batch continues a transaction that has begun here, so that nobody need be asked. `bumps`
-        tells that the producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
+        """The guard that a transactional batch needs. The caller takes it before it asks the transaction's coordinator,
+        and passes it to the append afterwards. NOT_NEEDED where the batch continues a transaction that has begun here:
+        then the coordinator needn't be asked. `first_sequence` is the batch's base sequence. `bumps` says whether the
+        producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
         known = self.log.producers.get(producer_id)
         check_epoch(known, producer_id, epoch)
         if in_transaction(known, epoch):
@@ -388,8 +390,8 @@ class Partition:
 
     def append_batch(self, batch: bytearray, leader_epoch: int, guard: Guard | None = None) -> int:
         """Appends a coordinator's batch, which this broker has built itself; as with acks=all, there must be enough
-        replicas in sync. `guard` is as in `append_admitted`. Returns the base offset. Raises KafkaError,
-        NOT_LEADER_OR_FOLLOWER also where the leader epoch in which the caller works, `leader_epoch`, has ended."""
+        replicas in sync. `guard` is as in `append_admitted`. Returns the base offset. Raises KafkaError. `leader_epoch`
+        is the epoch in which the coordinator works: if it has ended, the error is NOT_LEADER_OR_FOLLOWER."""
         self._check_coordinator(leader_epoch)
         header = batches.read_header(batch)
         if header.producer_id >= 0:
@@ -402,6 +404,7 @@ class Partition:
     ) -> int:
         """Appends the marker that ends a producer's transaction, as its coordinator demands; as with acks=all, there
         must be enough replicas in sync. A repeat of the last marker is appended once more. Returns the marker's offset.
+        `transaction_version` is the version of the transaction's protocol, 0 where the coordinator doesn't state it.
         Raises KafkaError INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED, NOT_LEADER_OR_FOLLOWER,
         NOT_ENOUGH_REPLICAS or KAFKA_STORAGE_ERROR."""
         self._check_coordinator(self.leader_epoch)
@@ -489,8 +492,8 @@ class Partition:
         return len(self._commits)
 
     def watchers(self, replica_id: int, read_committed: bool) -> list[Waiter]:
-        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) the list
-        of consumers, of those that read committed records only or of all others."""
+        """The list of waiting fetches to which one of `replica_id` belongs: the followers' list, or (for −1) one of the
+        two lists of consumers. `read_committed` says whether the fetch reads committed records only."""
         if replica_id >= 0:
             return self.follower_waiters
         if not read_committed:
@@ -500,8 +503,8 @@ class Partition:
         return self.committed_waiters
 
     def stable_moved(self) -> None:
-        """Wakes the fetches that wait for committed records, after the high watermark has moved. If the last stable
-        offset has stayed, they only learn that the high watermark has moved."""
+        """Called when the high watermark has moved. Wakes the fetches that read committed records only, if the last
+        stable offset has moved, too; otherwise these fetches are only told of the high watermark."""
         before, after = self.stable_told, self.last_stable_offset
         if after == before:
             for waiter in self.committed_waiters:

@@ -76,7 +76,7 @@ class WithAppliedRevisions(Protocol):
 
     @property
     def applied_revisions(self) -> AppliedRevisions:
-        """The revisions that the other brokers have applied, as far as this one knows."""
+        """The revisions that the other brokers have applied, as far as this broker knows."""
 
 
 class WithAwaitedElections(Protocol):

@@ -46,10 +46,10 @@ def read(
     read_committed: bool,
     small_bytes: int = WAIT,
 ) -> Readable:
-    """The batches that a consumer may read from `offset`: at most `max_bytes`, but a whole first batch with
-    `minimum_one`. Batches of up to `small_bytes` in all are returned as bytes, more as ranges of files. Raises
-    KafkaError OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE; BlockingIOError where
-    the disk must be read, if `small_bytes` isn't WAIT."""
+    """The batches that a consumer may read from `offset`, at most `max_bytes`; with `minimum_one`, the first batch is
+    returned whole even if it is larger. Batches of up to `small_bytes` in all are returned as bytes, more as ranges of
+    files. Raises KafkaError OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE, KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE;
+    BlockingIOError where the disk must be read, if `small_bytes` isn't WAIT."""
     if not read_committed:
         return _read(partition, offset, max_bytes, minimum_one, partition.high_watermark, small_bytes)
     stable = partition.last_stable_offset
@@ -90,8 +90,9 @@ def _read(
 
 
 def _aborted(partition: Partition, offset: int, size: int, stable: int, wait: bool) -> Sequence[tuple[int, int]]:
-    """The (producer id, first offset) of the aborted transactions among the `size` bytes from `offset` on, which end at
-    or below `stable`, and maybe of some that begin right behind these bytes. Raises as `read`."""
+    """The (producer id, first offset) of each aborted transaction with records among the `size` bytes from `offset` on,
+    and maybe of some transactions that begin right behind these bytes. The bytes end at or below `stable`. Raises as
+    `read`."""
     log = partition.log
     if not log.has_aborted(offset):
         return ()
@@ -107,7 +108,7 @@ def _aborted(partition: Partition, offset: int, size: int, stable: int, wait: bo
 def _refusal(partition: Partition, offset: int, error: OSError) -> KafkaError:
     """The consumer's error for an error of the disk, or for damage of the log at `offset`."""
     if isinstance(error, DamagedSegment):  # the damage concerns one segment, not the log directory
-        partition.damage_met = offset, f"fetches are refused there: {error}"
+        partition.damage_met = offset, f"fetches of this offset are refused: {error}"
         return KafkaError(ErrorCode.corrupt_message, str(error))
     return partition.failed(error)
 

@@ -279,8 +279,8 @@ class ReplicaFetcher:
 
     @contextmanager
     def _failing_alone(self, key: Key) -> Iterator[None]:
-        """Confines an unexpected error to one partition: its copying ends until another leader or epoch begins it anew,
-        and the other partitions go on (as in Kafka's `AbstractFetcherThread`)."""
+        """Confines an unexpected error to one partition: this partition isn't copied any more until it has another
+        leader or leader epoch, and the other partitions go on (as in Kafka's `AbstractFetcherThread`)."""
         try:
             yield
         except (OSError, ProtocolError):
@@ -349,8 +349,8 @@ class ReplicaFetcher:
             self._pause(key, followed, throttled)
 
     def _tell_if_shortened(self, log: Log, recovery_point: int, compacted_to: int, generation: int) -> None:
-        """Reports a truncation of the log to the owner, so that the checkpoints are written anew, if their offsets may
-        lie beyond the log's end now."""
+        """Reports to the owner that the log was truncated, if offsets in the checkpoints may lie beyond the log's end
+        now. The owner then writes the checkpoints anew."""
         again = log.generation != generation and log.unsynced.compacted_to  # an earlier sync doesn't count
         if again or (log.recovery_point, log.compacted_to) != (recovery_point, compacted_to):
             self._owner.shortened(log)
@@ -365,9 +365,9 @@ class ReplicaFetcher:
         self._owner.bytes_in += len(records)
 
     async def _find_ranges(self, keys: Iterable[Key]) -> None:
-        """Asks the leader for the start and end offsets of partitions whose fetch offsets it doesn't have. One request
-        asks for all partitions, because nothing is fetched meanwhile. A broker that was away for long may have
-        thousands of them."""
+        """Asks for the start and end offsets of the leader's logs, for partitions whose fetch offsets the leader
+        doesn't have. One request names all of these partitions, because nothing is fetched meanwhile: after a long
+        absence of this broker, there may be thousands."""
         asking = {key: followed for key in keys if (followed := self._still_valid(key)) is not None}
         if not asking:
             return

@@ -294,8 +294,8 @@ class Replicas:
             self._logs.delete(partition.topic_id, partition.index)
         else:
             logger.error(
-                "%r: the metadata gives it to brokers %s by a state that isn't newer than the one that was followed"
-                " here (leader epoch %d, partition epoch %d): its log stays where it is",
+                "%r: the metadata gives this replica to brokers %s by a state that isn't newer than the state that was"
+                " followed here (leader epoch %d, partition epoch %d): the replica's log isn't deleted",
                 partition, list(state.replicas), partition.epoch, partition.partition_epoch,
             )  # fmt: skip
 

@@ -40,8 +40,8 @@ class Held(NamedTuple):
 
 
 def replicas_of(image: Image, brokers: Set[int]) -> Iterator[Held | None]:
-    """Every partition of which one of these brokers is to have a replica; None for each other partition, so that the
-    caller can pause."""
+    """Yields every partition of which one of these brokers is to have a replica. For each other partition it yields
+    None, so that the caller can pause."""
     for topic_id, states in image.partitions.items():
         intent = image.intents_by_id.get(topic_id)
         for index, state in states.items():
@@ -70,7 +70,7 @@ def risk(image: Image, stopping: Set[int], held: Held, min_isr: int, *, unclean:
     """The harm to the partition if all brokers in `stopping` stopped together; None where clients would notice no harm.
 
     `min_isr` and `unclean` are the topic's settings `min.insync.replicas` and `unclean.leader.election.enable`. A stop
-    of replicas that aren't in sync does no harm, nor does a stop to a partition that has no leader anyway.
+    does no harm if the stopping replicas aren't in sync, or if the partition has no leader anyway.
     """
     state = held.state
     members = surviving(state, Electorate(image.brokers))

@@ -71,8 +71,8 @@ class RestoreReports:
         self._woken.set()
 
     def logs_opened(self) -> None:
-        """Called after attempts to open logs that couldn't be opened before: those that are open now are reported anew,
-        because their ends may decide the election."""
+        """Called after attempts to open logs that couldn't be opened before: the logs that are open now are reported
+        anew, because their ends may decide the election."""
         self._reported -= self._unreadable - self._logs.lost.keys()
         self._woken.set()
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import perf_counter
@@ -67,6 +68,10 @@ class ProducerIds(Protocol):
 
 class MarkerSending(Protocol):
     """The sender of markers."""
+
+    @property
+    def waiting_count(self) -> int:
+        """How many markers wait for the requests that are under way."""
 
     def send(self, sending: Sending) -> None:
         """Begins to send all missing markers of one transaction."""
@@ -147,7 +152,7 @@ class TransactionService:
     # --- requests ---
 
     async def init_producer_id(self, transactional_id: str, init: Init) -> Answer:
-        """An InitProducerId with a transactional id."""
+        """Handles an InitProducerId request with a transactional id."""
         return await self._answer(
             transactional_id,
             lambda shard, moment, unused: shard.init_producer_id(transactional_id, init, moment, unused),
@@ -156,7 +161,8 @@ class TransactionService:
     async def add_partitions(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], client_version: int
     ) -> ErrorCode:
-        """An AddPartitionsToTxn, of a client that speaks protocol `client_version` (V1 or V2)."""
+        """Handles an AddPartitionsToTxn request that adds partitions, for a client of protocol `client_version` (V1 or
+        V2)."""
         answer = await self._answer(
             transactional_id,
             lambda shard, moment, _: shard.add_partitions(
@@ -168,17 +174,19 @@ class TransactionService:
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """An AddPartitionsToTxn that adds nothing, and only verifies: returns an error code for each partition."""
+        """Handles an AddPartitionsToTxn request that only verifies that the transaction has the partitions, and adds
+        none. Returns an error code for each partition."""
         return self._led(transactional_id).core.verify(transactional_id, producer, partitions)
 
     async def end(self, transactional_id: str, ending: Ending) -> Answer:
-        """An EndTxn. The answer is given when the decision is committed, before the markers are written."""
+        """Handles an EndTxn request. The answer is given when the decision is committed, before the markers are
+        written."""
         return await self._answer(
             transactional_id, lambda shard, moment, unused: shard.end(transactional_id, ending, moment, unused)
         )
 
     def described(self, transactional_id: str) -> Transaction:
-        """The committed state of an id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+        """The committed state of a transactional id. Raises TRANSACTIONAL_ID_NOT_FOUND."""
         if not transactional_id:
             raise KafkaError(ErrorCode.invalid_request)
         found = self._led(transactional_id).core.described(transactional_id)
@@ -187,7 +195,8 @@ class TransactionService:
         return found
 
     async def listed(self, wish: Wish) -> list[tuple[str, Transaction]]:
-        """All ids of this broker that `wish` admits. Raises COORDINATOR_LOAD_IN_PROGRESS while a partition loads.
+        """All transactional ids of this broker that `wish` admits. Raises COORDINATOR_LOAD_IN_PROGRESS while a
+        partition loads.
 
         The ids are looked at in slices, between which other requests are served: each id is listed in the state of one
         moment, and not all ids in the state of the same moment.
@@ -208,6 +217,19 @@ class TransactionService:
     def partition_states(self) -> dict[str, int]:
         """How many partitions of `__transaction_state` that this broker leads are loading, active, and failed."""
         return self._runtime.states()
+
+    @property
+    def markers_waiting(self) -> int:
+        """How many markers wait for the requests that are under way to other brokers."""
+        return self._sender.waiting_count
+
+    def counts(self) -> Counter[str]:
+        """How many transactional ids of this broker have an open transaction (`open`), a decided transaction whose
+        markers are being written (`ending`), and no transaction (`idle`)."""
+        counts = Counter({"open": 0, "ending": 0, "idle": 0})
+        for led in self._runtime.partitions.values():
+            counts.update(led.core.counts())
+        return counts
 
     # --- time ---
 
@@ -282,7 +304,7 @@ class TransactionService:
     # --- deciding and writing ---
 
     def _led(self, transactional_id: str) -> Shard:
-        """The loaded partition of an id. Raises an error of `Runtime.serving`."""
+        """The loaded partition of `__transaction_state` that has the id. Raises an error of `Runtime.serving`."""
         return self._runtime.serving(partition_for(transactional_id, self._partition_count()))
 
     async def _answer(self, transactional_id: str, decide: Decide) -> Answer:
@@ -313,15 +335,17 @@ class TransactionService:
                 async with asyncio.timeout(ANSWER_S):
                     unused = await self._producer_ids.next()
             except TimeoutError:
-                raise KafkaError(ErrorCode.coordinator_not_available, "no producer id came in time") from None
+                raise KafkaError(
+                    ErrorCode.coordinator_not_available, "no new producer id was available in time"
+                ) from None
             plan = decide(led().core, self._moment(), unused)
             assert not isinstance(plan, Wanted)
         return plan
 
     def _write(self, led: Shard, changes: Sequence[Change]) -> asyncio.Future[None]:
         """Appends decided changes. The returned future is done when the changes are committed, and fails when this
-        broker stops leading the partition. Raises KafkaError if the append has failed for certain: the changes aren't
-        under way any more."""
+        broker stops leading the partition. If it is certain that nothing was appended, the changes are taken back, and
+        KafkaError is raised."""
         try:
             if not self._runtime.holds(led):
                 raise KafkaError(ErrorCode.not_coordinator)
@@ -409,15 +433,15 @@ class _Sending:
 
     @property
     def coordinator_epoch(self) -> int:
-        """See `marker_sender.Sending`."""
+        """The leader epoch in which this broker leads the partition of `__transaction_state`."""
         return self._led.leader_epoch
 
     @property
     def is_wanted(self) -> bool:
-        """See `marker_sender.Sending`."""
+        """Whether this broker still coordinates the transaction, and the transaction hasn't ended."""
         markers = self.markers
         return not markers.stopped and self._led.core.is_current(markers) and self._service.holds(self._led)
 
     def progressed(self) -> None:
-        """See `marker_sender.Sending`."""
+        """Called when fewer markers are missing: completes the transaction if none is missing."""
         self._service.progressed(self._led, self.markers)

@@ -45,7 +45,8 @@ class Coordinator(Protocol):
         """Adds partitions to the transaction. Raises KafkaError."""
 
     def verify(self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]) -> Errors:
-        """An error code for each partition. Raises KafkaError."""
+        """Checks whether the transaction has the partitions: returns an error code for each of them. Raises
+        KafkaError."""
 
 
 class Settings(Protocol):
@@ -68,6 +69,8 @@ class TransactionVerifier:
         connect: Connect,
         spawn: Spawn,
     ) -> None:
+        self.asked = 0
+        self.failed = 0  # of the questions that were asked: those with an error for some partition
         self._id = broker_id
         self._image = image
         self._settings = settings
@@ -82,18 +85,21 @@ class TransactionVerifier:
         adds them to it. Returns an error code for each partition: those of Kafka's coordinator, and NETWORK_EXCEPTION
         if no answer came within `ANSWERED_S`. Raises nothing."""
         settings = self._settings()
+        self.asked += 1
         if not adds and not settings["transaction.partition.verification.enable"]:
             return dict.fromkeys(partitions, ErrorCode.none)
         question = _Question(transactional_id, producer, frozenset(partitions), adds)
         try:
             async with asyncio.timeout(ANSWERED_S):
-                return await self._answer(question, settings)
+                errors = await self._answer(question, settings)
         except TimeoutError:
-            return question.all(ErrorCode.network_exception)
+            errors = question.all(ErrorCode.network_exception)
+        self.failed += any(error is not ErrorCode.none for error in errors.values())
+        return errors
 
     async def _answer(self, question: _Question, settings: Settings) -> Errors:
-        """The answer. A transaction that has just ended may still be waiting for its markers; then V2's client asks for
-        the next transaction already, and the question is asked again for a short while."""
+        """The coordinator's answer. A client of V2 may begin its next transaction while markers of the last one are
+        missing: the coordinator answers CONCURRENT_TRANSACTIONS then, and is asked again for a short while."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings["add.partitions.to.txn.retry.backoff.max.ms"] / 1000
         while True:
@@ -114,7 +120,8 @@ class TransactionVerifier:
         return await self._outboxes.work(leader).add(question)
 
     def _leader(self, transactional_id: str) -> int:
-        """The id of the broker that coordinates the id's transactions, negative where it isn't known or not there."""
+        """The id of the broker that coordinates the transactions of `transactional_id`; negative if there is no such
+        broker at present, or if it has no known address."""
         topic = self._image().topics.get(TRANSACTIONS_TOPIC)
         if topic is None:
             return -1
@@ -146,7 +153,7 @@ class _Question:
         self.answer: asyncio.Future[Errors] = asyncio.get_running_loop().create_future()
 
     def all(self, error: ErrorCode) -> Errors:
-        """The same error for each partition."""
+        """Answers that have this error for each partition."""
         return dict.fromkeys(self.partitions, error)
 
 
@@ -173,7 +180,7 @@ class _Work:
                 self._waiting.remove(question)
 
     def take(self) -> Batch | None:
-        """See `outbox.Work`."""
+        """Takes the questions for the next request, at most one for each transactional id; see `outbox.Work`."""
         batch: Batch = {}
         left = []
         for question in self._waiting:
@@ -185,12 +192,12 @@ class _Work:
         return batch or None
 
     def request_of(self, batch: Batch) -> tuple[int, int, bytes]:
-        """See `outbox.Work`."""
+        """The AddPartitionsToTxn request with the questions of `batch`; see `outbox.Work`."""
         body = {"transactions": [_entry(question) for question in batch.values()]}
         return ADD_PARTITIONS_TO_TXN, _VERSION, write_request(ADD_PARTITIONS_TO_TXN, _VERSION, body)
 
     def answered(self, batch: Batch, answer: Answer) -> None:
-        """See `outbox.Work`."""
+        """Gives each question of `batch` its part of the coordinator's answer; see `outbox.Work`."""
         told = read_response(ADD_PARTITIONS_TO_TXN, _VERSION, bytes(answer.frame[: answer.end]), answer.start)
         if told.error_code:
             self._end(batch, told.error_code)
@@ -207,7 +214,7 @@ class _Work:
             _settle(question, {each: errors.get(each, ErrorCode.unknown_server_error) for each in question.partitions})
 
     def unanswered(self, batch: Batch, failures: int) -> None:
-        """See `outbox.Work`."""
+        """Answers each question of `batch` with NETWORK_EXCEPTION, because no answer has come."""
         self._end(batch, ErrorCode.network_exception)
 
     def _end(self, batch: Batch, error: ErrorCode) -> None:

@@ -1,6 +1,6 @@
-"""What is checked before a leader appends a batch of a transaction or a transaction's marker. Pure.
+"""The checks before a leader appends a batch of a transaction, or a transaction's marker. Pure.
 
-It depends on the origin of the batch:
+The checks depend on the origin of the batch:
 
 | origin | epoch | sequence and repeats | inside a transaction | guard |
 |---|---|---|---|---|
@@ -26,7 +26,7 @@ EPOCH_PER_TRANSACTION = 2  # from this version of the protocol on, each marker h
 
 
 class ProducerState(Protocol):
-    """What a partition knows of a producer."""
+    """The part of a producer's state that these checks use."""
 
     @property
     def epoch(self) -> int: ...
@@ -37,12 +37,12 @@ class ProducerState(Protocol):
 
 
 def in_transaction(known: ProducerState | None, epoch: int) -> bool:
-    """Whether the producer has begun a transaction in the partition in that epoch."""
+    """Whether the producer has an open transaction in the partition, begun in the producer epoch `epoch`."""
     return known is not None and known.transaction_start >= 0 and known.epoch == epoch
 
 
 def check_epoch(known: ProducerState | None, producer_id: int, epoch: int) -> None:
-    """Raises KafkaError INVALID_PRODUCER_EPOCH for an older epoch than the known one."""
+    """Raises KafkaError INVALID_PRODUCER_EPOCH if the partition knows a newer epoch of the producer."""
     if known is not None and epoch < known.epoch:
         raise _fenced(producer_id, known.epoch, epoch)
 
@@ -55,7 +55,7 @@ def check_beginning(
     *,
     from_client: bool,
 ) -> None:
-    """Checks that a transactional batch may be appended as far as its guard is concerned. Raises KafkaError
+    """Checks the guard of a transactional batch, which needs one if it begins a transaction here. Raises KafkaError
     INVALID_TXN_STATE, and OUT_OF_ORDER_SEQUENCE_NUMBER as `Verifications.check_sequence` does."""
     if in_transaction(known, header.producer_epoch):
         return
@@ -71,23 +71,27 @@ def check_beginning(
 def check_coordinators(
     known: ProducerState | None, header: BatchHeader, verifications: Verifications, guard: Guard | None
 ) -> None:
-    """Checks a batch with a producer id that a coordinator writes. Raises KafkaError INVALID_PRODUCER_EPOCH or
+    """Checks a batch that a coordinator writes with a producer id. Raises KafkaError INVALID_PRODUCER_EPOCH or
     INVALID_TXN_STATE."""
     if header.is_transactional:
         check_beginning(known, header, verifications, guard, from_client=False)
     check_epoch(known, header.producer_id, header.producer_epoch)
     if known is not None and known.transaction_start >= 0 and not header.is_transactional:
-        raise KafkaError(ErrorCode.invalid_txn_state, f"producer {header.producer_id} has an open transaction")
+        raise KafkaError(
+            ErrorCode.invalid_txn_state,
+            f"the batch isn't in producer {header.producer_id}'s open transaction",
+        )
 
 
 def check_marker(
     known: ProducerState | None, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
 ) -> None:
-    """Checks a marker of `transaction_version` (0 where the coordinator doesn't tell it).
+    """Checks a marker of `transaction_version` (0 where the coordinator doesn't state it).
 
-    A marker of version 2 has a newer epoch than the transaction's data. With the known epoch and no open transaction it
-    is a repeat, whose first answer was lost: it is appended once more. Raises KafkaError INVALID_PRODUCER_EPOCH, or
-    TRANSACTION_COORDINATOR_FENCED for a coordinator of an older epoch than the last one."""
+    A marker of version 2 has a newer epoch than the transaction's data. A marker with the known epoch, where no
+    transaction is open, is a repeat, and the answer to the first one was lost: the marker is appended once more. Raises
+    KafkaError INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a coordinator of an older epoch than the
+    last one."""
     if known is None:
         return
     check_epoch(known, producer_id, epoch)
@@ -106,5 +110,5 @@ def check_marker(
 
 
 def _fenced(producer_id: int, known: int, epoch: int) -> KafkaError:
-    sentence = f"producer {producer_id} has epoch {known}, and not {epoch}"
+    sentence = f"producer {producer_id} has epoch {known} in this partition, and the batch or marker has epoch {epoch}"
     return KafkaError(ErrorCode.invalid_producer_epoch, sentence)

@@ -95,7 +95,8 @@ async def admit_in_turn(
     thread if the records have to be compressed anew for `compression.type`, or are too many for the event loop. Raises
     KafkaError.
 
-    The caller must check again whether this broker leads the partition: another one may have been elected meanwhile."""
+    The caller must check again whether this broker leads the partition: another leader may have been elected
+    meanwhile."""
     partition.counters.produce_requests += 1
     partition.check_leader_epoch(-1)
     rules, codec, now_ms = partition.rules, partition.target_codec, partition.now_ms()

@@ -13,7 +13,7 @@ only:
    the next transaction's epoch. Such a marker keeps the guard of that next transaction.
 4. A question for a newer epoch gets another guard, because the older epoch is fenced.
 
-Guards are in memory only, and a leader that resigns drops them: the next leader's producers are asked for anew.
+Guards are in memory only, and a leader that resigns drops them: the next leader asks the coordinators anew.
 
 Source: Kafka's VerificationGuard, VerificationStateEntry and ProducerStateManager (KIP-890).
 """
@@ -31,12 +31,13 @@ class Guard:
 
 
 NOT_NEEDED = Guard()
-"""The guard of a batch that continues a transaction, about which nobody has to be asked. It is never current."""
+"""Stands for the guard of a batch that continues a transaction: such a batch needs no coordinator's confirmation. This
+guard is never current."""
 
 
 class _Asked:
-    """The questions for one producer that have the same guard. `bumps` tells that the producer gets a new epoch with
-    each transaction; `first_sequence` is the lowest one of the batches that wait for the answer."""
+    """The questions for one producer that have the same guard. `bumps` says whether the producer gets a new epoch with
+    each transaction. `first_sequence` is the lowest base sequence of the batches that wait for the answer."""
 
     __slots__ = ("asked_ms", "bumps", "epoch", "first_sequence", "guard")
 
@@ -49,7 +50,7 @@ class _Asked:
 
 
 class Verifications:
-    """The guards of one partition, by producer id; older ones first."""
+    """The guards of one partition, by producer id, in the order in which they were made."""
 
     __slots__ = ("_asked",)
 
@@ -62,8 +63,9 @@ class Verifications:
     def ask(
         self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool, now_ms: int, expiration_ms: int
     ) -> Guard:
-        """The guard for a batch that begins a transaction. A batch of an older epoch than another one's gets a guard
-        that is never current. Drops guards that are older than `expiration_ms`, whose batches won't come any more."""
+        """The guard for a batch that begins a transaction. If a batch of a newer epoch has asked before, the returned
+        guard is never current. Guards older than `expiration_ms` are dropped, because their batches won't come any
+        more."""
         asked = self._asked.get(producer_id)
         if asked is None or epoch > asked.epoch:
             self._asked.pop(producer_id, None)
@@ -87,10 +89,11 @@ class Verifications:
         return guard is not None and asked is not None and asked.guard is guard
 
     def check_sequence(self, header: BatchHeader, known: bool) -> None:
-        """Checks a client's batch that begins a transaction; `known` tells whether the partition knows its producer.
+        """Checks a client's batch that begins a transaction; `known` says whether the partition knows the
+        batch's producer.
 
         Raises KafkaError OUT_OF_ORDER_SEQUENCE_NUMBER where another batch comes first, so that the client sends this
-        one again."""
+        batch again."""
         asked = self._asked.get(header.producer_id)
         if asked is None:
             return
@@ -98,7 +101,7 @@ class Verifications:
         if sequence > asked.first_sequence or (asked.bumps and sequence != 0 and not known):
             raise KafkaError(
                 ErrorCode.out_of_order_sequence_number,
-                f"producer {header.producer_id} began a transaction with sequence {sequence}",
+                f"producer {header.producer_id}'s transaction can't begin with sequence {sequence} in this partition",
             )
 
     def appended(self, header: BatchHeader) -> None:

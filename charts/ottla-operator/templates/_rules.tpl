@@ -22,7 +22,7 @@
 - apiGroups: [batch]
   resources: [cronjobs]
   verbs: [get, list, create, patch, delete]
-# By these, a load balancer that brokers share finds each broker: a Service can't select a pod by its port.
+# By EndpointSlices, a shared load balancer finds each broker: a Service can't select a pod by its port.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, create, patch, delete]

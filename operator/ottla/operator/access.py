@@ -40,10 +40,11 @@ class Reader(Protocol):
 
 
 class Access:
-    """Checks what the operator may read. `trouble` says what it may not read; empty while it may read everything."""
+    """Checks what the operator may read. `trouble` names the objects that the operator may not read; it is empty while
+    the operator may read everything."""
 
     def __init__(self, kube: Reader, namespaces: Iterable[str] = ()) -> None:
-        """`namespaces` are the watched namespaces. If there are none, the operator watches all namespaces."""
+        """`namespaces` are the watched namespaces. If this is empty, the operator watches all namespaces."""
         self.trouble = "the operator hasn't read any object from Kubernetes yet"
         self._kube = kube
         self._namespaces = sorted(namespaces) or [""]

@@ -34,7 +34,8 @@ _Does = Callable[[Visit], Awaitable[None]]
 
 
 def asking(does: _Does) -> _Does:
-    """Wraps the part `does`: while no broker answers, the part raises NotYet and waits, and hasn't failed."""
+    """Wraps `does`, a part of a reconcile. While no broker answers, the wrapped part raises NotYet: it waits, and
+    doesn't count as failed."""
 
     async def part(visit: Visit) -> None:
         try:

@@ -1,7 +1,9 @@
-"""The operator's process: watches put keys into queues, queues reconcile them, and one of several processes acts.
+"""The operator's process: watches put the keys of changed resources into queues, whose workers reconcile these
+resources. Only one of several processes of the operator does this at a time.
 
 Of kopf only the watches are used. Handlers of events only say which resource to reconcile, so an event that comes late,
-twice or not at all does no harm. Topics are reconciled by cluster: the key of their queue is their Cluster's.
+twice or not at all does no harm. All Topics of a Cluster are reconciled together, so an event about a Topic puts its
+Cluster's key into the queue of Topics.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ TOPIC_WORKERS = 4
 
 
 class DefinitionsGone(Exception):
-    """The definitions of the operator's kinds were deleted during a watch: only a new process can watch new ones."""
+    """The definitions of the operator's kinds were deleted during a watch. Only a new process can watch these kinds
+    once they are defined again."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Operator:
         return [trouble for trouble in (self._lease and self._lease.trouble, self._access.trouble) if trouble]
 
     async def _act(self, lease: Lease | None) -> int:
-        """Watches and reconciles. When one of its tasks ends, all are ended; returns the exit code."""
+        """Watches and reconciles. When one of its tasks ends, cancels the others. Returns the process's exit code."""
         duties = [asyncio.create_task(queue.run(), name=f"queue of {kind}") for kind, queue in self.queues.items()]
         duties.append(asyncio.create_task(self._watch(), name="watch"))
         if lease is not None:
@@ -293,11 +296,12 @@ class Operator:
 
 
 async def operate(options: Options) -> NoReturn:
-    """Runs an operator until a signal comes, and ends the process with its exit code. Raises OSError if it can't begin.
+    """Runs an operator until a signal comes, and ends the process with its exit code. Raises OSError if the port of the
+    operator's HTTP pages can't be opened.
 
-    At its end, asyncio.run would cancel all tasks and wait for them. After one of kopf's watches has failed, the others
-    never end, and the process would wait until Kubernetes kills it for its liveness probe. So the process exits without
-    waiting for tasks.
+    The process exits here, and doesn't return to asyncio.run, which would cancel all tasks and wait for them. After one
+    of kopf's watches has failed, the other watches never end, and the process would wait until Kubernetes kills it for
+    its liveness probe.
     """
     operator = Operator(options, await Kube.connect())
     await operator.listen()

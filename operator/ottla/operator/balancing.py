@@ -2,10 +2,10 @@
 replicas.
 
 Loads are measured between two requests that are `WINDOW_S` apart, and only if every broker answered both. A plan is
-carried out for a bounded number of partitions at a time, under the Cluster's throttle. Once it is done, loads are
-measured again. The plan is kept in memory only: another process of the operator measures again, and moves that are
-under way complete by themselves. When brokers are added, removed or restarted, the plan is given up. While a broker
-isn't ready, no more moves of the plan are begun.
+carried out for a bounded number of partitions at a time, under the Cluster's throttle. Once all of its moves are
+complete, loads are measured again. The plan is kept in memory only: after a restart, the operator measures again, and
+moves that are under way complete by themselves. When brokers are added, removed or restarted, the plan is given up.
+While a broker isn't ready, no more moves of the plan are begun.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Balancer:
             await self._carry_out(visit, known, hold=False)
             return
         if plan and found.out_of_balance != known.said.out_of_balance:
-            await visit.tell("OutOfBalance", f"{found.summary}; to have them made, set spec.balance.mode to Run")
+            await visit.tell("OutOfBalance", f"{found.summary}; to have these moves made, set spec.balance.mode to Run")
         known.said = found
 
     async def _carry_out(self, visit: Visit, known: _Known, *, hold: bool) -> None:
@@ -149,9 +149,9 @@ class Balancer:
 
 
 def _others_move(visit: Visit) -> str:
-    """What a plan has to wait for while brokers are added, removed or restarted; empty where it needn't wait.
+    """What a plan has to wait for while brokers are added, removed or restarted; empty where the plan may go on.
 
-    A plan doesn't wait for replicas to catch up, because the replicas that it moves itself have to catch up, too.
+    A plan doesn't wait for replicas to catch up, because the replicas that the plan itself moves have to catch up, too.
     """
     scaling, decision = visit.findings.scaling, visit.findings.decision
     rolls = not visit.current or (decision is not None and decision.rolling)

@@ -35,8 +35,8 @@ class BrokerSets:
         self._kube = kube
 
     async def keep(self, visit: Visit) -> None:
-        """Applies each pool's StatefulSet, with at least the pool's existing brokers. If one is refused, the other
-        pools' are applied all the same."""
+        """Applies each pool's StatefulSet, with at least as many replicas as the pool has brokers. If Kubernetes
+        refuses one StatefulSet, those of the other pools are applied all the same."""
         cluster, found = visit.cluster, visit.found
         refusals = Refusals()
         for pool in cluster.pools:
@@ -96,8 +96,8 @@ class BrokerSets:
         """Gives the StatefulSet of a removed pool the Cluster's present image, if one of its pods doesn't start.
 
         The brokers of a removed pool run unchanged until they are drained. But a broker that doesn't start can't be
-        drained of the partitions that it alone has. Its image may be the reason, and a person can't correct the image
-        of a pool that isn't in the spec any more, only the Cluster's.
+        drained of the partitions that it alone has. The image may be why the broker doesn't start, and a person can't
+        correct the image of a pool that isn't in the spec any more, only the Cluster's.
         """
         template, meta = item["spec"]["template"]["spec"], item["metadata"]
         image = visit.cluster.image
@@ -116,8 +116,8 @@ class BrokerSets:
     async def _give_up(self, visit: Visit, pool: Pool) -> None:
         """Finds the claims of a pool's unwanted volumes that never got a volume, and annotates them with NEVER_MADE.
 
-        Since the claims were listed, a pod may have got its volume, run, and been deleted. So the claim of a missing
-        pod is read once more before its annotation counts.
+        Since the claims were listed, a pod may have got its volume, run, and been deleted. So if a pod is missing, the
+        annotation of its claim counts only after the claim was read once more.
         """
         cluster, found = visit.cluster, visit.found
         claims, pods = found.by_name(CLAIM, BROKER), found.by_name("Pod", BROKER)

@@ -1,4 +1,4 @@
-"""The edge to the brokers' HTTP pages: each broker reports the risks of its restart, and the replicas that aren't in
+"""Reads the brokers' HTTP pages, on which each broker reports the risks of its restart, and the replicas that aren't in
 sync.
 
 A broker that doesn't answer has no report, and the decisions in `plan/roll.py` wait for it.
@@ -38,7 +38,7 @@ class BrokerPages:
             await self._session.close()
 
     async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        """The reports of the brokers that answer, by broker id; `addresses`: broker → the pod's address."""
+        """The reports of the brokers that answer, by broker id. `addresses`: the broker's id → its pod's address."""
         answers = await asyncio.gather(*(self._report(address) for address in addresses.values()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
@@ -91,7 +91,8 @@ class BrokerPages:
 
 
 def report(risk: Mapping[str, Any], caught_up: Mapping[str, Any]) -> Report:
-    """The report that the broker's two pages give. Raises KeyError if a page lacks a field that it must have."""
+    """The broker's report, made from its pages `/v1/restart-risk` and `/v1/caught-up`. Raises KeyError if a page lacks
+    a field that it must have."""
     return Report(
         risks={kind: tuple(found["partitions"]) for kind, found in risk["risks"].items() if found["count"]},
         metadata_connected=risk["metadata_connected"],

@@ -1,13 +1,13 @@
 """Brings a cluster to what its resource says: one reconcile carries out a table of small parts, each level-triggered.
 
-If a part is refused or fails unexpectedly, only the parts that need it aren't done (`parts.py`). Each failure causes an
-Event of type Warning, and has a condition of its own and a metric until the part succeeds.
+If a part is refused or fails unexpectedly, only the parts that depend on this part aren't done (`parts.py`). Each
+failure causes an Event of type Warning, and sets a condition and a metric of that part until the part succeeds.
 
-The order of the table, and why: (1) the objects that pods need before they start (certificates, Services, files);
-(2) etcd, without which a broker can't start; (3) the StatefulSets of brokers and controllers; (4) the brokers' reports;
-(5) the restart of a pod of etcd or of the controllers, if one is due; (6) the decision about the brokers' pods, with
-the budget for evictions, which is applied before a broker's pod is resized or restarted; (7) requests to running
-brokers; (8) at last the deletion of objects that no part plans any more.
+The order of the table, and why: (1) the objects that pods need before they start (certificates, Services, files); (2)
+etcd, without which a broker can't start; (3) the StatefulSets of brokers and controllers; (4) the brokers' reports; (5)
+the restart of a pod of etcd or of the controllers, if one is due; (6) the decision about the brokers' pods, with the
+budget for evictions, which is applied before a broker's pod is resized or restarted; (7) requests to running brokers;
+(8) at last the deletion of objects that no part plans any more.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ class ClusterReconciler:
         read: Callable[[Ref, str], None] = lambda key, version: None,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`topics_held`: the condition of topics that wait for a person, if any; `ours`: whether this operator
-        reconciles a Cluster; `clusters`: lists the Clusters that it reconciles (if None, it reconciles all); `again`:
-        has a Cluster reconciled soon; `read`: is told the version of each Cluster that was read."""
+        """`topics_held`: returns the condition about a Cluster's topics that wait for a person, or None; `ours`:
+        whether this operator reconciles a Cluster; `clusters`: lists the Clusters that this operator reconciles (if
+        None, all Clusters); `again`: puts a Cluster into the queue once more; `read`: called with the version of each
+        Cluster that was read."""
         self._ours = ours
         self._kube = kube
         self._etcd = etcd
@@ -251,8 +252,9 @@ class ClusterReconciler:
         return Result(SOON_S if visit.busy else QUIET_S, failure=visit.findings.failure)
 
     async def _meant(self, resource: Object) -> tuple[Cluster | None, Object, str]:
-        """Returns the Cluster, its spec, and an empty text. If this spec can't be followed, returns the Cluster of the
-        last spec that could be, that spec, and the reason; the Cluster is None where there is no such spec.
+        """Returns the Cluster to bring about, its spec, and an empty text. If the operator can't follow this spec,
+        returns the Cluster of the last spec that the operator could follow, that older spec, and the reason. The
+        Cluster is None where there was no such spec.
 
         So a mistake in a spec doesn't keep the operator from repairing the cluster.
         """
@@ -352,7 +354,7 @@ def _if_etcd(plans: Callable[[Cluster, Etcd], Iterable[Object]]) -> Callable[[Vi
 
 
 def _etcd_config(visit: Visit) -> Iterable[Object]:
-    """Plans the ConfigMap of etcd's members, so that it isn't pruned. The plan has no data, because the data follow
+    """Plans the ConfigMap of etcd's members, so that it isn't pruned. The plan lacks the ConfigMap's data, which follow
     from etcd's list of members."""
     return [etcd_pods.config_map(visit.cluster, {})] if isinstance(visit.cluster.metadata, Etcd) else ()
 

@@ -1,7 +1,7 @@
 """What is wrong with an installation of the operator, judged by its objects in Kubernetes. Pure.
 
 An operator looks idle if it lacks rights, if the definitions of its kinds are missing or of another version, or if
-versions don't fit together. It can't mend any of these itself. Each finding says what to do.
+versions don't fit together. The operator can't mend any of these faults itself. Each finding says what to do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDLESS = tuple(asked(verb, "Secret") for verb in ("list", "watch", "delete"))
 
 
 class Finding(NamedTuple):
-    """Something that is wrong. `broken`: whether the operator or a Cluster doesn't work because of it."""
+    """Something that is wrong. `broken`: whether the operator or a Cluster doesn't work for this reason."""
 
     about: str
     broken: bool
@@ -89,36 +89,48 @@ def of_kubernetes(version: str) -> Iterator[Finding]:
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found and (int(found[1]), int(found[2])) < KUBERNETES_MIN:
         least = ".".join(map(str, KUBERNETES_MIN))
-        yield Finding("Kubernetes", True, f"it is {version}, and the operator needs {least} or newer", "upgrade it")
+        yield Finding(
+            "Kubernetes",
+            True,
+            f"this Kubernetes is {version}, and the operator needs {least} or newer",
+            "upgrade Kubernetes",
+        )
 
 
 def of_definition(name: str, found: Object | None, wanted: Object) -> Iterator[Finding]:
     """Findings if a kind isn't defined as this version of Ottla defines it."""
     about = f"definition {name}"
     if found is None:
-        yield Finding(about, True, "there is none, so the operator has nothing to watch", f"{UPGRADE} defines it")
+        yield Finding(
+            about, True, "there is no such definition, so the operator has nothing to watch", f"{UPGRADE} defines it"
+        )
         return
     if "deletionTimestamp" in found["metadata"]:
-        yield Finding(about, True, "it is being deleted, and all resources of the kind with it", "see who deletes it")
+        yield Finding(
+            about, True, "the definition is being deleted, and all resources of the kind with it", "see who deletes it"
+        )
         return
     if condition(found.get("status"), "Established").get("status") != "True":
         said = condition(found.get("status"), "NamesAccepted").get("message", "")
-        yield Finding(about, True, f"Kubernetes doesn't serve it: {said}", "see `kubectl describe crd`")
+        yield Finding(about, True, f"Kubernetes doesn't serve the kind: {said}", "see `kubectl describe crd`")
     (mine,) = wanted["spec"]["versions"]
     theirs = next((each for each in found["spec"]["versions"] if each["name"] == mine["name"]), None)
     if theirs is None or not theirs["served"]:
-        yield Finding(about, True, f"it has no version {mine['name']}", UPGRADE)
+        yield Finding(about, True, f"the definition has no version {mine['name']}", UPGRADE)
         return
     have, want = (set(_fields(each["schema"]["openAPIV3Schema"], "")) for each in (theirs, mine))
     if missing := sorted(want - have):
         lacks = first_named(missing, FIELDS_TOLD)
-        message = f"it is older than this version of Ottla: it lacks {lacks}, and drops what a spec says there"
+        message = (
+            f"the definition is older than this version of Ottla: it lacks {lacks}, and Kubernetes drops these fields "
+            "from specs"
+        )
         yield Finding(about, True, message, f"{UPGRADE} brings its own definitions, unless crds.create is false")
     elif unknown := sorted(have - want):
-        message = f"it is newer than this version of Ottla: {first_named(unknown, FIELDS_TOLD)} is unknown here"
+        message = f"the definition is newer than this version of Ottla: only it has {first_named(unknown, FIELDS_TOLD)}"
         yield Finding(about, False, message, "run the command with an `ottla` of the operator's version")
     elif theirs["schema"] != mine["schema"]:
-        yield Finding(about, False, "its rules aren't those of this version of Ottla", UPGRADE)
+        yield Finding(about, False, "the definition's rules aren't those of this version of Ottla", UPGRADE)
 
 
 def _fields(schema: Object, above: str) -> Iterator[str]:
@@ -135,24 +147,34 @@ def _fields(schema: Object, above: str) -> Iterator[str]:
 def of_operators(found: Sequence[Installation], own_version: str) -> Iterator[Finding]:
     """Findings if no operator is installed, if one doesn't run, or if two reconcile the same Clusters."""
     if not found:
-        yield Finding("operator", True, "none is installed", "helm install ottla-operator charts/ottla-operator …")
+        yield Finding(
+            "operator", True, "no operator is installed", "helm install ottla-operator charts/ottla-operator …"
+        )
     for one in found:
         about = f"operator {one.ref}"
         if not one.ready:
-            remedy = f"kubectl --namespace {one.ref.namespace} logs deployment/{one.ref.name}; its /readyz says why"
-            yield Finding(about, True, f"no pod of it is ready: {one.trouble}", remedy)
+            remedy = (
+                f"kubectl --namespace {one.ref.namespace} logs deployment/{one.ref.name}; its page /readyz says why"
+            )
+            trouble = f": {one.trouble}" if one.trouble else ""
+            yield Finding(about, True, f"no pod of the operator is ready{trouble}", remedy)
         if one.version and one.version != own_version:
-            message = f"it is version {one.version}, and this command is {own_version}"
+            message = f"the operator is of version {one.version}, and this command of {own_version}"
             yield Finding(
-                about, False, message, "run the command again with an `ottla` of its version: rights and fields differ"
+                about,
+                False,
+                message,
+                "run the command again with an `ottla` of the operator's version: rights and fields differ",
             )
     for number, one in enumerate(found):
         for other in found[number + 1 :]:
             shared = one.namespaces & other.namespaces if one.namespaces and other.namespaces else True
             if shared and one.selector == other.selector:
-                message = f"it reconciles the same Clusters as {other.ref}, and they undo each other's changes"
+                message = (
+                    f"the operator reconciles the same Clusters as {other.ref}, and each undoes the other's changes"
+                )
                 yield Finding(
-                    f"operator {one.ref}", True, message, "give each of them other watchNamespaces or another selector"
+                    f"operator {one.ref}", True, message, "give each operator other watchNamespaces or another selector"
                 )
 
 
@@ -163,36 +185,53 @@ def of_lease(one: Installation, lease: Object | None, now: datetime) -> Iterator
     spec = (lease or {}).get("spec") or {}
     renewed = spec.get("renewTime")
     if lease is None or not spec.get("holderIdentity") or not renewed:
-        yield Finding(f"operator {one.ref}", True, f"no process has its Lease {one.lease}", "its log says why")
+        yield Finding(
+            f"operator {one.ref}",
+            True,
+            f"no process has the operator's Lease {one.lease}",
+            "the operator's log says why",
+        )
         return
     age_s = (now - datetime.fromisoformat(renewed)).total_seconds()
     if age_s > LEASE_S_MAX:
-        message = f"its Lease {one.lease} was renewed last {age_s:.0f} s ago, by {spec['holderIdentity']}"
-        yield Finding(f"operator {one.ref}", True, message, "its log says why")
+        message = f"the operator's Lease {one.lease} was renewed last {age_s:.0f} s ago, by {spec['holderIdentity']}"
+        yield Finding(f"operator {one.ref}", True, message, "the operator's log says why")
 
 
 def of_rights(
     one: Installation, rights: Iterable[Right], namespace: str, denied: frozenset[Asked], *, needed: bool = True
 ) -> Iterator[Finding]:
-    """Findings for rights that the operator lacks. If a right isn't `needed`, the finding says what it is for."""
+    """Findings for rights that the operator lacks. If a right isn't `needed`, the finding says what the right is
+    for."""
     where = f"in the namespace {namespace}" if namespace else "in all namespaces"
     for right in rights:
-        lacking = [str(single) for single in each([right]) if single in denied]
+        lacking = [single for single in each([right]) if single in denied]
         if lacking:
-            told = f"{one.user} may not {', '.join(lacking)} {where}"
+            told = f"{one.user} may not {_together(lacking)} {where}"
             lost = "" if needed else f"; the only purpose of this right: {right.why}"
             remedy = (
                 f"helm upgrade {one.release} charts/ottla-operator --namespace {one.ref.namespace} --reuse-values "
-                "--set rbac.create=true, or bind a role with it to the account"
+                "--set rbac.create=true, or bind a role with these rights to the account"
             )
             yield Finding(f"operator {one.ref}", needed, told + lost, remedy)
 
 
 def of_needless_rights(one: Installation, namespace: str, denied: frozenset[Asked]) -> Iterator[Finding]:
-    """A finding if the operator may do more with Secrets than it needs."""
-    if more := [str(single) for single in NEEDLESS if single not in denied]:
-        told = f"{one.user} may {', '.join(more)} in {namespace or 'all namespaces'}, and needs none of it"
+    """A finding if the operator may do more with Secrets than its work needs."""
+    if more := [single for single in NEEDLESS if single not in denied]:
+        told = f"{one.user} may {_together(more)} in {namespace or 'all namespaces'}, and needs none of these rights"
         yield Finding(f"operator {one.ref}", False, told, "see which other role is bound to the account")
+
+
+def _together(rights: Iterable[Asked]) -> str:
+    """Rights in few words: the resources that have the same verbs are named together."""
+    verbs: dict[str, list[str]] = {}
+    for single in rights:
+        verbs.setdefault(str(single).removeprefix(f"{single.verb} "), []).append(single.verb)
+    resources: dict[str, list[str]] = {}
+    for resource, allowed in verbs.items():
+        resources.setdefault(", ".join(allowed), []).append(resource)
+    return "; ".join(f"{allowed} {', '.join(named)}" for allowed, named in resources.items())
 
 
 # ---- the Clusters
@@ -206,22 +245,29 @@ def of_clusters(clusters: Iterable[Object], operators: Sequence[Installation], n
         mine = [one for one in operators if one.watches(ref.namespace)]
         if operators and not mine:
             message = f"no operator watches the namespace {ref.namespace}"
-            yield Finding(about, True, message, f"add it to watchNamespaces of the operator {operators[0].ref}")
+            yield Finding(
+                about, True, message, f"add the namespace to watchNamespaces of the operator {operators[0].ref}"
+            )
             continue
         status = cluster.get("status") or {}
         seen = status.get("observedGeneration", 0)
         if mine and seen < cluster["metadata"]["generation"] and _changed_s_ago(cluster, now) > UNLOOKED_S_MAX:
             wanted = " or ".join(one.selector for one in mine if one.selector)
-            hint = f", and wants the labels {wanted}" if wanted else ""
-            yield Finding(about, True, f"the operator hasn't looked at its newest spec{hint}", "see the operator's log")
+            hint = f", and reconciles only Clusters with the labels {wanted}" if wanted else ""
+            yield Finding(
+                about, True, f"the operator hasn't looked at the Cluster's newest spec{hint}", "see the operator's log"
+            )
         running, brought = str(status.get("version") or ""), {one.brings for one in mine if one.brings}
         if running and brought and running not in brought and not cluster["spec"].get("image"):
-            message = f"its brokers run {running}, and its operator brings {', '.join(sorted(brought))}"
-            yield Finding(about, False, message, f"they follow by a roll: {status.get('message') or 'see its status'}")
+            message = f"the brokers run {running}, and the Cluster's operator brings {', '.join(sorted(brought))}"
+            yield Finding(
+                about, False, message, f"the brokers follow by a roll: {status.get('message') or 'see its status'}"
+            )
 
 
 def _changed_s_ago(cluster: Object, now: datetime) -> float:
-    """How many seconds ago the Cluster was last changed, by its managedFields. Changes of its status don't count."""
+    """How many seconds ago the Cluster was last changed, by its managedFields. Changes of the Cluster's status don't
+    count."""
     meta = cluster["metadata"]
     written = [
         entry["time"]

@@ -1,8 +1,10 @@
-"""Empties volumes that the spec doesn't want any more: their brokers move the replicas to their other volumes.
+"""Empties volumes that the spec doesn't want any more: each broker moves the replicas on such a volume to its other
+volumes.
 
-Each broker gets requests of its own. It places no new replicas on such a volume, and moves the present ones, a few at a
-time. When none is left, the claim's annotation says so (`plan/volumes.py` says why, and what follows). The annotation
-is written only after two reconciles saw no replica: a replica that was placed just before the request shows only later.
+Each broker gets requests of its own, and does what they ask: it places no new replicas on such a volume, and moves the
+present replicas away, a few at a time. When no replica is left, an annotation of the volume's claim says so
+(`plan/volumes.py` says why, and what follows). The annotation is written only after two reconciles saw no replica: a
+replica that was placed just before the request is listed only later.
 """
 
 from __future__ import annotations
@@ -94,8 +96,9 @@ class Emptying:
         refusals.told()
 
     async def _lift_cordon(self, pod: Object) -> None:
-        """Tells a broker that is drained to be removed to cordon nothing. It gets no new replicas anyway, but the
-        setting belongs to its id, and the next broker of that id would begin with the cordon."""
+        """Resets `cordoned.log.dirs` of a broker that is being drained before its removal. The broker gets no new
+        replicas anyway. But the setting belongs to the broker's id, so that a later broker of this id would begin with
+        the cordon."""
         admin = admin_of(address(pod))
         try:
             await self._cordon(admin, ordinal(pod), "")
@@ -167,10 +170,10 @@ class Emptying:
                 if volume in broker.claims and annotation(broker.claims[volume], EMPTIED_FOR):
                     await self._note(visit, broker, volume, "")
         elif self._empty.get(key) != (broker.uid, broker.going):
-            self._says(visit, broker, "it seems empty, and is checked once more")
+            self._says(visit, broker, "the volume seems empty, and is checked once more")
             self._empty[key] = broker.uid, broker.going
         else:
-            self._says(visit, broker, f"it is empty, and {broker.name} is restarted without it")
+            self._says(visit, broker, f"the volume is empty, and {broker.name} is restarted without it")
             for volume in broker.going:
                 if annotation(broker.claims.get(volume, broker.pod), EMPTIED_FOR) != broker.uid:
                     await self._note(visit, broker, volume, broker.uid)
@@ -192,8 +195,8 @@ class Emptying:
     async def _delete_emptied(self, visit: Visit, broker: _Broker) -> None:
         """Deletes the emptied claims of a broker in a pool that doesn't keep its volumes.
 
-        A claim is deleted once the pod doesn't mount it, and its broker was told that the directory isn't cordoned any
-        more. Until then the claim's annotation is needed, because it says that the broker has to be told.
+        A claim is deleted once the pod doesn't mount it, and the broker was told that the directory isn't cordoned any
+        more. Until then the claim's annotation is needed: by it the operator knows that the broker has to be told.
         """
         for volume, claim in broker.claims.items():
             if volume not in broker.wanted | mounted(broker.pod) and annotation(claim, EMPTIED_FOR):
@@ -203,7 +206,7 @@ class Emptying:
 
 
 def _left(replicas: int) -> str:
-    return f"{counted(replicas, 'replica')} {'is' if replicas == 1 else 'are'} still on it"
+    return f"{counted(replicas, 'replica')} {'is' if replicas == 1 else 'are'} still on the volume"
 
 
 def _present_cordon(visit: Visit, broker: int) -> str | None:

@@ -227,7 +227,8 @@ class EtcdKeeper:
             visit.findings.snapshots_wait_for = late(job, etcd.snapshots.schedule, visit.now)
 
     async def upkeep(self, visit: Visit, etcd: Etcd) -> None:
-        """Defragments a member's database where that frees much, and then disarms the alarm of a full database."""
+        """Defragments a member's database if much of it is free space, and then disarms the alarm of a full
+        database."""
         if self.formed(visit) and not visit.findings.metadata_waits_for:
             visit.findings.metadata_full = await self._upkeep(visit.cluster, etcd, visit.found, visit.tell)
 
@@ -278,7 +279,7 @@ class EtcdKeeper:
     def formed(self, visit: Visit) -> bool:
         """Whether etcd was ever formed: it has members, its ConfigMap says so, or there are brokers.
 
-        If etcd is lost for good, a person scales the brokers to 0 and deletes the ConfigMap, to form a new one.
+        If etcd is lost for good, a person scales the brokers to 0 and deletes the ConfigMap, to form a new etcd.
         """
         found = visit.found
         rules = found.get("ConfigMap", names.etcd_set(visit.cluster))

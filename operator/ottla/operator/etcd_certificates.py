@@ -33,7 +33,7 @@ async def certified(
     if authority != present:
         await found.apply(etcd_pods.secret(cluster, names_of[0], certificates.encoded(authority)))
         if present:
-            signs = "is trusted, and signs once all pods trust it" if "next.crt" in authority else "signs"
+            signs = "is added, and signs once all pods trust it" if "next.crt" in authority else "signs"
             await tell("AuthorityRenewed", f"a new authority for etcd's certificates {signs}")
     pairs = certificates.pairs(authority, mounted, name, hosts, now)
     if pairs != mounted:
@@ -50,8 +50,8 @@ def _read_by_clients(pairs: Secret) -> str:
 
 
 def _read_by_members(pairs: Secret) -> str:
-    """A digest of what members read only at their start: the trusted certificates. They read their pair at each
-    connection."""
+    """A digest of what members read only at their start: the trusted certificates. Members read their pair of
+    certificate and key at each connection."""
     return names.checksum(pairs["ca.crt"].decode())
 
 

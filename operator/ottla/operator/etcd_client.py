@@ -1,4 +1,5 @@
-"""The edge to an etcd that the operator runs: its members, their status and upkeep, by etcd's own JSON gateway."""
+"""A client of an etcd that the operator runs: asks for its members and their status, and carries out the upkeep, by
+etcd's own JSON gateway."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ class EtcdClient:
     ) -> dict[str, Any]:
         if self._session is None:
             self._session = aiohttp.ClientSession()
-        problem = "it has no pod that could be asked"
+        problem = "no member has a pod that could be asked"
         for endpoint in endpoints:
             try:
                 timeout = aiohttp.ClientTimeout(total=seconds_max)
@@ -107,8 +108,8 @@ class EtcdClient:
 
 
 async def _first(asked: Sequence[asyncio.Future[dict[str, Any]]]) -> dict[str, Any]:
-    """The first answer; the other requests are cancelled. Raises EtcdUnreachable if no member answers."""
-    problem = EtcdUnreachable("etcd doesn't answer: it has no pod that could be asked")
+    """The answer that comes first; the other requests are cancelled. Raises EtcdUnreachable if no member answers."""
+    problem = EtcdUnreachable("etcd doesn't answer: no member has a pod that could be asked")
     try:
         for answer in asyncio.as_completed(asked):
             try:

@@ -1,4 +1,5 @@
-"""Tells brokers their addresses for clients outside of Kubernetes, once they are known and whenever they change.
+"""Tells brokers their addresses for clients outside of Kubernetes, once the addresses are known and whenever they
+change.
 
 A node port may have to go from one of the Cluster's Services to another, for example when a listener is renamed, or a
 broker's id goes to another pool. The old Service is deleted at the end of a reconcile, and the API server frees its
@@ -90,8 +91,8 @@ class Exposure:
 
     async def _make(self, cluster: Cluster, found: Found, wanted: Object, to_be_freed: Collection[int]) -> None:
         """Applies a Service. Raises Awaited if another Service of the Cluster gives up its node port only later. If the
-        Service was deleted, and a Service of somebody else has its node port now, it is applied without this port,
-        unless the spec asks for the port."""
+        Service was deleted, and a Service of another owner has got its node port since, the Service is made again with
+        any free node port, unless the spec asks for that port."""
         port = wanted["spec"]["ports"][0]
         asked_for = any(
             each.first_node_port is not None or wanted["metadata"]["name"] == names.bootstrap_service(cluster, each)

@@ -175,7 +175,7 @@ class Found:
                 answer = await self._kube.merge("PersistentVolumeClaim", self._cluster.namespace, claim, patch)
                 if grown(wanted, [answer]):
                     became = answer["spec"]["resources"]["requests"]["storage"]
-                    changed = "something on the way of the request, such as an admission webhook, made it"
+                    changed = "the request was changed on its way, for example by an admission webhook, to"
                     trouble = f"volume {claim} can't grow to {size}: {changed} {became}"
                 else:
                     self._news.append(("VolumeGrows", f"volume {claim} grows to {size}"))

@@ -1,12 +1,13 @@
-"""The edge to the brokers: one method reads a whole cluster, others change the cluster by Kafka's admin protocol, in
-batches.
+"""A client of the brokers, by Kafka's admin protocol: one method reads a whole cluster, and others change the cluster,
+in batches.
 
 There is one connection for each cluster, to any broker, because every broker serves every admin request. It is made by
 Ottla's own client, because a look at 5,000 topics every two minutes must cost next to nothing: kafka-python's admin
 client takes half a second to read the answers, kio's readers 0.04 s.
 
-A change is answered for each topic: by None if it was made, else by the broker's refusal. If a whole request gets no
-answer, `Unreachable` is raised, and it isn't known which changes were made; the next look shows them.
+A method that changes topics returns for each topic None if the change was made, else the broker's refusal. If a whole
+request gets no answer, `Unreachable` is raised, and it isn't known which changes were made; the next `look` shows the
+changes that were made.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ async def _connected(host: str, port: int) -> Stream:
 
 
 class KafkaAdmin:
-    """A client of one cluster's brokers. Several tasks may use it; its requests go one after the other.
+    """A client of one cluster's brokers. Several tasks may use it; the client sends one request after the other.
 
     Methods raise Unreachable if no broker answers.
     """
@@ -157,7 +158,7 @@ class KafkaAdmin:
 
     async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = (), *, broker: str = "") -> None:
         """Changes dynamic settings of all brokers, or of `broker`, which has to be the broker that answers. Raises
-        KafkaError if it refuses."""
+        KafkaError if the broker refuses."""
         refused = (await self._alter(BROKER, {broker: (given, reset)}))[broker]
         if refused is not None:
             raise refused
@@ -195,7 +196,8 @@ class KafkaAdmin:
         return done
 
     async def move(self, steps: Sequence[Move]) -> Refusals:
-        """Begins or cancels moves of partitions. A topic's answer is the first refusal of any of its partitions."""
+        """Begins or cancels moves of partitions. The result has for each topic the first refusal of a move of its
+        partitions, or None."""
         done: Refusals = {}
         for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [

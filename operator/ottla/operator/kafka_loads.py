@@ -1,4 +1,4 @@
-"""Asks each broker for its load: its work since its start, and its log directories."""
+"""Asks each broker for its load: the broker's work since its start, and its log directories."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Loads(NamedTuple):
 
 
 async def ask_loads(addresses: Mapping[int, tuple[str, int]], connect: Connect) -> Loads:
-    """Asks the brokers, each at its host and port."""
+    """Asks the brokers for their loads. `addresses`: broker → its host and port."""
     loads = Loads({}, [])
     for broker, (host, port) in sorted(addresses.items()):
         peer = Peer(connect, host, port, OPERATOR)

@@ -22,7 +22,8 @@ from ottla.settings.description import Source
 
 
 async def ask_throttled_by_hand(addresses: Mapping[int, tuple[str, int]], connect: Connect) -> bool:
-    """Asks the brokers, each at its host and port. A broker that doesn't answer counts as one with a rate."""
+    """Whether any of the brokers has a rate of its own. `addresses`: broker → its host and port. A broker that doesn't
+    answer counts as one with a rate."""
     asked = (_has_rate(broker, host, port, connect) for broker, (host, port) in addresses.items())
     return any(await asyncio.gather(*asked))
 

@@ -1,4 +1,5 @@
-"""The edge to Kubernetes: plain dictionaries in and out, server-side apply under one field manager.
+"""A client of Kubernetes' API: objects are plain dictionaries, and are written by server-side apply under one field
+manager.
 
 All requests go through one client of `kubernetes.aio`. Paths are made from a table of the kinds that the operator uses,
 so nothing has to be discovered first. An applied object is remembered together with the API server's result, so that
@@ -21,6 +22,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from ottla.operator.kinds import KINDS
 from ottla.operator.objects import OPERATOR, Object, merge_patch, timestamp
 from ottla.operator.queue import Retry, why
+from ottla.wording import abridged
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +32,8 @@ _LEASES = "/apis/coordination.k8s.io/"
 
 
 class KubeError(Retry):
-    """Kubernetes refused a request, or couldn't be reached. `status` is HTTP's (0: no answer), `message` its text."""
+    """Kubernetes refused a request, or couldn't be reached. `status`: the HTTP status (0: no answer); `message`: the
+    answer's text."""
 
     def __init__(self, status: int, doing: str, message: str) -> None:
         super().__init__(f"{doing}: {message}")
@@ -92,7 +95,7 @@ class Kube:
         return True
 
     async def offers(self, kind: str, subresource: str) -> bool:
-        """Whether the API server has a subresource of a kind: older releases lack some."""
+        """Whether the API server has a subresource of a kind: older releases of Kubernetes lack some subresources."""
         known = await self._request("GET", _root(kind), f"looking for {subresource} of {kind}")
         wanted = f"{KINDS[kind].plural}/{subresource}"
         return any(each["name"] == wanted for each in known["resources"])
@@ -166,7 +169,8 @@ class Kube:
         version: str | None = None,
         propagation: str = "Background",
     ) -> bool:
-        """Deletes an object: with `uid` only if it still has that uid, with `version` only if it hasn't changed since.
+        """Deletes an object: with `uid` only if it still has that uid, with `version` only if it still has that
+        resource version.
 
         Returns whether the object was deleted. `propagation` is Kubernetes' propagation policy.
         """
@@ -184,7 +188,8 @@ class Kube:
         return True
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
-        """Writes an Event about a resource. If that fails, it is logged, and no error is raised."""
+        """Writes an Event about a resource. If Kubernetes refuses the Event, the refusal is logged, and no error is
+        raised."""
         meta = about["metadata"]
         stamp = timestamp(now)
         body = {
@@ -199,7 +204,7 @@ class Kube:
                 "uid": meta["uid"],
             },
             "reason": reason,
-            "message": message[:1024],
+            "message": abridged(message, 1024),
             "type": "Warning" if warning else "Normal",
             "source": {"component": OPERATOR},
             "firstTimestamp": stamp,

@@ -1,4 +1,5 @@
-"""The operator's log level: as given at its start, or as a file says, which may change while the operator runs.
+"""The operator's log level: the level given at its start, or the level in a file, which may change while the operator
+runs.
 
 The chart mounts the file from a ConfigMap, so that a person can change the level without a restart of the operator.
 """

@@ -20,7 +20,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Ref(NamedTuple):
-    """The namespace and name of a resource; its kind is known where it is used."""
+    """The namespace and name of a resource. The code that uses a Ref knows the resource's kind."""
 
     namespace: str
     name: str

@@ -119,7 +119,7 @@ class OrphanedTopics:
         else:
             self._held[key] = after
             if before is None or after.topics - before.topics:
-                logger.warning("%s: %s; the condition TopicsHeld says how to have them deleted", key, after.told)
+                logger.warning("%s: %s; the condition TopicsHeld says how to delete these topics", key, after.told)
         self._held_changed(key)
 
 
@@ -129,5 +129,5 @@ def _held(key: Ref, verdict: Verdict) -> _Held | None:
     names = sorted(orphan.topic.name for orphan in verdict.held)
     told = f"{verdict.why}. Kept until their Topics are back: {first_named(names, NAMES_TOLD)}"
     how = f"kubectl -n {key.namespace} annotate --overwrite clusters.ottla.dev {key.name} {CONFIRM}={verdict.token}"
-    condition = Condition("TopicsHeld", True, verdict.reason, f"{told}. To have them deleted: {how}")
+    condition = Condition("TopicsHeld", True, verdict.reason, f"{told}. To have these topics deleted: {how}")
     return _Held(frozenset(orphan.topic.id for orphan in verdict.held), told, condition)

@@ -32,15 +32,19 @@ HELP = {
     "ottla_operator_cluster_condition": ("gauge", "Whether a condition of a Cluster is True."),
     "ottla_operator_cluster_part_failing": (
         "gauge",
-        "Whether a part of a Cluster was refused or failed at its last reconcile; one that only waits hasn't.",
+        "Whether a part of a Cluster was refused or failed at its last reconcile (1); 0 for a part that only waits.",
     ),
-    "ottla_operator_impeded": ("gauge", "Whether the operator lacks the lease's state or a right to read (1)."),
+    "ottla_operator_impeded": (
+        "gauge",
+        "Whether the operator can't read its Lease or other objects that it needs (1).",
+    ),
     "ottla_operator_leading": ("gauge", "Whether this process acts (1) or stands by."),
 }
 
 
 class Watched:
-    """Compares the versions of resources that watches have reported with the versions that were read since."""
+    """Compares the versions of resources that watches have reported with the versions that the operator's own reads
+    have found."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -73,10 +77,12 @@ class Watched:
 
     @property
     def dead(self) -> bool:
-        """Whether a watch is dead: a version was read long ago, and since then no event of its kind and namespace came.
+        """Whether a watch is dead: long ago a read found a version that no watch had reported, and since then no event
+        about that kind and namespace came.
 
         After a start, the events of thousands of resources take long to arrive. Their watch doesn't count as dead,
-        because some of these events keep coming."""
+        because some of these events keep coming.
+        """
         long_ago = self._clock() - SILENT_S_MAX
         return any(max(since, self._last.get(key[:2], since)) < long_ago for key, since in self._missed.items())
 
@@ -156,7 +162,8 @@ class Page:
 
 
 def _of_clusters(named: str, found: Mapping[Ref, Mapping[str, bool]]) -> Iterator[tuple[str, float]]:
-    """The rows of a metric that is 0 or 1 for each Cluster and each name: the labels, and the value."""
+    """The rows of a metric that is 0 or 1 for each Cluster and each of its conditions or parts: the labels, and the
+    value."""
     for cluster, each in sorted(found.items()):
         for name, holds in sorted(each.items()):
             label = f'{{cluster_namespace="{cluster.namespace}",cluster="{cluster.name}",{named}="{name}"}}'

@@ -3,8 +3,8 @@
 A part that fails stops only the parts that need it; all others are done. Each part ends in one of these ways:
 
 - It is done.
-- It waits for something outside. Either its own findings say so (`NotYet`), or a `Trouble` that counts as no failure
-  (`Awaited`).
+- It waits for something outside of the operator. It says so by its own findings (`NotYet`), or by a `Trouble` that
+  doesn't count as a failure (`Awaited`).
 - It fails, which is a `Trouble`. Each part that needs it becomes a `Trouble`, too, because it wasn't done.
 
 Each part may take only a share of a reconcile's time. So if a part gets no answer, the parts after it are reached all
@@ -63,7 +63,8 @@ def checked(parts: Sequence[Part[_V]]) -> tuple[Part[_V], ...]:
 async def carry_out(
     parts: Sequence[Part[_V]], visit: _V, *, paused: bool = False, clock: Callable[[], float] = monotonic
 ) -> list[Trouble]:
-    """Does each part whose needs are met. Returns why the other parts weren't done, in the table's order."""
+    """Does each part whose needs are met. Returns the `Trouble`s of the other parts, in the table's order. A part that
+    raises NotYet, or that the pause leaves out, has none."""
     troubles: dict[str, Trouble] = {}
     later: set[str] = set()
     end = clock() + ALL_S_MAX
@@ -78,7 +79,7 @@ async def carry_out(
             left_s = min(PART_S_MAX, end - clock())
             try:
                 if left_s <= 0:
-                    raise Retry("it wasn't reached: the parts before it took too long")
+                    raise Retry("the part wasn't reached, because the parts before it took too long")
                 async with timeout(left_s):
                     await part.does(visit)
             except NotYet:

@@ -1,4 +1,4 @@
-"""Tells each broker its rack, if the rack is a label of its node, and so is known only once its pod has a node.
+"""Tells each broker its rack, if racks are labels of nodes. Then a broker's rack is known only once its pod has a node.
 
 As soon as a pod has a node, the operator annotates the pod with the rack, and the pod's container waits for that
 annotation. So brokers don't read nodes, and need no rights in Kubernetes.

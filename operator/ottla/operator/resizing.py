@@ -1,9 +1,9 @@
 """Gives brokers' pods other resources in place, one pod after the other, by the rules of `plan/resize.py`.
 
-The operator notes a resize on the pod before it requests the resize, when Kubernetes has accepted the request, and when
-the resize is done. So another process of the operator goes on from there. If a resize is refused, or changed on its
-way, the pod is restarted by the rules of every roll. Exception: if Kubernetes would refuse the pod's successor, too,
-the pod isn't restarted, because it would be missing afterwards.
+The pod has a note about its resize. The operator writes this note before it requests the resize, and again when
+Kubernetes has accepted the request and when the resize is done. So another process of the operator goes on from there.
+If a resize is refused, or an admission webhook changes it, the pod is restarted by the rules of every roll. Exception:
+if Kubernetes would refuse the pod's successor, too, the pod isn't restarted, because it would be missing afterwards.
 
 No timer is needed: each step changes a pod, whether the operator or the node makes it, and the watch of pods reports
 that change.
@@ -37,7 +37,7 @@ SUBRESOURCE = "resize"
 # ResourceQuota, a LimitRange, a policy), the pod's successor would be refused as well.
 _OF_THIS_POD = ('cannot patch resource "pods/resize"', "node didn't have enough")
 _DENIED = "denied the request"  # an admission webhook's refusal: it may refuse new pods, too
-_CHANGED = "Kubernetes accepted the request, but an admission webhook or another program changed it on its way"
+_CHANGED = "Kubernetes accepted the request, but an admission webhook or another program changed the resources"
 
 
 class Resizing:
@@ -73,7 +73,7 @@ class Resizing:
             if offered is None:
                 found |= {broker: not_known(each.revision) for broker, each in begins.items()}
             elif not offered:
-                refused = "this Kubernetes doesn't offer it"
+                refused = "this release of Kubernetes can't resize pods"
                 found |= {broker: replace(each, refused=refused) for broker, each in begins.items()}
         return found
 

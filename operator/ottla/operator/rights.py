@@ -37,7 +37,7 @@ IN_NAMESPACES = (
     Right(
         ("EndpointSlice",),
         ("get", "list", *MADE),
-        "By these, a load balancer that brokers share finds each broker: a Service can't select a pod by its port.",
+        "By EndpointSlices, a shared load balancer finds each broker: a Service can't select a pod by its port.",
     ),
     Right(
         ("Secret",),

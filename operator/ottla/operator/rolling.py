@@ -84,7 +84,8 @@ class Rolling:
     async def _together(
         self, visit: Visit, pods: Sequence[Pod], limit: int, held: Collection[int]
     ) -> Mapping[int, Report]:
-        """For each broker that may be restarted while others are away: its report on stopping together with these."""
+        """For each broker that may be restarted while others are away: its report on the risks of its stop while these
+        are away."""
         away, able = joining(pods, limit, held)
         if not able:
             return NOBODY

@@ -128,7 +128,8 @@ def _joined(*sentences: str) -> str:
 
 
 def _stays(kafka: KafkaCluster, plan: ScalePlan, missing: Collection[int]) -> str:
-    """Why replicas of missing brokers can't be copied, and what a person has to do; empty where all can be."""
+    """Why replicas of missing brokers can't be copied, and what a person has to do; empty where all of them can be
+    copied."""
     if plan.refusal:
         return f"the replicas of {_unwanted(missing)}, aren't copied: {plan.refusal}"
     if not (left := only_on(kafka, missing)):
@@ -137,7 +138,7 @@ def _stays(kafka: KafkaCluster, plan: ScalePlan, missing: Collection[int]) -> st
     holders = kafka.topics[topic].partitions[index].in_sync
     return (
         f"partition {topic}-{index}{more} is only on {_unwanted(holders)}: "
-        "raise the number of brokers of its pool until it comes back with its volume"
+        "raise the number of brokers of its pool until that broker comes back with its volume"
     )
 
 
@@ -189,7 +190,8 @@ def _drained(kafka: KafkaCluster) -> frozenset[int]:
 
 
 async def make(refusals: Refusals) -> None:
-    """Raises the first of the refusals, if any. Refusals because a topic or a move is gone meanwhile are ignored."""
+    """Raises the first of the refusals, if any. A refusal is ignored if its reason is that the topic or the move
+    doesn't exist any more."""
     for refusal in refusals.values():
         if refusal is not None and refusal.code not in PASSING:
             raise refusal

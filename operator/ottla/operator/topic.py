@@ -173,7 +173,7 @@ class TopicReconciler:
             # Not a failure, after which pauses would grow: each change of the Cluster's status causes a new sweep.
             if key not in self._starting:
                 self._starting.add(key)
-                logger.info("topics of %s wait until it is Ready: %s", key, error)
+                logger.info("topics of %s wait until this Cluster is Ready: %s", key, error)
             return Result(BROKERS_S)
         self._starting.discard(key)
         await self._reports.statuses(sweep.outcomes, sweep.now)
@@ -242,7 +242,8 @@ class TopicReconciler:
             self._tell_replacing(sweep, resource)
 
     async def _allowed(self, sweep: _Sweep, mine: list[TopicResource]) -> list[TopicResource]:
-        """The resources whose namespace the Cluster takes Topics from. The others claim no topic's name."""
+        """The resources whose namespace the Cluster takes Topics from. The other resources can't claim a topic's
+        name."""
         rules = sweep.rules
         selected = await self._selected(rules.namespace_labels) if rules.namespace_labels is not None else frozenset()
         allowed = []
@@ -261,8 +262,8 @@ class TopicReconciler:
     async def _beside_others(
         self, sweep: _Sweep, admin: KafkaAdmin, cluster: KafkaCluster, plans: dict[TopicResource, TopicPlan]
     ) -> dict[TopicResource, TopicPlan]:
-        """Returns the plans. If an administrator throttles replicas by hand, plans that change this throttle are made
-        anew."""
+        """Returns the plans. If an administrator throttles replicas by hand, plans that would change this throttle are
+        replaced by plans that leave it alone."""
         topics, rules = cluster.topics, sweep.rules
         taking = [each for each, plan in plans.items() if takes_throttle_away(plan, topics.get(each.topic))]
         if not taking or not await admin.throttled_by_hand():
@@ -367,8 +368,8 @@ class TopicReconciler:
             raise KafkaError(error.code, f"the brokers refuse the throttle: {said(error)}") from error
 
     def _conclude(self, sweep: _Sweep, resource: TopicResource, plan: TopicPlan, topic: KafkaTopic | None) -> None:
-        """Notes a resource's outcome. If its topic was changed, there is no outcome yet, and the next sweep notes
-        it."""
+        """Notes a resource's outcome. If this sweep changed its topic, there is no outcome yet, and the next sweep
+        notes the outcome."""
         error = sweep.failed.get(resource.topic)
         if plan.refusal is not None:
             outcome = Outcome(False, plan.refusal.reason, plan.refusal.message, topic)
@@ -389,7 +390,7 @@ class TopicReconciler:
         deleted the topic, the next sweep notes the outcome."""
         if (resource.topic, Delete) in sweep.made:
             return
-        told = f"topic '{resource.topic}' is the one of the Topic {resource.ref} that was deleted before this one"
+        told = f"topic '{resource.topic}' belongs to the deleted Topic {resource.ref}, the predecessor of this one"
         if (error := sweep.failed.get(resource.topic)) is not None:
             message = f"{told}, and can't be deleted: {said(error)}"
             sweep.outcomes[resource] = Outcome(False, "TopicNotDeleted", message)
@@ -418,7 +419,7 @@ class TopicReconciler:
         else:
             told = (
                 "TopicReleased",
-                f"topic '{topic}' stays and follows no Topic any more: {whose}, and its policy is Retain",
+                f"topic '{topic}' stays and follows no Topic any more: {whose}, and that Topic's policy is Retain",
             )
         logger.info("%s: %s", sweep.rules.cluster, told[1])
         await self._kube.event(dict(sweep.rules.about), *told, sweep.now, warning=error is not None)

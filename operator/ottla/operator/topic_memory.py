@@ -36,10 +36,11 @@ class TopicMemory:
         return read_record(cluster, cluster_uid, found)
 
     async def remember(self, before: Remembered, new: Iterable[str], named: Iterable[str]) -> None:
-        """Adds the `new` uids to the record, and drops those that aren't `named` any more.
+        """Adds the `new` uids to the record, and drops those that aren't in `named`: no topic and no resource has them
+        any more. If the record has all of `new`, it isn't written.
 
-        Raises KubeError, also if the record has changed since it was read as `before`, and NameTaken if another
-        owner's ConfigMap has the record's name.
+        Raises KubeError, also if the record has changed since it was read as `before`, and NameTaken if another owner's
+        ConfigMap has the record's name.
         """
         kept = before.uids & set(map(shortened, named))
         added = set(map(shortened, new)) - before.uids

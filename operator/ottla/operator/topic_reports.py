@@ -1,8 +1,8 @@
 """Writes the new status of each Topic whose status changes, and an Event for each change that was made or refused.
 
 Statuses are merge patches with the resource's uid: a resource that was deleted and created again under the same name
-must not get the status of its predecessor. At most `AT_A_TIME` writes run concurrently, because a sweep may need
-thousands.
+must not get the status of its predecessor. At most `AT_A_TIME` writes run concurrently, because a reconcile of a
+Cluster's Topics may need thousands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Writer(Protocol):
         """Changes an object or its subresource by a JSON merge patch (RFC 7396), and returns the object."""
 
     async def event(self, about: Object, reason: str, message: str, now: datetime, *, warning: bool = False) -> None:
-        """Writes an Event about a resource. If that fails, it is logged, and no error is raised."""
+        """Writes an Event about a resource. If Kubernetes refuses the Event, the refusal is logged, and no error is
+        raised."""
 
 
 class News(NamedTuple):

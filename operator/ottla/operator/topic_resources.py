@@ -1,7 +1,7 @@
-"""The Topic resources in memory, as the watch reports them, so that a sweep doesn't have to list thousands.
+"""The Topic resources in memory, as the watch reports them, so that a reconcile doesn't have to list thousands.
 
 The watch alone isn't enough to act on: right after the start it has reported only some resources, and it may have
-missed a deletion. So all resources are listed before the first sweep, now and then, and always before a topic is
+missed a deletion. So all resources are listed before the first reconcile, now and then, and always before a topic is
 deleted because its resource is missing. If the watch reports a resource while such a list is under way, the watch's
 version of the resource counts as the newer one.
 """
@@ -50,7 +50,8 @@ class TopicResources:
         self._listing = asyncio.Lock()
 
     def seen(self, event: str | None, body: Mapping[str, Any]) -> Ref | None:
-        """Notes an event of the watch. Returns the Cluster whose topics need a sweep; None if only a status changed."""
+        """Notes an event of the watch. Returns the Cluster whose topics have to be reconciled; None if only a status
+        changed."""
         resource = parse_topic(body)
         before = self._known.get(resource.ref)
         self._told.add(resource.ref)

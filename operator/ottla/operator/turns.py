@@ -38,8 +38,8 @@ class Turns:
     """Knows which Cluster has the turn, and which Clusters wait for it."""
 
     def __init__(self, clusters: ListClusters, again: Callable[[Ref], None]) -> None:
-        """`clusters` lists all Clusters. `again` is called with each Cluster that waited for a turn that has ended: it
-        has that Cluster reconciled soon."""
+        """`clusters` lists all Clusters. `again` has a Cluster reconciled soon: when a turn ends, it is called for each
+        Cluster that waits."""
         self._clusters = clusters
         self._again = again
         self._holder: Ref | None = None
@@ -59,8 +59,8 @@ class Turns:
             return self._holder
 
     def waits(self, key: Ref, why: str) -> None:
-        """Notes why the restarts of the Cluster `key` would make no progress if it has the turn. An empty `why` says
-        that nothing holds them up."""
+        """Notes why the restarts of the Cluster `key` make no progress, or would make none if it had the turn. An empty
+        `why`: nothing holds them up."""
         self._waits[key] = why
 
     def why(self, key: Ref) -> str:
@@ -68,7 +68,7 @@ class Turns:
         return self._waits.get(key, "")
 
     def ended(self, key: Ref) -> None:
-        """Notes that the Cluster `key` doesn't have the turn any more. If it had it, the waiting Clusters are
+        """Notes that the Cluster `key` doesn't have the turn any more. If it had the turn, the waiting Clusters are
         reconciled."""
         self._waits.pop(key, None)
         if self._holder == key:

@@ -75,7 +75,7 @@ def load(
             raise OptionError(f"there is no file {path}")
         file_format(path)
     options = write_options(
-        {"kafka.bootstrap.servers": bootstrap, "kafka.compression.type": compression, "topic": topic}
+        {"kafka.bootstrap.servers": bootstrap, "kafka.compression.type": compression, "topic": topic}, streaming=False
     )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     started = time.monotonic()

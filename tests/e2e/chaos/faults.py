@@ -68,7 +68,7 @@ def missing(counts: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Chances:
-    """The probability of each fault, for each request that can have it."""
+    """The probability of each fault, for each request that can have the fault."""
 
     refused: float = 0.03
     lost: float = 0.015
@@ -86,7 +86,7 @@ class Faults:
     def __init__(self, seed: int, chances: Chances) -> None:
         wrong = [each.name for each in fields(chances) if not 0 <= getattr(chances, each.name) <= 1]
         if wrong:
-            raise ValueError(f"not between 0 and 1: the chances of {', '.join(wrong)}")
+            raise ValueError(f"the chances of {', '.join(wrong)} have to be between 0 and 1")
         self.counts: Counter[str] = Counter()  # by name
         self.calm = False  # whether there are no more faults
         self._seed = seed

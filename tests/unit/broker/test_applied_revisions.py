@@ -287,7 +287,7 @@ def test_a_straggler_that_answers_in_time_has_caught_up_although_more_is_wanted_
     run(scene, 1)
 
 
-@pytest.mark.parametrize("refuses", [True, False], ids=["it is dead", "it is of an older version"])
+@pytest.mark.parametrize("refuses", [True, False], ids=["the broker is dead", "the broker is of an older version"])
 def test_a_broker_that_does_not_answer_at_all_costs_nothing(refuses: bool) -> None:
     async def scene(world: World) -> None:
         world.others[1].refuses = refuses

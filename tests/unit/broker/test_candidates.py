@@ -129,7 +129,7 @@ def test_the_high_watermark_waits_for_who_is_caught_up_and_moves_with_it(tmp_pat
         assert leader.high_watermark == 3
         leader.fetched(1, 0)
         leader.append()
-        assert leader.high_watermark == 4, "it doesn't wait for a follower that was never caught up"
+        assert leader.high_watermark == 4, "a follower that was never caught up isn't waited for"
         leader.catches_up(1)
         at = leader.high_watermark
         woken: list[int] = []

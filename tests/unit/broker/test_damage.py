@@ -126,7 +126,7 @@ def test_a_header_that_a_fetch_meets_until_it_is_deleted(world: World) -> None:
     assert caught.value.code == ErrorCode.corrupt_message
     (told,) = world.told()
     assert told["offset"] == asked
-    assert told["trouble"].startswith("fetches are refused there: ")
+    assert told["trouble"].startswith("fetches of this offset are refused: ")
     world.log.delete_records_before(asked + 1)
     assert world.told() == []
 
@@ -137,7 +137,7 @@ def test_a_header_that_a_fetch_meets_until_it_is_deleted(world: World) -> None:
 def test_what_a_truncation_took_is_told_no_more(world: World, shorten: Callable[[Partition], None]) -> None:
     """A damaged batch that a truncation removed is no longer reported. Before the fix, the alert stayed until the
     broker's next start, although the replica had been copied anew."""
-    world.partition.damage_met = 20, "fetches are refused there: no batch"
+    world.partition.damage_met = 20, "fetches of this offset are refused: no batch"
     assert len(world.told()) == 1
     shorten(world.partition)
     for _ in range(30):

@@ -104,7 +104,7 @@ def _later(answer: Any) -> Route:
     return Route(HEARTBEAT, taskless=lambda *_: asyncio.ensure_future(_given(answer)))
 
 
-CUT_OFF = (None, ["its request failed inside the broker"])
+CUT_OFF = (None, ["the request failed inside the broker"])
 WAYS = pytest.mark.parametrize("way", [_in_task, _at_once, _later])
 
 

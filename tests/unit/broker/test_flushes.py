@@ -52,7 +52,7 @@ def test_requests_during_a_flush_share_the_next_one() -> None:
         await asyncio.sleep(0.01)
         log.end = 2
         second, third = flushes.flush(), flushes.flush()
-        assert second is third, "the first one may have begun before their records were written"
+        assert second is third, "the first flush began before these records were written"
         assert second is not first
         log.may_go_on.set()
         await asyncio.gather(first, second)

@@ -374,8 +374,8 @@ def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["another leads", "leads again"])
 @pytest.mark.parametrize("commits", [1, 2 * SLICE_RECORDS])
 def test_an_offset_fetch_whose_coordinator_resigns_as_the_wait_ends_is_sent_away(commits: int, again: bool) -> None:
-    """The coordinator refuses the OffsetFetch: its answer would be outdated, and with a long backlog it would never
-    come.
+    """The coordinator refuses the OffsetFetch. An answer with offsets would be outdated, and would never come if many
+    records were still to be made visible.
     """
 
     async def scene() -> None:

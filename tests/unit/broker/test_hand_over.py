@@ -53,7 +53,7 @@ def test_a_store_that_takes_nothing_is_not_waited_for(
 
     monkeypatch.setattr(module, "_ANNOUNCING_S", 0.05)
     handed_over(Image(), tries_for_ever).wait.assert_not_called()
-    assert "the broker couldn't announce that it drains: the metadata store didn't take it within" in caplog.text
+    assert "the broker couldn't announce that it drains: the metadata store didn't answer within" in caplog.text
 
 
 @pytest.mark.parametrize("led", [0, 3])
@@ -81,7 +81,7 @@ def test_a_stop_waits_for_what_others_can_do_without_it(
     image = image_of(state)
     (find, _), _ = handed_over(image).wait.call_args
     assert (find(image) is None) == waits
-    assert find(image_of(state, restored=True)), "nobody takes it out of an ISR that only a backup has"
+    assert find(image_of(state, restored=True)), "a partition restored from a backup isn't waited for"
 
 
 def test_a_stop_says_how_much_nobody_took_over(

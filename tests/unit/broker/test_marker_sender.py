@@ -44,7 +44,8 @@ class Following:
 
 
 class Broker:
-    """Another broker: `errors` are its answers by partition, else NONE. While `held` isn't set, answers wait."""
+    """Another broker. A partition's answer is its error in `errors`, else NONE. While `held` isn't set, answers
+    wait."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []

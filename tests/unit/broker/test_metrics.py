@@ -18,7 +18,8 @@ kafka.server ReplicaManager AtMinIsrPartitionCount
 kafka.server ReplicaManager OfflineReplicaCount
 kafka.server ReplicaManager PartitionCount LeaderCount IsrShrinksPerSec
 kafka.server ReplicaManager IsrExpandsPerSec
-kafka.server ReplicaManager ReassigningPartitions ProducerIdCount
+kafka.server ReplicaManager ReassigningPartitions ProducerIdCount PartitionsWithLateTransactionsCount
+kafka.server AddPartitionsToTxnManager VerificationFailureRate
 kafka.server ReplicaFetcherManager MaxLag MinFetchRate
 kafka.server FetcherLagMetrics ConsumerLag
 kafka.server DelayedOperationPurgatory PurgatorySize

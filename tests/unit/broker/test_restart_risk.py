@@ -135,7 +135,7 @@ def test_the_risk_is_what_happens(count: int, one_by_one: bool) -> None:
                 held, said = foretold[topic_id, index]
                 happened = cluster.what_happens(held, after)
                 assert said == happened, (
-                    f"seed {seed}: {held.name}: said {said}, was {happened}: {held.state} → {after}"
+                    f"seed {seed}: {held.name}: predicted {said}, happened {happened}: {held.state} → {after}"
                 )
                 seen[said] += 1
     assert min(seen[kind] for kind in (None, *Risk)) > SEEDS // 15, seen

@@ -25,7 +25,7 @@ PRODUCER = Producer(7, 3)
 
 
 class OtherCoordinator:
-    """Broker 2. `errors` are its answers by partition, else NONE. While `held` isn't set, answers wait."""
+    """Broker 2. A partition's answer is its error in `errors`, else NONE. While `held` isn't set, answers wait."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []

@@ -1,4 +1,5 @@
-"""What a partition's leader appends of a transaction, and the errors for the rest."""
+"""The batches and markers of transactions that a partition's leader appends, and the errors with which it refuses
+others."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def test_a_transaction_begins_with_a_guard_and_goes_on_without(tmp_path: Path) -
 
 
 def test_a_batch_that_comes_after_its_transactions_marker_begins_no_other_one(tmp_path: Path) -> None:
-    """Kafka without guards: the last stable offset stood still for ever."""
+    """A broker without guards would append the batch, and the last stable offset would stand still for ever, as in
+    older versions of Kafka."""
     partition = led(tmp_path, 0)
     guard = partition.guard_for(PRODUCER, 0, 0, bumps=False)
     partition.append_marker(PRODUCER, 0, 3, False, 1)
@@ -148,7 +150,7 @@ def test_markers_need_the_leader_and_enough_replicas_in_sync(tmp_path: Path) -> 
 
 
 def test_a_coordinators_batches_have_no_sequence_and_repeat_nothing(tmp_path: Path) -> None:
-    """As the group coordinator writes the offsets of a transaction."""
+    """The group coordinator writes such batches for the offsets of a transaction."""
     partition = led(tmp_path, 0)
 
     def write(guard: Guard | None = None, *, epoch: int = 1, transactional: bool = True) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli.table import Column, lines
+from ottla.cli.table import Column, blocks, lines
 
 BROKERS = [Column("ID", True), *(Column(name, False) for name in ("STATE", "HOST")), Column("PORT", True)]
 ROWS = [["0", "running", "127.0.0.1", "19755"], ["11", "away", "-", "-"]]
@@ -30,6 +30,20 @@ def test_where_nothing_fits_a_row_is_a_block() -> None:
         "ID:    0", "STATE: running", "HOST:  127.0.0.1", "PORT:  19755", "",
         "ID:    11", "STATE: away", "HOST:  -", "PORT:  -",
     ]  # fmt: skip
+
+
+def test_blocks_fold_their_texts_between_words() -> None:
+    columns = [Column("ABOUT", False), Column("WHAT TO DO", False)]
+    rows = [["operator a", "helm upgrade ottla-operator charts/ottla-operator --wait"], ["operator b", "-"]]
+    assert blocks(columns, rows, 48) == [
+        "ABOUT:      operator a",
+        "WHAT TO DO: helm upgrade ottla-operator",
+        "            charts/ottla-operator --wait",
+        "",
+        "ABOUT:      operator b",
+        "WHAT TO DO: -",
+    ]
+    assert blocks(columns, rows, None)[1] == f"WHAT TO DO: {rows[0][1]}", "nothing is folded in a pipe"
 
 
 def test_only_long_texts_fold_and_where_they_can_at_a_separator() -> None:

@@ -132,7 +132,7 @@ class World:
             raise KubeError(404, f"patching {kind} {name}", "the server could not find the requested resource")
         if (item := self.objects.get((kind, namespace, name))) is None:
             raise KubeError(404, f"patching {kind} {name}", "not found")
-        for part, what in (("uid", "the uid is another one's"), ("resourceVersion", "it has changed")):
+        for part, what in (("uid", "the object has another uid"), ("resourceVersion", "it has changed")):
             if patch.get("metadata", {}).get(part) not in (None, item["metadata"].get(part)):
                 raise KubeError(409, f"patching {kind} {name}", what)
         if subresource == "resize":

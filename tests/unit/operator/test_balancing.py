@@ -82,7 +82,7 @@ def test_a_suggestion_says_what_would_be_moved_and_moves_nothing() -> None:
     assert scene.balance["bytesToCopy"] % GIB == 0
     assert scene.spread() == [12, 12, 0]
     (told,) = [message for reason, message in scene.world.events if reason == "OutOfBalance"]
-    assert told.endswith("to have them made, set spec.balance.mode to Run")
+    assert told.endswith("to have these moves made, set spec.balance.mode to Run")
     scene.world.writes.clear()
     scene.later(3)
     assert scene.world.writes == [], "the same suggestion is made once"

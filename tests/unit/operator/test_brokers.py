@@ -16,9 +16,8 @@ BOTH = {"count": 1, "partitions": ["a-0"]}
 
 
 def _asked(*, knows_several: bool) -> tuple[dict[int, Report], dict[int, Report], list[str]]:
-    """A broker's reports about its own stop, and about its stop beside brokers 7 and 2; and the queries that the broker
-    got.
-    """
+    """A broker's reports about its own stop, and about its stop while brokers 7 and 2 are stopped, too; and the queries
+    that the broker got."""
     queries: list[str] = []
 
     async def risk(request: Request) -> Response:

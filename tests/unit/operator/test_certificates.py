@@ -57,7 +57,9 @@ def test_an_authority_is_followed_by_one_that_is_trusted_before_it_signs() -> No
     assert certificates.tended(both, "k-etcd", later, known=False) == both
     second = certificates.tended(both, "k-etcd", later, known=True)
     assert second == {"tls.crt": both["next.crt"], "tls.key": both["next.key"], "before.crt": first["tls.crt"]}
-    assert certificates.trusted(second) == certificates.trusted(both), "no pod is restarted for it"
+    assert certificates.trusted(second) == certificates.trusted(both), (
+        "no pod is restarted, because it trusts both already"
+    )
     third = certificates.tended(second, "k-etcd", later + timedelta(days=2500), known=True)
     assert third.keys() == {"tls.crt", "tls.key", "next.crt", "next.key"}
 

@@ -168,8 +168,8 @@ class Scene:
         self.restart()
 
     def restart(self, defaults: Defaults = DEFAULTS) -> None:
-        """Replaces the operator's process by a new one, which has no memory of the old one. Other `defaults` make it
-        another release."""
+        """Replaces the operator's process by a new one, which has no memory of the old one. With other `defaults`, the
+        new process is another release of the operator."""
         keeper = EtcdKeeper(
             self.world,  # type: ignore[arg-type]
             lambda identity: EtcdInMemory(self.world, self.key.name),  # type: ignore[arg-type, return-value]
@@ -370,7 +370,8 @@ def test_without_a_word_brokers_are_restarted_one_at_a_time_whatever_racks_there
 
 
 def test_who_goes_beside_others_is_looked_at_twice() -> None:
-    """Between the two checks before a restart, a broker of the other rack goes down by itself."""
+    """Between the two checks before a restart, a broker of the other rack goes down by itself. So the second check
+    prevents the restart."""
     scene = _racked()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
     for _ in range(6):
@@ -438,10 +439,10 @@ def test_a_restart_on_request() -> None:
         scene.world.events.clear()
         return found
 
-    of_all = "is restarted: the Cluster's annotation ottla.dev/restart asks for it"
+    of_all = "is restarted: the Cluster's annotation ottla.dev/restart asks for a restart"
     scene.world.objects["Pod", "shop", "k-broker-1"]["metadata"]["annotations"]["ottla.dev/restart"] = "now"
     scene.rounds(8)
-    assert asked() == ["k-broker-1 is restarted: the annotation ottla.dev/restart asks for it"]
+    assert asked() == ["k-broker-1 is restarted: the annotation ottla.dev/restart asks for a restart"]
     for value in ("now", "again"):
         scene.cluster["metadata"]["annotations"] = {"ottla.dev/restart": value}
         scene.rounds(16)
@@ -461,7 +462,7 @@ def test_a_restart_on_request() -> None:
     [
         ("bad_images", "ImagePullBackOff: no such image"),
         ("crashing_images", "CrashLoopBackOff: there is no such module"),
-        ("homeless_images", "no node takes it: 0/3 nodes are available"),
+        ("homeless_images", "no node can run it: 0/3 nodes are available"),
     ],
 )
 def test_a_bad_image_takes_one_broker_and_is_put_right(kind: str, why: str) -> None:
@@ -668,6 +669,18 @@ def test_scaling_down_drains_first_and_up_shares_again() -> None:
     scene.rounds(2)
     assert scene.status["settled"] == [0, 1, 2, 3]
     assert "reassignment" not in scene.status
+
+
+@pytest.mark.parametrize(("before", "after", "restarted"), [(1, 2, 1), (2, 3, 2), (3, 5, 0)])
+def test_scaling_up_restarts_brokers_only_where_replication_factors_follow(
+    before: int, after: int, restarted: int
+) -> None:
+    scene = running(brokers={"replicas": before, "storage": {"size": "1Gi"}})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=after))
+    scene.rounds(16)
+    assert len(scene.pods()) == after
+    told = [message for reason, message in scene.world.events if reason == "RollingRestart"]
+    assert told == [f"k-broker-{broker} is restarted: its settings change" for broker in range(restarted)]
 
 
 def test_a_broker_whose_pod_goes_during_a_visit_leaves_no_claims_to_note() -> None:
@@ -955,8 +968,8 @@ def test_a_pool_that_is_not_wanted_any_more_goes() -> None:
 
 
 def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_and_gone() -> None:
-    """Otherwise the first pool's volume would be deleted without a drain, with the partitions that only that broker
-    has."""
+    """Without that wait, the volume of the removed pool's broker would be deleted before a drain, with the partitions
+    that only this broker has."""
     first = {"name": "broker", "firstId": 0, "replicas": 3}
     old, new = ({"name": name, "firstId": 100, "replicas": 1} for name in ("big", "huge"))
     scene = running(brokers={"storage": {"size": "1Gi"}, "pools": [first, old]})
@@ -1515,7 +1528,7 @@ def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
     scene.rounds(10)
     renewed = [message for reason, message in scene.world.events if reason == "AuthorityRenewed"]
     assert renewed == [
-        "a new authority for etcd's certificates is trusted, and signs once all pods trust it",
+        "a new authority for etcd's certificates is added, and signs once all pods trust it",
         "a new authority for etcd's certificates signs",
     ]
     restarted = [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
@@ -1686,7 +1699,7 @@ def test_an_etcd_that_is_full_says_what_to_do_and_takes_writes_when_there_is_roo
     clock.clear()
     scene.rounds(2)
     assert scene.status["message"] == (
-        "etcd: its database is full, and nothing can be changed: 800 of 819 MiB are in use; "
+        "etcd: the database is full, and no metadata can be changed: 800 of 819 MiB are in use; "
         "raise metadata.etcd.storage.size"
     )
     assert scene.condition("MetadataReady") == ("False", "EtcdFull")
@@ -1734,7 +1747,7 @@ def test_a_broker_whose_volume_is_lost_begins_anew_if_others_have_all_of_it() ->
         scene.reconcile()
         return str(scene.status["message"])
 
-    assert "no node takes it" in lost("2026-05-01T11:55:00Z")
+    assert "no node can run it" in lost("2026-05-01T11:55:00Z")
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1, 2), (2,)]})
     assert (
         lost("2026-05-01T11:00:00Z")
@@ -1794,7 +1807,7 @@ def test_a_volume_whose_file_system_grows_at_a_start_gets_one() -> None:
     scene.world.objects["Pod", "shop", "k-broker-1"]["metadata"]["creationTimestamp"] = "2026-05-01T12:10:00Z"
     scene.rounds(5)
     assert [message for reason, message in scene.world.events if reason == "RollingRestart"] == [
-        "k-broker-1 is restarted: its volume data-0-k-broker-1 grows at its start"
+        "k-broker-1 is restarted: its volume data-0-k-broker-1 grows only when the pod starts"
     ]
 
 

@@ -92,9 +92,8 @@ def test_every_pod_is_restricted_and_writes_only_to_its_volumes(name: str) -> No
 
 @pytest.mark.parametrize("kept", [(True, True), (True, False), (False, True), (False, False)])
 def test_etcds_volumes_and_snapshots_stay_as_long_as_any_pools(kept: tuple[bool, bool]) -> None:
-    """Before the fix, if one of two pools had volumes that are deleted with it, etcd's volumes were deleted as well.
-    Without them the volumes of the other pool are worthless.
-    """
+    """Before the fix, if the volumes of one of two pools were to be deleted with the Cluster, etcd's volumes were
+    deleted as well. Without etcd's volumes, the volumes of the other pool are worthless."""
     cluster = _cluster()
     pools = tuple(replace(pool, keep_volumes=keep) for pool, keep in zip(cluster.pools, kept, strict=True))
     cluster = replace(cluster, pools=pools)

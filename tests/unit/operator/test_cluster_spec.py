@@ -99,7 +99,7 @@ def _at_node_ports(bootstrap: int, first: int) -> dict[str, Any]:
         ({"brokers": {"replicas": 3}}, "has no storage"),
         (
             {"brokers": {"replicas": 3, "storage": {"volumes": [{"size": "1Gi", "id": 1}, {"size": "1Gi"}]}}},
-            "either each has an id",
+            "either each volume has an id",
         ),
         ({"brokers": {"replicas": 3, "storage": {"volumes": [{"size": "1Gi", "id": 1}] * 2}}}, "an id of its own"),
         ({"listeners": [{"name": "out", "port": 9094, "type": "NodePort"}]}, "one has to be Internal"),

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from ottla.operator.kafka import Unreachable
 from ottla.operator.objects import Object
+from ottla.operator.plan.observed import crashed, unschedulable
 from ottla.operator.plan.roll import Report
 from ottla.operator.status import Condition
 from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
@@ -147,3 +148,15 @@ def test_a_cluster_that_is_made_again_waits_for_what_kubernetes_takes_away() -> 
     scene.rounds(7)
     assert scene.condition("Ready") == ("True", "BrokersServe")
     assert not [each for each in scene.status["conditions"] if each["type"].endswith("Reconciled")]
+
+
+def test_kubernetes_own_words_are_one_line_and_are_cut_between_words() -> None:
+    """kubectl cuts a column at the first line's end. Before the fix, the operator cut long texts within a word."""
+    log = "Traceback:\n" + "no such module\n" * 40
+    pod = {"status": {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff", "message": log}}}]}}
+    said = crashed(pod)
+    assert said.startswith("CrashLoopBackOff: Traceback: no such module no such")
+    assert said.endswith((" module …", " such …", " no …"))
+    assert len(said) <= 300
+    where = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes:\nno room"}
+    assert unschedulable({"status": {"conditions": [where]}}) == "no node can run it: 0/1 nodes: no room"

@@ -183,7 +183,7 @@ def test_a_volume_whose_size_a_webhook_changes_on_its_way_is_told_and_is_no_even
     scene.world.webhook = capped
     store(scene, size="3Gi")
     scene.rounds(4)
-    changed = "something on the way of the request, such as an admission webhook, made it 2Gi"
+    changed = "the request was changed on its way, for example by an admission webhook, to 2Gi"
     assert said(scene) == ("False", "Refused", f"volume data-0-k-broker-2 can't grow to 3Gi: {changed}")
     assert [message for reason, message in scene.world.events if reason == "VolumeGrows"] == []
     scene.world.webhook = lambda what, item: None
@@ -200,7 +200,7 @@ def test_storage_that_refuses_a_size_is_told(storage: Any) -> None:
         "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
     }
     scene.rounds(1)
-    assert said(scene)[1:] == ("Refused", "volume data-0-k-broker-1 can't grow to 3Gi: its storage refuses so much")
+    assert said(scene)[1:] == ("Refused", "volume data-0-k-broker-1 can't grow to 3Gi: its storage refuses this size")
 
 
 def test_one_volume_becomes_two_and_pods_get_the_second_one_by_one(storage: Any) -> None:
@@ -267,7 +267,7 @@ def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None
     assert said(scene) == (
         "False",
         "Emptying",
-        "volume data-0-k-broker-0 is emptied to be removed: 2 replicas are still on it",
+        "volume data-0-k-broker-0 is emptied to be removed: 2 replicas are still on the volume",
     )
     assert scene.status["message"] == said(scene)[2]
     assert (restarted(scene), disks.lost()) == ([], [])
@@ -280,7 +280,9 @@ def test_a_volume_goes_once_its_replicas_are_on_the_others(storage: Any) -> None
     assert {tuple(disks.paths(pod)) for pod in scene.pods()} == {("/data/1/log",)}
     assert all(disks.lies[pod, "/data/1/log"].keys() == set(ORDERS) for pod in scene.pods())
     assert set(disks.cordoned.values()) == {""}, "a path that is gone isn't cordoned any more"
-    assert "data-0-k-broker-0" in claims(scene), "volumes outlive the Cluster, and the spec"
+    assert "data-0-k-broker-0" in claims(scene), (
+        "the pool keeps its volumes, also one that the spec doesn't have any more"
+    )
     assert said(scene) == ("True", "AsWanted", "")
     asked = disks.asked
     scene.world.writes.clear()
@@ -497,7 +499,8 @@ def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(s
 
 
 def test_a_first_volume_that_was_never_made_is_replaced_by_one_of_another_id() -> None:
-    """Before the fix, this didn't work, although the status already advised to do it."""
+    """The status advises to name the volume's class anew under another id. Before the fix, brokers didn't start after
+    that, either."""
     storage = {"size": "1Gi", "className": "idle"}
     world = World()
     world.idle_classes = {"idle"}
@@ -681,7 +684,7 @@ def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_r
             scene.rounds(1)
             assert disks.lost() == []
     scene.rounds(1)
-    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replica is still on it"
+    assert said(scene)[2] == "volume data-0-k-broker-0 is emptied to be removed: 1 replica is still on the volume"
 
 
 def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None:
@@ -749,7 +752,7 @@ def test_a_broker_that_is_drained_lifts_its_cordon_before_it_goes(storage: Any) 
 
 
 def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> None:
-    """It may get new replicas. So its volume goes on being emptied, as if the broker were to stay."""
+    """The broker may get new replicas. So its unwanted volume goes on being emptied, as if the broker were to stay."""
     scene, disks = storage({"volumes": TWO})
     disks.moves_end = False
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
@@ -959,7 +962,8 @@ def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes
 
 
 def test_whose_claims_are_full_again() -> None:
-    """These are the claims of wanted brokers that a pod has, or that a StatefulSet, old or new, gives to its pod."""
+    """The claims of a wanted broker count as full again if a pod has them, or if a StatefulSet, old or new, gives them
+    to its pod."""
     pool = Pool("broker", 0, 3, volumes=(Volume("1Gi", None, 2),))
     noted = {
         f"data-{volume}-k-broker-{broker}": {
@@ -1028,7 +1032,8 @@ def test_the_claims_of_a_pool_that_goes_say_that_nothing_is_on_them(storage: Any
 
 
 def test_claims_of_another_class_than_the_spec_says_are_told(storage: Any) -> None:
-    """This happens when a Cluster is deleted, and created anew with another storage class."""
+    """Claims have another class than the spec when a Cluster is deleted, and created anew with another storage
+    class."""
     scene, _ = storage({"size": "1Gi", "className": "slow"})
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(storage={"size": "1Gi", "className": "fast"}))
     scene.rounds(3)

@@ -41,7 +41,7 @@ def _uids(scene: Scene, cluster: str) -> dict[str, str]:
 
 
 def test_another_operator_restarts_one_pod_at_a_time_and_etcd_first() -> None:
-    """Before the fix, etcd and a broker were restarted in one reconcile."""
+    """Before the fix, a member of etcd and a broker were restarted in one reconcile."""
     scene = running(metadata={"etcd": {"members": 3}}, controllers={"replicas": 2})
     scene.restart(NEWER)
     scene.pages.decides = 0
@@ -86,7 +86,7 @@ def test_a_controller_that_is_stuck_is_replaced_once_the_spec_is_put_right() -> 
     scene.rounds(6)
     stuck = "k-controller-1, which is stuck: ImagePullBackOff: no such image"
     assert scene.status["message"] == f"Rolling 0/3: waiting for {stuck}"
-    assert _restarted(scene) == ["k-controller-1"], "one pod of any kind"
+    assert _restarted(scene) == ["k-controller-1"], "only one pod is restarted"
     scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:3"))
     scene.rounds(14)
     assert scene.status["version"] == "3"

@@ -159,22 +159,34 @@ def second_operator(kube: Kubernetes) -> None:
 
 
 BROKEN: list[tuple[Callable[[Kubernetes], object], bool, str]] = [
-    (without_pods, True, "may not get pods, list pods, watch pods, patch pods, delete pods in all namespaces"),
-    (with_secrets, False, "may list secrets in all namespaces, and needs none of it"),
-    (without_topics, True, "there is none, so the operator has nothing to watch"),
+    (without_pods, True, "may not get, list, watch, patch, delete pods in all namespaces"),
+    (with_secrets, False, "may list secrets in all namespaces, and needs none of these rights"),
+    (without_topics, True, "there is no such definition, so the operator has nothing to watch"),
     (lambda kube: kube.fields.pop("paused"), True, "older than this version of Ottla: it lacks spec.paused"),
-    (lambda kube: kube.fields.update(shape={}), False, "newer than this version of Ottla: spec.shape is unknown here"),
-    (lambda kube: kube.fields["brokers"].update(description="?"), False, "its rules aren't those of this version"),
-    (lambda kube: kube.definition["metadata"].update(deletionTimestamp="now"), True, "it is being deleted"),
-    (lambda kube: kube.definition["spec"]["versions"][0].update(name="v9"), True, "it has no version v1alpha1"),
-    (lambda kube: kube.definition.update(status={}), True, "Kubernetes doesn't serve it"),
-    (lambda kube: kube.objects.pop(("Deployment", "data", "flights-ottla-operator")), True, "none is installed"),
-    (lambda kube: kube.deployment.update(status={}), True, "no pod of it is ready"),
-    (lambda kube: kube.lease.update(spec={}), True, "no process has its Lease"),
+    (lambda kube: kube.fields.update(shape={}), False, "newer than this version of Ottla: only it has spec.shape"),
+    (lambda kube: kube.fields["brokers"].update(description="?"), False, "rules aren't those of this version"),
+    (lambda kube: kube.definition["metadata"].update(deletionTimestamp="now"), True, "the definition is being deleted"),
+    (
+        lambda kube: kube.definition["spec"]["versions"][0].update(name="v9"),
+        True,
+        "the definition has no version v1alpha1",
+    ),
+    (lambda kube: kube.definition.update(status={}), True, "Kubernetes doesn't serve the kind"),
+    (lambda kube: kube.objects.pop(("Deployment", "data", "flights-ottla-operator")), True, "no operator is installed"),
+    (lambda kube: kube.deployment.update(status={}), True, "no pod of the operator is ready"),
+    (lambda kube: kube.lease.update(spec={}), True, "no process has the operator's Lease"),
     (lambda kube: kube.lease["spec"].update(renewTime="2026-05-01T11:00:00Z"), True, "renewed last 3600 s ago, by pod"),
-    (second_operator, True, "it reconciles the same Clusters as data/another"),
-    (lambda kube: kube.cluster("shop", observedGeneration=1), True, "the operator hasn't looked at its newest spec"),
-    (lambda kube: kube.cluster("shop", version="0.0.9"), False, "its brokers run 0.0.9, and its operator brings 0.1.0"),
+    (second_operator, True, "the operator reconciles the same Clusters as data/another"),
+    (
+        lambda kube: kube.cluster("shop", observedGeneration=1),
+        True,
+        "the operator hasn't looked at the Cluster's newest spec",
+    ),
+    (
+        lambda kube: kube.cluster("shop", version="0.0.9"),
+        False,
+        "the brokers run 0.0.9, and the Cluster's operator brings 0.1.0",
+    ),
     (lambda kube: setattr(kube, "git_version", "v1.29.4-gke.1"), True, "needs 1.30 or newer"),
     (lambda kube: kube.refused.update(SubjectAccessReview=403), False, "SubjectAccessReview is forbidden"),
     (lambda kube: kube.refused.update(CustomResourceDefinition=403), False, "CustomResourceDefinition is forbidden"),
@@ -220,7 +232,7 @@ def test_a_namespace_that_nobody_watches_is_found() -> None:
 
 def test_an_operator_of_another_version_is_told() -> None:
     (finding,) = looked(Kubernetes("default"), "0.2.0")
-    assert finding.message == "it is version 0.1.0, and this command is 0.2.0"
+    assert finding.message == "the operator is of version 0.1.0, and this command of 0.2.0"
 
 
 def test_a_kubernetes_that_cant_be_reached_is_no_finding() -> None:

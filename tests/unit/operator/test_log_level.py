@@ -1,4 +1,4 @@
-"""The operator's log level changes while it runs. Before the fix, that took a restart."""
+"""The operator's log level changes while it runs. Before the fix, a change of the level took a restart."""
 
 from __future__ import annotations
 

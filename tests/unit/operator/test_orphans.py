@@ -75,7 +75,9 @@ def test_a_resource_that_was_made_again_claims_what_goes_with_the_one_before_it(
     assert [orphan.remade for orphan in remade(1)] == [True]
     again = resource(1, uid="v-1")
     assert orphans([owned(1, "Retain")], [again], {}) == []
-    assert orphans([owned(1)], [again], {"u-1": DeletionPolicy.RETAIN}) == [], "by the policy that was seen last"
+    assert orphans([owned(1)], [again], {"u-1": DeletionPolicy.RETAIN}) == [], (
+        "the policy Retain, which was seen last, counts"
+    )
     assert orphans([owned(1, "Held")], [again], {}) == [], "the topic waited, and has an owner now"
     assert orphans([owned(1)], [again, resource(8, topic="t-1")], {}) == [], "another resource wants the topic as it is"
     watch = Disappearances()
@@ -104,7 +106,9 @@ def test_many_that_were_made_again_are_taken_over_and_need_no_person() -> None:
     assert (len(verdict.taken_over), names(verdict.held), verdict.settling) == (11, ["t-11"], ())
     assert names(judge(watch, 1.0, [*remade(0), *lost(11)], confirmed=verdict.token).due) == ["t-11"]
     later = judge(watch, 1000.0, remade(0))
-    assert (later.due, names(later.taken_over)) == ((), ["t-0"]), "a confirmation counts for the named topics only"
+    assert (later.due, names(later.taken_over)) == ((), ["t-0"]), (
+        "a confirmation counts only for the topics that were held then"
+    )
 
 
 def test_one_that_was_made_again_with_its_definition_or_its_cluster_is_taken_over() -> None:
@@ -142,7 +146,7 @@ def test_topics_of_a_cluster_that_was_made_anew_wait_however_few() -> None:
     both = [*of_before, *lost(2)]
     judge(watch, 1001.0, both)
     later = judge(watch, 1020.0, both)
-    assert (names(later.due), names(later.held)) == (["t-2"], ["t-1"]), "t-2 was seen under this Cluster"
+    assert (names(later.due), names(later.held)) == (["t-2"], ["t-1"]), "only t-1 has the mark of an earlier Cluster"
     assert names(judge(watch, 1030.0, of_before, confirmed=held.token).due) == ["t-1"]
 
 
@@ -202,7 +206,7 @@ def test_more_than_a_tenth_waits_until_somebody_confirms_these() -> None:
 
 
 def test_what_was_confirmed_stays_confirmed_until_it_is_done() -> None:
-    """The deletion of thousands of topics takes several sweeps."""
+    """The deletion of thousands of topics takes several reconciles."""
     watch = Disappearances()
     gone = lost(*range(20))
     token = judge(watch, 0.0, gone).token

@@ -43,9 +43,8 @@ CLUSTER = parse_cluster(
 
 
 class ReadingPages(Pages):
-    """Each broker reports the checksum of the file that it was started with: the ConfigMap as it was when the broker's
-    pod was first asked.
-    """
+    """Brokers whose reports have the checksum of the file that the broker was started with. This is the file in the
+    ConfigMap at the time when the broker's pod was first asked."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()
@@ -230,7 +229,7 @@ def test_what_needs_a_restart_restarts_that_broker_alone() -> None:
     assert "broker-1.properties" not in scene.world.objects["ConfigMap", "shop", "k-config"]["data"]
     scene.restart()
     scene.rounds(6)
-    assert len(restarted(scene)) == 2, "the state is the brokers', not in the operator's memory"
+    assert len(restarted(scene)) == 2, "the operator reads from the brokers what it has to restart"
 
 
 def test_a_restart_that_was_begun_ends_after_the_operators_own() -> None:

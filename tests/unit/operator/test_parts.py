@@ -68,7 +68,7 @@ def test_what_isnt_reached_in_time_is_told() -> None:
     parts = [_part("a"), _part("b")]
     (trouble,) = asyncio.run(carry_out(parts, done, clock=lambda: next(times)))
     assert done == ["a"]
-    assert trouble == Trouble("b", "Refused", "it wasn't reached: the parts before it took too long")
+    assert trouble == Trouble("b", "Refused", "the part wasn't reached, because the parts before it took too long")
 
 
 def test_a_table_names_only_parts_that_stand_above() -> None:

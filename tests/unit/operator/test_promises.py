@@ -17,10 +17,12 @@ def test_every_promise_names_tests_that_are_there(pytestconfig: pytest.Config) -
     on_kubernetes = _defined(root / "tests/e2e")
     for number, promise, shown_by in lines:
         named = re.findall(r"`(test_\w+)`( \(e2e\))?", shown_by)
-        assert named or "not yet" in shown_by, f"{number}, {promise}: it has no test, and doesn't say so"
+        assert named or "not yet" in shown_by, f"{number}, {promise}: neither a test nor the words 'not yet' are named"
         for test, mark in named:
-            assert test in everywhere, f"{number}, {promise}: there is no {test}"
-            assert (test in on_kubernetes) == bool(mark), f"{number}, {promise}: {test} runs elsewhere"
+            assert test in everywhere, f"{number}, {promise}: there is no test {test}"
+            assert (test in on_kubernetes) == bool(mark), (
+                f"{number}, {promise}: (e2e) stands behind {test} although it doesn't run there, or is missing"
+            )
 
 
 def _defined(folder: Path) -> set[str]:

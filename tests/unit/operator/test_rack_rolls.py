@@ -128,9 +128,8 @@ def test_a_broker_that_went_by_itself_lets_no_roll_begin() -> None:
 
 
 class _StartedWith(Pages):
-    """Each broker reports the checksum of the file that it was started with: the ConfigMap as it was when the broker's
-    pod was first asked.
-    """
+    """Brokers whose reports have the checksum of the file that the broker was started with. This is the file in the
+    ConfigMap at the time when the broker's pod was first asked."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__()
@@ -173,9 +172,8 @@ def _own(broker: int, size: int) -> dict[str, Any]:
 
 
 def test_settings_of_single_brokers_that_no_broker_starts_with_cost_one_pod() -> None:
-    """Before the fix, broker 2, which has no settings of its own, counted as the proof that brokers start with such
-    settings: two brokers were restarted at the same time, and neither came back.
-    """
+    """Before the fix, an up-to-date broker 2 without settings of its own counted as the proof that brokers start with
+    such settings: two brokers were restarted at the same time, and neither came back."""
     scene = _with_files()
     scene.world.edit("Cluster", "k", lambda spec: spec.update(configOverrides=[_own(0, 7), _own(1, 8)]))
     scene.world.refused_pods = {"k-a-0", "k-a-1"}  # neither pod starts

@@ -102,7 +102,7 @@ def test_somebody_elses_config_map_is_not_taken_over_for_the_record(metadata: Ob
     assert kube.writes == []
     assert kube.objects == before
     memory = asyncio.run(TopicMemory(kube).read(MAIN, "c-1"))
-    assert not memory.has(A), "so the topic will be held when its Topic is deleted"
+    assert not memory.has(A), "so the topic is kept when its Topic is deleted"
 
 
 def test_a_record_that_was_left_without_an_owner_is_taken_over() -> None:

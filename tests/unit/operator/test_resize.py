@@ -42,25 +42,42 @@ PENDING, WORKING = "PodResizePending", "PodResizeInProgress"
     ("spec", "status", "after_s", "expected"),
     [
         pytest.param(NEW, _status(NEW), 1, DONE, id="the container has them"),
-        pytest.param(NEW, _status(AS_BYTES), 1, DONE, id="in other words"),
-        pytest.param(NEW, _status(NEW, seen=None), 1, DONE, id="by a node that doesn't say of what it speaks"),
+        pytest.param(NEW, _status(AS_BYTES), 1, DONE, id="the container has them in another notation"),
+        pytest.param(NEW, _status(NEW, seen=None), 1, DONE, id="done, by a node that reports no observedGeneration"),
         pytest.param(NEW, _status(NEW), 1000, DONE, id="late, but done"),
-        pytest.param(NEW, _status(OLD), 1, WAITS, id="not yet"),
-        pytest.param(NEW, _status(NEW, seen=6), 1, WAITS, id="the node speaks of the spec before"),
-        pytest.param(NEW, _status(NEW, allocated={"memory": "256Mi"}), 1, WAITS, id="another request is set aside"),
+        pytest.param(NEW, _status(OLD), 1, WAITS, id="the container doesn't have them yet"),
+        pytest.param(NEW, _status(NEW, seen=6), 1, WAITS, id="the status is about the spec before the change"),
+        pytest.param(
+            NEW, _status(NEW, allocated={"memory": "256Mi"}), 1, WAITS,
+            id="the container has them, but other resources are allocated"
+        ),
         pytest.param(NEW, _status(NEW, _told(WORKING)), 1, WAITS, id="in progress"),
         pytest.param(NEW, _status(OLD, _told(PENDING, "Deferred")), 299, WAITS, id="deferred"),
         pytest.param(NEW, _status(OLD, _told(PENDING, "Deferred")), 300, REFUSED, id="deferred for too long"),
-        pytest.param(NEW, _status(OLD), 300, REFUSED, id="nobody says anything for too long"),
+        pytest.param(NEW, _status(OLD), 300, REFUSED, id="the node reports nothing for too long"),
         pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible")), 1, REFUSED, id="infeasible"),
-        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", 6)), 1, WAITS, id="the one before was infeasible"),
-        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 9, WAITS, id="perhaps the one before"),
-        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 10, REFUSED, id="hardly the one before"),
-        pytest.param(OLD, _status(OLD), NEVER, ASK, id="Kubernetes wasn't asked, or refused it for now"),
-        pytest.param(OLD, _status(OLD), 1, REFUSED, id="somebody took it back"),
-        pytest.param(NEW, _status(NEW), NEVER, DONE, id="done, and nobody heard that it was taken"),
-        pytest.param(NEW, _status(OLD, _told(PENDING, "Deferred")), NEVER, WAITS, id="nobody heard, and it waits"),
-        pytest.param(NEW, _status(OLD, _told(PENDING, "Infeasible", None)), NEVER, WAITS, id="nobody heard since when"),
+        pytest.param(
+            NEW, _status(OLD, _told(PENDING, "Infeasible", 6)), 1, WAITS, id="the resize before this one was infeasible"
+        ),
+        pytest.param(
+            NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 9, WAITS,
+            id="infeasible, perhaps about the resize before"
+        ),
+        pytest.param(
+            NEW, _status(OLD, _told(PENDING, "Infeasible", None)), 10, REFUSED,
+            id="infeasible, hardly about the resize before"
+        ),
+        pytest.param(OLD, _status(OLD), NEVER, ASK, id="Kubernetes hasn't accepted the request yet"),
+        pytest.param(OLD, _status(OLD), 1, REFUSED, id="another program took the resources back"),
+        pytest.param(NEW, _status(NEW), NEVER, DONE, id="done, though the operator missed the acceptance"),
+        pytest.param(
+            NEW, _status(OLD, _told(PENDING, "Deferred")), NEVER, WAITS,
+            id="deferred, and the operator missed the acceptance"
+        ),
+        pytest.param(
+            NEW, _status(OLD, _told(PENDING, "Infeasible", None)), NEVER, WAITS,
+            id="infeasible, and the operator missed the acceptance"
+        ),
         pytest.param(NEW, {}, 1, WAITS, id="no status"),
     ],
 )  # fmt: skip
@@ -104,7 +121,7 @@ def test_a_quantity_is_the_same_in_other_words(said: str, told: str) -> None:
 
 
 def test_what_else_a_pod_has_stays_as_it_is() -> None:
-    """A webhook has added a second container to the pod, and devices to both containers."""
+    """A webhook has added a second container to the pod, and devices to both containers. A resize changes neither."""
     claims = {"claims": [{"name": "device"}]}
     beside = {"name": "beside", "resources": {"requests": {"cpu": "1"}, **claims}}
     pod = {"spec": {"containers": [{"name": "broker", "resources": {**OLD, **claims}}, beside]}}

@@ -108,8 +108,8 @@ def test_what_waits_for_longer_than_five_minutes_is_restarted_and_the_others_are
     assert births(scene)[0] != uids[0]
     assert given(scene) == [MORE, MORE, MORE]
     (told,) = [message for reason, message in scene.world.events if reason == "RollingRestart"]
-    assert told.startswith("k-broker-0 is restarted: its resources change, and not in place: it isn't done after 3")
-    assert told.endswith("00 s (Deferred: Node didn't have enough resource: memory)")
+    assert told.startswith("k-broker-0 is restarted: its resources change, and not in place: the resize isn't done")
+    assert told.endswith(" after 300 s (Deferred: Node didn't have enough resource: memory)")
 
 
 def test_what_the_node_can_never_do_is_restarted_at_once() -> None:
@@ -218,7 +218,8 @@ def test_less_memory_is_given_in_place_where_kubernetes_takes_it() -> None:
     ],
 )
 def test_what_would_be_refused_to_the_successor_too_costs_no_pod(status: int, refusal: str) -> None:
-    """Otherwise the deleted broker would be missing until a person came."""
+    """If the pod were deleted, Kubernetes would refuse its successor, and the broker would be missing until a person
+    comes."""
     scene = before()
     uids = births(scene)
     scene.world.refusals["resize Pod k-broker-0"] = KubeError(
@@ -227,7 +228,7 @@ def test_what_would_be_refused_to_the_successor_too_costs_no_pod(status: int, re
     change(scene, MORE)
     scene.rounds(6)
     assert births(scene) == uids
-    assert scene.condition("ResizingReconciled") == ("False", "Refused")
+    assert scene.condition("ResizingReconciled") == ("False", "InvalidObject" if status == 422 else "Refused")
     assert refusal[:20] in scene.status["message"]
     scene.world.refusals.clear()
     scene.rounds(14)
@@ -260,7 +261,7 @@ def test_another_operator_goes_on_with_it_and_asks_for_nothing_twice() -> None:
 
 
 def test_back_again_is_a_resize_too() -> None:
-    """After the second change the StatefulSet has the revision again with which its pods were created."""
+    """After the second change, the StatefulSet's newest revision is the one with which its pods were created."""
     scene = before()
     uids = births(scene)
     change(scene, MORE)

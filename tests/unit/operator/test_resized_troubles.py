@@ -57,7 +57,7 @@ def test_a_resize_that_a_webhook_changes_is_asked_for_once_and_then_a_restart() 
     told = [message for reason, message in scene.world.events if reason == "RollingRestart"]
     assert told == [
         f"k-broker-{broker} is restarted: its resources change, and not in place: Kubernetes accepted the request, but "
-        "an admission webhook or another program changed it on its way: limit of memory of broker was to be 2048Mi, "
+        "an admission webhook or another program changed the resources: limit of memory of broker was to be 2048Mi, "
         "and is 1024Mi"
         for broker in range(3)
     ]
@@ -74,7 +74,7 @@ def test_what_was_changed_on_its_way_is_told_while_the_restart_waits_for_a_windo
     assert len(asked(scene)) == 3
     assert scene.condition_message("Rolling") == (
         "Rolling 0/3: waiting for the next maintenance window; k-broker-0: its resources change, and not in place: "
-        "Kubernetes accepted the request, but an admission webhook or another program changed it on its way: limit of "
+        "Kubernetes accepted the request, but an admission webhook or another program changed the resources: limit of "
         "memory of broker was to be 2048Mi, and is 1024Mi"
     )
     open_window(scene)
@@ -145,7 +145,7 @@ def test_a_status_that_tells_of_a_late_one_does_not_count_the_seconds() -> None:
     scene.rounds(4)
     scene.now += timedelta(seconds=310)
     scene.rounds(10)
-    assert "not in place: it isn't done after 300 s (Deferred: " in scene.condition_message("Rolling")
+    assert "not in place: the resize isn't done after 300 s (Deferred: " in scene.condition_message("Rolling")
     scene.world.writes.clear()
     for _ in range(3):
         scene.now += timedelta(seconds=30)
@@ -223,7 +223,8 @@ def test_a_resize_that_can_not_be_judged_stops_nothing_else(what: str) -> None:
     assert scene.budget() == 1
     assert scene.status["pools"][0]["outdated"] == 3
     assert scene.condition_message("Rolling") == (
-        "Resizing 0/3: waiting for k-broker-0 to have its new resources (whether that can be done in place isn't known)"
+        "Resizing 0/3: waiting for k-broker-0 to have its new resources "
+        "(it isn't known whether they can change in place)"
     )
     assert births(scene) == uids
     scene.world.refusals.clear()

@@ -66,19 +66,19 @@ def _risk(kind: str, *names: str) -> Report:
         pytest.param(
             _three({**OLD, "report": _risk("offline", "orders-4")}, {**OLD, "report": _risk("below_min_isr", "b-1")}),
             None, "Rolling 1/3: waiting for k-0: partition orders-4 has no other in-sync replica", False,
-            id="both are needed",
+            id="neither may stop: partitions need both",
         ),
         pytest.param(
             _three({**OLD, "report": _risk("offline", "orders-4")}, OLD), "k-1", "Rolling 1/3: restarting k-1", False,
-            id="another one isn't needed",
+            id="the second may stop, the first may not",
         ),
         pytest.param(
             _three({**OLD, "report": _risk("only_copy", "a-0")}), "k-0", "Rolling 2/3: restarting k-0", False,
-            id="one replica: unavoidable",
+            id="one replica: the risk is unavoidable",
         ),
         pytest.param(
             _three({**OLD, "report": _risk("too_few_replicas", "a-0")}), "k-0", "Rolling 2/3: restarting k-0", False,
-            id="two replicas and a minimal ISR of two: unavoidable",
+            id="two replicas and a minimal ISR of two: the risk is unavoidable",
         ),
         pytest.param(
             _three({**OLD, "report": replace(FINE, metadata_connected=False)}), None,
@@ -92,7 +92,7 @@ def _risk(kind: str, *names: str) -> Report:
         pytest.param(
             _three({"ready": False, "report": None, "stuck": "ImagePullBackOff: no such image"}, OLD), None,
             "Rolling 2/3: waiting for k-0, which is stuck: ImagePullBackOff: no such image", False,
-            id="stuck with what is wanted: the others stay as they are",
+            id="stuck and up to date: the other pods stay as they are",
         ),
         pytest.param(
             _three({**OLD, "ready": False, "report": None, "not_ready_s": 301.0}), "k-0",
@@ -101,16 +101,18 @@ def _risk(kind: str, *names: str) -> Report:
         pytest.param(
             _three(
                 {**OLD, "ready": False, "report": Report(not_ready_because="recovering"), "not_ready_s": 9999.0}
-            ), None, "Rolling 2/3: waiting for k-0 to be ready (recovering)", False, id="recovery is never cut short",
+            ), None, "Rolling 2/3: waiting for k-0 to be ready (recovering)", False,
+            id="the recovery of logs is never cut short",
         ),
         pytest.param(
-            _three({"report": _risk("below_min_isr", "a-0")}), None, "", False, id="no roll, and no eviction either"
+            _three({"report": _risk("below_min_isr", "a-0")}), None, "", False,
+            id="no roll, and an eviction would be a risk"
         ),
         pytest.param(
             _three({"report": _risk("only_copy", "a-0")}), None, "", True, id="a topic with one replica: may be drained"
         ),
         pytest.param(
-            _three({"ready": False, "report": None}), None, "k-0 to be ready", False, id="one is away: no eviction"
+            _three({"ready": False, "report": None}), None, "k-0 to be ready", False, id="one pod is away: no eviction"
         ),
     ],
 )  # fmt: skip
@@ -172,29 +174,39 @@ OTHER_FILE: dict[str, object] = {**OLD, "file_is_current": False, "file": "new"}
 @pytest.mark.parametrize(
     ("pods", "limit", "together", "restarted"),
     [
-        pytest.param(_six(LEAVES), 1, SAFE, None, id="one at a time is what happens without a word"),
-        pytest.param(_six(LEAVES), 2, SAFE, "k-1", id="another one of the rack"),
-        pytest.param(_six(GONE), 2, SAFE, "k-1", id="it is gone already"),
-        pytest.param(_six(CATCHES_UP), 2, SAFE, "k-1", id="it is back, and isn't in sync yet"),
-        pytest.param(_six(LEAVES, LEAVES), 2, SAFE, None, id="as many as may be"),
-        pytest.param(_six(LEAVES, LEAVES), 3, SAFE, "k-2", id="one more"),
-        pytest.param(_six(CATCHES_UP, LEAVES), 2, SAFE, None, id="who catches up counts, too"),
-        pytest.param(_six(LEAVES, LEAVES, LEAVES), 9, SAFE, None, id="the rack is through: the other one waits"),
-        pytest.param(_six(LEAVES, OLD, OLD, GONE), 9, SAFE, None, id="one of the other rack went by itself"),
-        pytest.param(_six(LEAVES), 2, {}, None, id="nobody was asked, or it doesn't answer"),
-        pytest.param(_six(LEAVES), 2, SAFE | {1: _risk("below_min_isr", "a-0")}, "k-2", id="not with that one"),
-        pytest.param(_six(LEAVES), 2, SAFE | {1: _risk("too_few_replicas", "a-0")}, "k-1", id="unavoidable"),
+        pytest.param(_six(LEAVES), 1, SAFE, None, id="a limit of 1: one pod at a time"),
+        pytest.param(_six(LEAVES), 2, SAFE, "k-1", id="a limit of 2: another pod of the rack"),
+        pytest.param(_six(GONE), 2, SAFE, "k-1", id="the pod that is away is gone already"),
+        pytest.param(_six(CATCHES_UP), 2, SAFE, "k-1", id="the pod that was away is ready but isn't in sync"),
+        pytest.param(_six(LEAVES, LEAVES), 2, SAFE, None, id="as many are away as may be"),
+        pytest.param(_six(LEAVES, LEAVES), 3, SAFE, "k-2", id="one more may be away"),
+        pytest.param(_six(CATCHES_UP, LEAVES), 2, SAFE, None, id="a broker that catches up counts as away"),
+        pytest.param(_six(LEAVES, LEAVES, LEAVES), 9, SAFE, None, id="a whole rack is away: the other rack waits"),
+        pytest.param(_six(LEAVES, OLD, OLD, GONE), 9, SAFE, None, id="a pod of the other rack went by itself"),
+        pytest.param(_six(LEAVES), 2, {}, None, id="no broker has reported on a joint stop"),
         pytest.param(
-            _six(LEAVES), 2, dict.fromkeys(range(6), _risk("offline", "a-0")), None, id="both have what nobody else has"
+            _six(LEAVES), 2, SAFE | {1: _risk("below_min_isr", "a-0")}, "k-2",
+            id="not the pod whose stop would be a risk"
+        ),
+        pytest.param(
+            _six(LEAVES), 2, SAFE | {1: _risk("too_few_replicas", "a-0")}, "k-1", id="the risk is unavoidable"
+        ),
+        pytest.param(
+            _six(LEAVES), 2, dict.fromkeys(range(6), _risk("offline", "a-0")), None,
+            id="no other broker has a partition in sync"
         ),
         pytest.param(_six(LEAVES, {**OLD, "report": CONTROLS}), 2, SAFE, "k-2", id="not the active controller"),
-        pytest.param(_six({**LEAVES, "rack": ""}), 2, SAFE, None, id="nobody knows where it was"),
-        pytest.param([*_six(LEAVES)[:5], _pod(5, **OLD, rack="z1")], 2, SAFE, None, id="none has come up yet"),
+        pytest.param(_six({**LEAVES, "rack": ""}), 2, SAFE, None, id="the rack of the pod that is away isn't known"),
         pytest.param(
-            [*_six(LEAVES)[:5], _pod(5, name="k-other-5", rack="z1")], 2, SAFE, None, id="none of this pool"
+            [*_six(LEAVES)[:5], _pod(5, **OLD, rack="z1")], 2, SAFE, None, id="no up-to-date pod has become ready yet"
         ),
         pytest.param(
-            _six({**GONE, "uid": "u", "stuck": "ImagePullBackOff"}), 3, SAFE, None, id="what doesn't start takes nobody"
+            [*_six(LEAVES)[:5], _pod(5, name="k-other-5", rack="z1")], 2, SAFE, None,
+            id="no up-to-date pod of this StatefulSet"
+        ),
+        pytest.param(
+            _six({**GONE, "uid": "u", "stuck": "ImagePullBackOff"}), 3, SAFE, None,
+            id="no pod joins one that doesn't start"
         ),
     ],
 )  # fmt: skip
@@ -209,13 +221,13 @@ def test_who_joins_those_that_are_away(
 
 
 def test_a_file_that_no_broker_was_started_with_is_taken_by_one_broker_at_a_time() -> None:
-    """Settings of single brokers don't change the template. Before the fix, a broker with none of them counted as the
-    proof that brokers start with them. So with bad settings, as many brokers went down as may be away at the same time.
-    """
-    assert joining(_six(LEAVES, OTHER_FILE, OTHER_FILE), 3)[1] == [], "broker 5 has started, but not with that file"
+    """Settings of single brokers don't change the template. Before the fix, a broker without such settings counted as
+    the proof that brokers start with them. So with bad settings of single brokers, as many brokers went down as may be
+    away at the same time."""
+    assert joining(_six(LEAVES, OTHER_FILE, OTHER_FILE), 3)[1] == [], "broker 5 has started with another file"
     started = _pod(5, rack="z1", report=Report(file_checksum="new"))
     able = joining([*_six(LEAVES, OTHER_FILE, {**OTHER_FILE, "file": "newer"})[:5], started], 3)[1]
-    assert [pod.id for pod in able] == [1], "broker 5 has started with that file, and no broker with the newer one"
+    assert [pod.id for pod in able] == [1], "broker 5 has started with the new file, and no broker with the newer file"
     as_before = {**OLD, "file_is_current": True, "file": "mine"}
     assert [pod.id for pod in joining(_six(LEAVES, as_before, OTHER_FILE), 3)[1]] == [1], "only the image changes"
     late = _pod(5, rack="z1", file_is_current=False, file="new")
@@ -280,16 +292,15 @@ LACKS = {**OLD, "lacks_volume": True}
 
 
 def test_who_lacks_a_volume_goes_in_the_order_of_numbers() -> None:
-    """Kubernetes creates no pod behind a pod that lacks a volume of its StatefulSet. Before the fix, the roll came to a
-    halt at its first pod.
-    """
+    """Kubernetes creates no pod behind a pod that lacks a volume of its StatefulSet. Before the fix, the roll stopped
+    after its first pod."""
     assert _restarted(_three({**LACKS, "report": CONTROLS}, LACKS, LACKS)) == "k-0"
     assert _restarted(_three({}, {**LACKS, "report": CONTROLS}, OLD)) == "k-1"
     blocked = {**LACKS, "report": _risk("below_min_isr", "a-0")}
     assert _restarted(_three(blocked, LACKS, LACKS)) is None
     assert _restarted(_three(blocked, {**OLD, "name": "other-1"})) == "other-1", "another StatefulSet doesn't wait"
     six = _six(LEAVES, LACKS, LACKS)
-    assert [pod.id for pod in joining(six, 3)[1]] == [1], "no pod joins out of that order"
+    assert [pod.id for pod in joining(six, 3)[1]] == [1], "the pods join in the order of their numbers"
 
 
 def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
@@ -298,12 +309,12 @@ def test_who_lacks_a_volume_goes_where_one_behind_it_is_missing() -> None:
     pods = _three(blocked, LACKS, missing)
     decision = decide(pods, window_open=False, hold="its turn")
     assert decision.restart is not None
-    assert decision.restart.message == "k-0 is restarted: k-2 waits for it"
+    assert decision.restart.message == "k-0 is restarted: k-2 waits for this restart"
     decision = decide(pods, others="k-etcd-1 to be back")
     assert (decision.restart, decision.waits_for) == (None, "k-etcd-1 to be back")
     assert _restarted(_three(blocked, LACKS, {**GONE, "not_ready_s": 9.0})) is None, "the pod may still be created"
     assert _restarted(_three({**blocked, "leaving": True}, LACKS, missing)) is None
-    assert _restarted(_three({}, missing, blocked)) is None, "no pod lacks a volume before it"
+    assert _restarted(_three({}, missing, blocked)) is None, "no pod before the missing one lacks a volume"
     loses = {**LACKS, "report": _risk("loses_records", "a-0")}
     assert decide(_three(loses, LACKS, missing)).waits_for.startswith("k-0: partition a-0 would lose records")
 
@@ -317,7 +328,7 @@ def test_who_lacks_a_volume_goes_one_at_a_time_though_one_behind_it_is_missing()
     assert _restarted(_three({"ready": False}, LACKS, missing)) is None
     assert _restarted(_three({}, LACKS, missing)) == "k-1"
     apart = {**LACKS, "report": Report(metadata_connected=False)}
-    assert _restarted(_three(apart, LACKS, missing)) is None, "no leader could be elected"
+    assert _restarted(_three(apart, LACKS, missing)) is None, "the broker doesn't reach the metadata"
 
 
 def _restarted(pods: list[Pod]) -> str | None:
@@ -350,11 +361,11 @@ def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:
         pytest.param(_three(RESIZE), "", False, "k-0", None, "Resizing 2/3: resizing k-0", id="outside of a window"),
         pytest.param(
             _three(RESIZE), "k-etcd-0 to be ready", True, None, None,
-            "Resizing 2/3: waiting for k-etcd-0 to be ready", id="not beside a pod of another kind",
+            "Resizing 2/3: waiting for k-etcd-0 to be ready", id="not while a pod of etcd is away",
         ),
         pytest.param(
             _three({**RESIZE, "report": _risk("offline", "a-0")}), "", True, "k-0", None, "Resizing 2/3: resizing k-0",
-            id="whatever the broker says: it doesn't stop",
+            id="whatever the broker reports: the broker doesn't stop",
         ),
         pytest.param(
             _three(RESIZE, BEGUN), "", True, None, None,
@@ -371,40 +382,41 @@ def test_a_roll_takes_everybody_once_and_one_at_a_time() -> None:
         ),
         pytest.param(
             _three({"ready": False, "stuck": "ErrImagePull", **OLD}, BEGUN), "", True, None, "k-0",
-            "Rolling 2/3: restarting k-0", id="a stuck one is replaced meanwhile",
+            "Rolling 2/3: restarting k-0", id="a stuck pod is replaced during a resize",
         ),
         pytest.param(
             _three(RESIZE, STALLED), "", True, "k-1", None,
             "Resizing 1/3: waiting for k-1 to have its new resources (to be asked for)",
-            id="what isn't taken is asked for again",
+            id="a resize that wasn't accepted is requested again",
         ),
         pytest.param(
             _three(STALLED, OLD), "", True, "k-0", "k-1", "Rolling 2/3: restarting k-1",
-            id="what isn't taken stops no restart",
+            id="a resize that wasn't accepted stops no restart",
         ),
         pytest.param(
             _three(STALLED, OLD), "", False, "k-0", None, "Rolling 2/3: waiting for the next maintenance window",
-            id="nor does a window stop it",
+            id="a closed window stops no request for a resize",
         ),
         pytest.param(
             _three(STALLED, OLD), "k-etcd-0 to be ready", True, None, None,
-            "Rolling 2/3: waiting for k-etcd-0 to be ready", id="nothing is asked for again beside another pod",
+            "Rolling 2/3: waiting for k-etcd-0 to be ready", id="no request is repeated while a pod of etcd is away",
         ),
         pytest.param(
             _three(STALLED, {"ready": False}), "", True, None, None, "Resizing 2/3: waiting for k-1 to be ready",
-            id="nor while another broker is away",
+            id="no request is repeated while another broker is away",
         ),
         pytest.param(
             _three(UNKNOWN, OLD), "", True, None, "k-1", "Rolling 2/3: restarting k-1",
-            id="what isn't known stops no restart",
+            id="a resize that isn't known to be enough stops no restart",
         ),
         pytest.param(
-            _three(UNKNOWN, RESIZE), "", True, "k-1", None, "Resizing 1/3: resizing k-1", id="nor another resize",
+            _three(UNKNOWN, RESIZE), "", True, "k-1", None, "Resizing 1/3: resizing k-1",
+            id="a resize that isn't known to be enough stops no resize",
         ),
         pytest.param(
             _three(UNKNOWN), "", True, None, None,
-            "Resizing 2/3: waiting for k-0 to have its new resources (whether that can be done in place isn't known)",
-            id="what isn't known is waited for",
+            "Resizing 2/3: waiting for k-0 to have its new resources (it isn't known whether they can change in place)",
+            id="a resize that isn't known to be enough is waited for",
         ),
     ],
 )  # fmt: skip

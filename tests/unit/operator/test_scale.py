@@ -1,5 +1,5 @@
-"""Drains and the balance of replicas: the moves when brokers leave and come. A stand-in of the cluster carries out each
-plan."""
+"""Drains and the balance of replicas: the moves when brokers are removed and added. A stand-in of the cluster carries
+out each plan."""
 
 from collections import Counter
 from dataclasses import replace
@@ -40,7 +40,7 @@ def _counted(cluster: KafkaCluster) -> KafkaCluster:
 
 
 def _asked(cluster: KafkaCluster, moves: tuple[Move, ...]) -> KafkaCluster:
-    """The cluster right after these moves were requested, so the moves are under way."""
+    """The cluster right after these moves were requested: all of them are under way."""
     topics = dict(cluster.topics)
     for move in moves:
         partitions = dict(topics[move.topic].partitions)
@@ -167,8 +167,8 @@ def test_nobody_is_taken_for_gone_while_a_broker_that_is_wanted_is_not_there() -
 
 
 def test_moves_to_a_broker_that_has_died_keep_no_drain_out() -> None:
-    """The limit of moves is reached by moves to the dead broker. Each of them adds a replica, so none can just be
-    cancelled."""
+    """The limit of moves is reached by moves to the dead broker. Each of them adds a replica, so none of them can
+    simply be cancelled."""
     many = PARTITIONS_AT_ONCE + 5
     cluster = _cluster(5, {"a": [(0, 1)] * many})
     under_way = _asked(cluster, (Move("a", dict.fromkeys(range(PARTITIONS_AT_ONCE), (0, 1, 4))),))

@@ -27,7 +27,7 @@ MAIN = Ref("shop", "main")
 
 
 class Brokers:
-    """Three brokers that do everything, except that they refuse throttles."""
+    """Three brokers that carry out all requests, but refuse throttles."""
 
     bootstrap = "b:1"
 
@@ -108,8 +108,8 @@ def test_a_throttle_that_is_refused_stops_only_the_moves_that_it_was_for() -> No
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_throttle_that_somebody_has_set_by_hand_is_left_to_them(by_hand: bool) -> None:
-    """A plan of `ottla balance run` names the throttled replicas before they move. Before the fix, the sweep took them
-    for the replicas of finished moves."""
+    """A plan of `ottla balance run` names the throttled replicas before they move. Before the fix, the operator took
+    them for the replicas of finished moves."""
     play = Play()
     play.topic("moved")
     play.there("moved")

@@ -51,31 +51,31 @@ def spec(**changes: Any) -> TopicResource:
 
 
 STEPS = [
-    ("made, with the cluster's defaults", spec(), None, [Create("orders", -1, -1, MARK)]),
+    ("a topic is created with the cluster's defaults", spec(), None, [Create("orders", -1, -1, MARK)]),
     (
-        "made as it says",
+        "a topic is created as its resource says",
         spec(partitions=4, replication_factor=2, config={"retention.ms": "5"}),
         None,
         [Create("orders", 4, 2, {"retention.ms": "5", **MARK})],
     ),
     ("nothing to do", spec(), there((0,)), []),
-    ("numbers that aren't said are left alone", spec(), there((0, 1), (1, 2), (2, 0)), []),
-    ("as it says", spec(partitions=2, replication_factor=2), there((0, 1), (1, 2)), []),
-    ("adopted", spec(), there((0,), overrides={}), [Configure("orders", MARK)]),
+    ("numbers that the spec doesn't have stay", spec(), there((0, 1), (1, 2), (2, 0)), []),
+    ("the topic is as the spec says", spec(partitions=2, replication_factor=2), there((0, 1), (1, 2)), []),
+    ("a topic without an owner is adopted", spec(), there((0,), overrides={}), [Configure("orders", MARK)]),
     (
-        "adopted: settings of others go",
+        "an adopted topic loses other settings",
         spec(),
         there((0,), overrides={"retention.ms": "5"}),
         [Configure("orders", MARK, ("retention.ms",))],
     ),
     (
-        "of a resource that was deleted and made again",
+        "the resource was deleted and made again",
         spec(),
         there((0,), overrides={**MARK, OWNER: "shop/orders/u-0/2025-01-01T00:00:00Z"}),
         [Configure("orders", {OWNER: mark(WANTED, CLUSTER_UID)})],
     ),
     (
-        "a setting changes, another is taken back",
+        "one setting changes, another is reset",
         spec(config={"retention.ms": "6"}),
         there((0,), overrides={**MARK, "retention.ms": "5", "segment.ms": "7"}),
         [Configure("orders", {"retention.ms": "6"}, ("segment.ms",))],
@@ -88,7 +88,7 @@ STEPS = [
     ),
     ("grows", spec(partitions=3), there((0,)), [Grow("orders", 3)]),
     (
-        "more replicas, on the emptiest broker, throttled",
+        "more replicas: on the emptiest broker, throttled",
         spec(replication_factor=2),
         there((0,)),
         [
@@ -104,7 +104,7 @@ STEPS = [
     ),
     ("fewer replicas", spec(replication_factor=1), there((0, 1)), [Move("orders", {0: (0,)})]),
     (
-        "more replicas are on their way: nothing to do",
+        "more replicas are being copied: nothing to do",
         spec(replication_factor=2),
         there(
             (0, 2),
@@ -118,19 +118,19 @@ STEPS = [
         [],
     ),
     (
-        "they are there: the throttle goes",
+        "the replicas are copied: the throttle is removed",
         spec(replication_factor=2),
         there((0, 2), overrides={**MARK, "leader.replication.throttled.replicas": "0:0"}),
         [Configure("orders", {}, ("leader.replication.throttled.replicas",))],
     ),
     (
-        "the wish is taken back: the move is cancelled, and the throttle with it",
+        "the spec has fewer replicas again: the move is cancelled, and the throttle removed",
         spec(replication_factor=1),
         there((0, 2), overrides={**MARK, "follower.replication.throttled.replicas": "0:2"}, moves={0: ((2,), ())}),
         [Configure("orders", {}, ("follower.replication.throttled.replicas",)), Move("orders", {0: None})],
     ),
     (
-        "moves of others that keep the factor are left alone",
+        "other clients' moves that keep the replication factor stay",
         spec(replication_factor=1, config={"follower.replication.throttled.replicas": "*"}),
         there(
             (0, 2),
@@ -156,7 +156,7 @@ def test_steps(wanted: TopicResource, topic: KafkaTopic | None, steps: list[Any]
 REFUSALS = [
     ("fewer partitions", spec(partitions=1), there((0,), (0,)), "NotSupported", "set partitions to 2"),
     ("more replicas than brokers", spec(replication_factor=4), there((0,)), "NotEnoughBrokers", "has 3 brokers"),
-    ("what the spec said already", spec(refusal="change it"), there((0,)), "InvalidSpec", "change it"),
+    ("the spec was refused when it was read", spec(refusal="change it"), there((0,)), "InvalidSpec", "change it"),
 ]
 
 
@@ -229,9 +229,15 @@ def test_the_oldest_wins_and_of_two_as_old_the_ready_one() -> None:
     assert "c/served" in conflict(served).message
 
 
-def test_fewer_replicas_than_writes_need_is_a_warning() -> None:
-    assert "acks=all" in warning(there((0,)), 2)
-    assert "is 3 with 2" in warning(there((0, 1), overrides={"min.insync.replicas": "3"}), 1)
+def test_fewer_replicas_than_min_insync_replicas_is_a_warning() -> None:
+    assert warning(there((0,)), 2) == (
+        "min.insync.replicas is 2, and each partition has 1 replica: writes with acks=all succeed with fewer copies "
+        "than that, and stop while its broker is away"
+    )
+    assert warning(there((0, 1), overrides={"min.insync.replicas": "3"}), 1) == (
+        "min.insync.replicas is 3, and each partition has 2 replicas: writes with acks=all succeed with fewer copies "
+        "than that, and stop while one of them isn't in sync"
+    )
     assert warning(there((0,), overrides={"min.insync.replicas": "1"}), 2) == ""
 
 
@@ -241,15 +247,23 @@ def test_release_takes_the_mark_and_leaves_the_rest() -> None:
 
 
 RESIZED = [
-    ("onto a new rack first", (0,), 2, {0}, {0: "a", 1: "a", 2: "b"}, {2: 9}, (0, 2)),
-    ("onto the emptiest", (0,), 2, {0}, {0: None, 1: None, 2: None}, {1: 2, 2: 1}, (0, 2)),
-    ("not onto those that are to have nothing", (0,), 2, {0}, {0: None, 2: None}, {}, (0, 2)),
-    ("no more than there are", (0,), 3, {0}, {0: None, 1: None}, {}, (0, 1)),
-    ("out of sync goes first, even the leader", (0, 1), 1, {1}, {0: None, 1: None}, {}, (1,)),
-    ("then who is to have nothing", (0, 1, 2), 2, {0, 1, 2}, {0: None, 2: None}, {}, (0, 2)),
-    ("then who shares a rack", (0, 1, 2), 2, {0, 1, 2}, {0: "a", 1: "b", 2: "b"}, {1: 1}, (0, 2)),
+    ("the new replica goes to a new rack", (0,), 2, {0}, {0: "a", 1: "a", 2: "b"}, {2: 9}, (0, 2)),
+    ("the new replica goes to the emptiest broker", (0,), 2, {0}, {0: None, 1: None, 2: None}, {1: 2, 2: 1}, (0, 2)),
+    ("no new replica goes to a drained broker", (0,), 2, {0}, {0: None, 2: None}, {}, (0, 2)),
+    ("no more replicas than brokers", (0,), 3, {0}, {0: None, 1: None}, {}, (0, 1)),
+    ("a replica out of sync is removed first, even the leader", (0, 1), 1, {1}, {0: None, 1: None}, {}, (1,)),
+    ("next, a replica on a drained broker is removed", (0, 1, 2), 2, {0, 1, 2}, {0: None, 2: None}, {}, (0, 2)),
     (
-        "then the fullest, but not the preferred leader",
+        "next, a replica that shares a rack is removed",
+        (0, 1, 2),
+        2,
+        {0, 1, 2},
+        {0: "a", 1: "b", 2: "b"},
+        {1: 1},
+        (0, 2),
+    ),
+    (
+        "next, one on the fullest broker, but not the preferred leader",
         (0, 1, 2),
         2,
         {0, 1, 2},

@@ -22,7 +22,8 @@ def body(name: str, uid: str = "u-1", status: dict[str, Any] | None = None, **sp
 
 
 class Lists:
-    """Answers a list with the objects that were in `found` before it calls `meanwhile`, which may change them."""
+    """Answers a request for a list. The answer has the objects that were in `found` before the call of `meanwhile`,
+    which may change `found`."""
 
     def __init__(self, *found: dict[str, Any]) -> None:
         self.found = list(found)
@@ -50,7 +51,7 @@ def test_listed_once_and_then_now_and_then() -> None:
         asyncio.run(resources.up_to_date(now))
     assert lists.asked == ["", ""]
     asyncio.run(resources.up_to_date(LISTED_AGAIN_S + 1, within_s=0.0))
-    assert len(lists.asked) == 2, "the list of this very moment is new enough"
+    assert len(lists.asked) == 2, "a list that was made at the same time isn't made again"
     assert names(resources) == ["a"]
 
 

@@ -12,6 +12,7 @@ from ottla.protocol.codecs import Codec
 from ottla.spark.options import (
     KNOWN,
     LATEST,
+    ExactlyOnce,
     Offsets,
     OptionError,
     ReadOptions,
@@ -81,7 +82,7 @@ def test_client_properties_are_mapped() -> None:
     assert not options.properties.check_crc
     assert options.properties.api_timeout_ms == 1500
     written = write_options(
-        {**BASE, "topic": "t", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}
+        {**BASE, "topic": "t", "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}, streaming=False
     )
     assert (written.properties.codec, written.properties.level) == (Codec.zstd, 7)
 
@@ -147,8 +148,39 @@ def test_what_spark_adds_itself_is_known(name: str) -> None:
     """Before the fix, a stream with a queryName failed with "unknown option 'queryname'", and so did every sink of
     spark-pipelines.
     """
-    assert write_options({**BASE, "topic": "t", name: "x"}).warnings == ()
+    assert write_options({**BASE, "topic": "t", name: "x"}, streaming=False).warnings == ()
     assert read_options({**BASE, "subscribe": "t", name: "x"}, streaming=False).warnings == ()
+
+
+def exactly_once(streaming: bool = True, **options: str) -> ExactlyOnce | None:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    return write_options({**BASE, "topic": "t", "queryname": "q", **given}, streaming=streaming).exactly_once
+
+
+def test_a_write_in_transactions() -> None:
+    assert exactly_once() is None
+    assert exactly_once(ottla__exactlyOnce="true") == ExactlyOnce("q", "", None, "")
+    more = {"checkpointlocation": "/c", "ottla__exactlyOnce__topic": "d", "ottla__exactlyOnce__confirm": " skip  17 "}
+    assert exactly_once(ottla__exactlyOnce="true", **more) == ExactlyOnce("q", "/c", "d", "skip 17")
+    assert exactly_once(False, ottla__exactlyOnce="true", queryname="") is not None
+    properties = write_options({**BASE, "topic": "t", "kafka.transaction.timeout.ms": "5"}, streaming=True).properties
+    assert properties.transaction_timeout_ms == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"queryname": ""}, r"the stream's name, which its transactions bear: set queryName\(…\)"),
+        ({"kafka__acks": "1"}, "needs kafka.acks=all and kafka.enable.idempotence=true"),
+        ({"kafka__enable__idempotence": "false"}, "needs kafka.acks=all and kafka.enable.idempotence=true"),
+        ({"asyncprogresstrackingenabled": "true"}, "excludes asyncProgressTrackingEnabled"),
+        ({"ottla__exactlyOnce__confirm": "skip"}, r"ottla\.exactlyOnce\.confirm is 'skip': it must be what a refusal"),
+        ({"kafka__transactional__id": "x"}, "the option ottla.exactlyOnce gives each task an id of its own"),
+    ],
+)
+def test_a_write_in_transactions_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        exactly_once(ottla__exactlyOnce="true", **options)
 
 
 def test_the_properties_of_a_table_are_no_options() -> None:

@@ -34,7 +34,7 @@ class Parts(WithImage, WithInternalTopics, WithTransactions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Answers an error code."""
+    """Adds the group's partition to the transaction; answers with an error code."""
     topic = broker.image.topics.get(OFFSETS_TOPIC)
     if topic is None:
         broker.internal_topics.want(OFFSETS_TOPIC)

@@ -19,7 +19,7 @@ from ottla.metadata.features import FEATURES, OFF
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import write_response
 
-API = Api(key=18, versions=(0, 4), needs=NoRightNeeded("clients ask before they have said who they are"))
+API = Api(key=18, versions=(0, 4), needs=NoRightNeeded("clients send ApiVersions before they authenticate"))
 FIRST_VERSION_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

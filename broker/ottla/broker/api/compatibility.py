@@ -1,8 +1,8 @@
 """Makes docs/compatibility.md: the APIs of Apache Kafka 4.3, the versions that Ottla serves, the differences. Pure.
 
 The table of served APIs is made from the `API` of each API module; `LEFT_OUT` has the APIs that aren't served, with the
-reason. One test compares both with the APIs that Apache Kafka advertises. Another test fails if the page differs from
-the text that this module makes.
+reason. One test compares the table and `LEFT_OUT` with the APIs that Apache Kafka advertises. Another test fails if the
+page differs from the text that this module makes.
 """
 
 from __future__ import annotations
@@ -90,6 +90,21 @@ newer one (KIP-890), which the Java client speaks where `transaction.version` is
   record twice when leaders change, on Apache Kafka as on Ottla (its issue 4953): if its next
   request reaches the new leader before librdkafka has handled the old leader's answer, it begins a new producer epoch
   by itself and sends the unanswered records again. Under faults `tests/crash` finds no other repeats.
+
+## Features
+
+`kafka-features describe`, `upgrade`, `downgrade` and `disable` work as in Apache Kafka 4.3, by Kafka's rules and error
+messages. A new cluster finalises the highest levels of both features. A cluster that an earlier version of Ottla made
+keeps its levels until somebody raises them ([operations.md](operations.md#levels-of-features)). Differences:
+
+- The features are `transaction.version` (0–2) and `eligible.leader.replicas.version` (0–1). Kafka's other features
+  aren't there, so `describe` prints two lines. In particular, there is no `metadata.version` or `kraft.version`,
+  because each value in the metadata store has a format of its own and the store isn't a Raft quorum. A request that
+  names another feature, as `kafka-features upgrade --release-version 4.3` does, is refused as a whole
+  (INVALID_UPDATE_VERSION), and the message names the feature: give the features by `--feature`.
+- A level is raised if every registered broker and the active controller support it. Kafka also asks brokers that are
+  down. Here a broker that is down refuses to start if it doesn't support a finalised level.
+- Where Kafka's message begins with "Local controller 0", Ottla's begins with "This version of Ottla".
 
 ## Client quotas
 

@@ -53,8 +53,8 @@ class _Turn:
 
 
 async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[str, Any]:
-    """Answers the id, the epochs (its own and its coordinator's), the last sequence, the last timestamp and the open
-    transaction of each producer."""
+    """Answers the id, the epochs (the producer's and its coordinator's), the last sequence, the last timestamp and the
+    open transaction of each producer."""
     try:
         return {"topics": await _topics(broker, request, body)}
     except _ClientGone:

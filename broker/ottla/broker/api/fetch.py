@@ -371,7 +371,7 @@ class _Waiting:
             asyncio.get_running_loop().call_soon(self._finish)
 
     def watermark_moved(self, partition: Partition) -> None:
-        """Does nothing: followers learn the high watermark from their next answer."""
+        """Does nothing: the client learns the high watermark from its next answer."""
 
     def _was_read(self, read: asyncio.Future[None]) -> None:
         """Called when a thread has brought records into memory: the request reads its partitions anew."""

@@ -52,7 +52,7 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
             answer = {"partition_index": asked.partition_index, "timestamp": -1, "offset": UNKNOWN, "leader_epoch": -1}
             try:
                 if counts[topic.name, asked.partition_index] > 1:
-                    raise KafkaError(ErrorCode.invalid_request, "the partition is named twice")
+                    raise KafkaError(ErrorCode.invalid_request, "the request names the partition twice")
                 timestamp, offset, epoch = await _look_up(broker, request, body, topic.name, asked)
                 answer |= {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
             except KafkaError as error:
@@ -66,7 +66,7 @@ async def _look_up(broker: Parts, request: Request, body: Any, topic: str, asked
     """A partition's (timestamp in ms, offset, leader epoch), each −1 if unknown. Raises KafkaError."""
     target = asked.timestamp
     if request.api_version < FIRST_VERSION.get(target, 0) or target < EARLIEST_PENDING_UPLOAD:
-        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {target} in version {request.api_version}")
+        raise KafkaError(ErrorCode.unsupported_version, f"version {request.api_version} has no timestamp {target}")
     partition = broker.partitions.find(topic, asked.partition_index)
     partition.check_leader_epoch(asked.current_leader_epoch)
     log = partition.log

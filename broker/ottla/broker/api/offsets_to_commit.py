@@ -1,4 +1,4 @@
-"""Sorts the offsets of a commit: those of partitions that exist, and the refusals of the others."""
+"""Separates the offsets of a commit: offsets of existing partitions are committed, and all others are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SortedOffsets(NamedTuple):
 
 
 def sort(image: Image, requested: Iterable[Any], *, by_id: bool) -> SortedOffsets:
-    """Sorts the offsets of a request's topics, which are given by their ids (`by_id`) or by their names."""
+    """Separates the offsets in a request whose topics are given by their ids (`by_id`) or by their names."""
     found = SortedOffsets([], [], [])
     for asked in requested:
         if by_id:

@@ -121,7 +121,7 @@ def _is_suspect(body: ProduceRequest, frame: Memory, size_bytes: int, quota: Loo
 
 
 class _InTurn(NamedTuple):
-    """A batch that wasn't appended when it was received. `turn` is its place in the partition's order, None where the
+    """A batch that wasn't appended when it was received. `turn` is its place in the partition's queue, None where the
     partition doesn't exist."""
 
     topic: str | bytes
@@ -205,14 +205,15 @@ class _Produce:
                 yield None if needs_turn(partition, batch) else loop_cost(batch, partition.rules, quota, plain_left)
 
     def wait_for_coordinator(self, frame: Memory, begun: Beginnings | None) -> Reply:
-        """Takes a turn for each batch once the transaction's coordinator has answered about the batches that begin
-        transactions (`begun`), and about those of the connection's earlier requests. Returns POSTPONED if there isn't
-        enough memory for the batches now."""
+        """Takes a turn for each batch once the transaction's coordinator has confirmed or refused the batches that
+        begin transactions (`begun`), and the connection's earlier transactional requests have taken their turns.
+        Returns POSTPONED if there isn't enough memory for the batches now."""
         return self.take_turns(frame, 0, begun, waits=True)
 
     def take_turns(self, frame: Memory, done: int, begun: Beginnings | None = None, *, waits: bool = False) -> Reply:
         """Takes a turn for each batch after the first `done`, in the order of the request. Returns POSTPONED if there
-        isn't enough memory for the batches now. With `waits` see `wait_for_coordinator`.
+        isn't enough memory for the batches now. With `waits`, the turns are taken as late as `wait_for_coordinator`
+        says.
 
         The frame is kept until all batches are appended, if the connection owns the frame, and these batches are more
         than half of it. Otherwise the batches are copied, because the frame's memory is reused when `serve` returns."""
@@ -247,7 +248,7 @@ class _Produce:
         return self._request.pending
 
     def _queue(self, left: deque[_InTurn]) -> None:
-        """Takes a turn for each batch."""
+        """Puts each batch into its partition's queue: the batch is appended when its turn comes."""
         for place, waiting in enumerate(left):
             partition = self._broker.partitions.find_or_none(waiting.topic, waiting.index)
             if partition is not None:
@@ -256,8 +257,8 @@ class _Produce:
     async def _append_in_turn(
         self, left: deque[_InTurn], work: Work, begun: Beginnings | None, place: Place | None
     ) -> None:
-        """Appends one batch after the other, each when its turn in its partition comes. Then answers. With a `place`
-        the turns are taken when that place comes."""
+        """Appends one batch after the other, each when its turn in its partition comes. Then answers. If there is a
+        `place` among the connection's requests, the turns are taken only when that place comes."""
         pending = self._request.pending
         try:
             try:

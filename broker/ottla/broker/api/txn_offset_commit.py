@@ -65,8 +65,8 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
 
 
 def _for_client(request: Request, code: ErrorCode) -> ErrorCode:
-    """The error that the client gets, of which it knows in its version whether to repeat the request, to abort the
-    transaction, or to give up."""
+    """The error code for the client in place of `code`. Clients of the request's version react to it as they should:
+    they repeat the request, abort the transaction, or give up."""
     if code is ErrorCode.network_exception:  # to ask again is right, but older clients give up at this code
         code = ErrorCode.coordinator_load_in_progress
     if code is ErrorCode.coordinator_load_in_progress and request.api_version < _LOADS:

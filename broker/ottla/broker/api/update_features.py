@@ -36,5 +36,8 @@ async def handle(broker: WithIntents, request: Request, body: Any) -> dict[str, 
     except KafkaError as error:
         return {"error_code": error.code, "error_message": error.message or None}
     # Kafka sends its name of "no error" as the message of each result.
-    results = [{"feature": name, "error_code": ErrorCode.none, "error_message": "NONE"} for name in updates]
+    results = [
+        {"feature": update.feature, "error_code": ErrorCode.none, "error_message": "NONE"}
+        for update in body.feature_updates
+    ]
     return {"error_code": ErrorCode.none, "results": results}

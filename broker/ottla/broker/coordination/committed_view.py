@@ -7,7 +7,8 @@ to process the whole list. Three rules bound the list, and the time for which th
 1. Each append makes up to twice as many records visible as it has appended, if the high watermark has passed so many.
    So appends never lengthen the list of records that are committed and not visible yet.
 2. Further records that the high watermark has passed become visible in slices, one in each turn of the event loop.
-3. A read waits until all records below the high watermark of its start are visible, and doesn't process the list.
+3. A read waits until all records are visible that were below the high watermark when the read began, and doesn't
+   process the list.
 
 Source: Kafka deletes its snapshots up to the committed offset as the high watermark moves (CoordinatorRuntime).
 """
@@ -37,7 +38,7 @@ class Unshown(Protocol):
 
     @property
     def first_unshown(self) -> int | None:
-        """The log offset of the oldest of these records; None where all records are visible."""
+        """The log offset of the oldest record that isn't visible yet; None where all records are visible."""
 
     def committed(self, high_watermark: int, records_max: int | None = None) -> None:
         """Makes records below `high_watermark` visible: all of them, or the `records_max` oldest."""

@@ -26,7 +26,7 @@ class Core(Replayed, Protocol):
 
     def appended(self, changes: Sequence[Any], base_offset: int, producer_id: int) -> None:
         """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed
-        yet. With a `producer_id` ≥ 0 they belong to a transaction, whose marker comes by `decided`."""
+        yet. With a `producer_id` ≥ 0 they belong to a transaction, and `decided` applies the transaction's marker."""
 
     @property
     def unshown(self) -> Unshown:

@@ -165,7 +165,7 @@ class Replay:
             if header.last_offset < self._offset <= header.base_offset or header.last_offset >= end:
                 raise KafkaError(
                     ErrorCode.corrupt_message,
-                    f"a batch states the offsets {header.base_offset} to {header.last_offset}",
+                    f"a batch states impossible offsets, {header.base_offset} to {header.last_offset}",
                 )
             if header.last_offset < self._offset:
                 continue
@@ -200,7 +200,8 @@ class Replay:
         self._slice_end = perf_counter() + SLICE_SECONDS
 
     def _marker(self, header: BatchHeader, batch: memoryview) -> None:
-        """Replays the transaction marker in a control batch. From an empty one, compaction has removed the marker."""
+        """Replays the transaction marker in a control batch. If the batch is empty, compaction has removed the
+        marker."""
         marker = read_marker(batch)
         if marker is not None:
             visible = header.base_offset < self._partition.high_watermark

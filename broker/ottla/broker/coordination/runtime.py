@@ -267,7 +267,7 @@ class Runtime(Generic[C]):
 
     async def settled(self, led: Led[C], offset: int) -> None:
         """Waits until the record at `offset` is committed and visible, however long that takes. Raises KafkaError
-        NOT_COORDINATOR when this broker stops leading the partition: the record may be committed yet."""
+        NOT_COORDINATOR when this broker stops leading the partition; even then, the record may be committed later."""
         while self.holds(led):
             try:
                 await led.partition.committed(offset)

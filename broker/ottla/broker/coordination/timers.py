@@ -26,7 +26,7 @@ def steady_ms() -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seat(Generic[C, T]):
-    """An object and its partition."""
+    """An object that has a deadline, and the partition of the internal topic to which the object belongs."""
 
     led: Led[C]
     thing: T

@@ -32,7 +32,7 @@ NOT_STORING = -1
 class ClassicGroup:
     """A group with members, or a group that only keeps offsets (Empty and without a protocol type).
 
-    `empty_since_ms` is the time at which a new group begins, in ms since 1970; None for a group that only keeps
+    `empty_since_ms` is the time at which a new group is made, in ms since 1970; None for a group that only keeps
     offsets.
     """
 
@@ -242,7 +242,7 @@ class ClassicGroup:
         return self.membership.time_passed(now)
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """Handles the commit of a `store` or, with an `error`, its failure."""
+        """Called when the metadata in `store` was committed or, with an `error`, wasn't."""
         effects = Effects()
         code = APPEND_ERROR.get(error, error)
         match store.meaning:

@@ -74,7 +74,8 @@ class Group(Protocol):
         deleted."""
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """Handles the commit of a `store` of the group's own effects or, with an `error`, its failure."""
+        """Called when the metadata in `store`, one of the group's effects, was committed or, with an `error`,
+        wasn't."""
 
     # --- offsets ---
 

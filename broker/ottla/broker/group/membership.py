@@ -284,7 +284,7 @@ class Membership:
             member.session_deadline_ms = None  # set again when the member's request is answered
             return
         self.drop(member_id, effects)
-        why = f"member {member_id} was not heard of in time"
+        why = f"member {member_id} sent no request in time"
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self.rebalance(why, now, effects)
         elif self.state is State.PREPARING_REBALANCE and self.roster.all_joined:

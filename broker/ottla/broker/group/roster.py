@@ -79,7 +79,7 @@ class Roster:
         return None if instance_id is None else self._static.get(instance_id)
 
     def validate(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE if the ids are those of one member. FENCED_INSTANCE_ID if the static id belongs to another member id
+        """NONE if both ids belong to the same member. FENCED_INSTANCE_ID if the static id belongs to another member id
         now; otherwise UNKNOWN_MEMBER_ID."""
         if instance_id is not None:
             current = self._static.get(instance_id)

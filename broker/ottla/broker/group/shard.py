@@ -3,7 +3,7 @@
 Methods for requests do no I/O. A method for a request to one group returns `Effects`. A method for a request that
 changes offsets or deletes groups returns a `Plan`: the records to append as one batch, and the response, which is sent
 when they are committed. Groups and offsets change in `appended` (for appended records) and `replayed` (for records read
-back). Both lead to the same state, so a replay restores it after a restart.
+back). Both methods lead to the same state, so a replay restores the state after a restart.
 
 Source: Kafka's GroupCoordinatorShard.
 """
@@ -146,7 +146,7 @@ class GroupShard:
         return list(unknown), Effects()
 
     def stored(self, group: Group, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """Tells a group that its store was committed or has failed."""
+        """Tells a group that its metadata in `store` was committed or, with an `error`, wasn't."""
         effects = group.stored(store, error, now)
         if group.is_dead and self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]

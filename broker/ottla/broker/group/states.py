@@ -63,7 +63,7 @@ HEARTBEAT: Mapping[State, ErrorCode] = {
     _STABLE: ErrorCode.none,
     _DEAD: ErrorCode.coordinator_not_available,
 }
-"""The answer to a heartbeat of a member with the right generation."""
+"""The answer to a heartbeat of a member with the right generation, by the group's state."""
 
 COMMIT: Mapping[State, ErrorCode] = {
     _EMPTY: ErrorCode.none,
@@ -72,7 +72,7 @@ COMMIT: Mapping[State, ErrorCode] = {
     _STABLE: ErrorCode.none,
     _DEAD: ErrorCode.coordinator_not_available,
 }
-"""The answer to an offset commit of a member with the right generation."""
+"""The answer to an offset commit of a member with the right generation, by the group's state."""
 
 COMMIT_RENEWS_SESSION = frozenset({_PREPARING, _STABLE})
 """The states in which an offset commit renews the session of the member that sent it, as a heartbeat does."""
@@ -84,7 +84,7 @@ DELETE: Mapping[State, ErrorCode] = {
     _STABLE: ErrorCode.non_empty_group,
     _DEAD: ErrorCode.group_id_not_found,
 }
-"""The answer to DeleteGroups."""
+"""The answer to DeleteGroups, by the group's state."""
 
 _ALWAYS = dict.fromkeys([(leader, same) for leader in (False, True) for same in (False, True)], Rejoin.REBALANCE)
 

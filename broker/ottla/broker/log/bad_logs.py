@@ -1,4 +1,4 @@
-"""Logs that can't be used although their log directory can, and their effect on its checkpoints and its clean marker.
+"""Logs that can't be used although their log directory can, and their effect on the directory's checkpoints and marker.
 
 There are three kinds: a log that couldn't be opened, a log with records whose topic id can't be read, and a log that
 turned out to be damaged after it was opened.
@@ -73,7 +73,7 @@ class BadLogs:
             self.opened_or_gone(directory)
 
     def forbid_marker(self, home: Home) -> bool:
-        """Whether that log directory may not be marked as cleanly stopped."""
+        """Whether the log directory `home` may not be marked as cleanly stopped."""
         if any(log.directory.rpartition("/")[0] == home.path for log in self.damaged.values()):
             return True
         inside = f"{home.path}/"

@@ -181,8 +181,8 @@ def _header_stays(cleaning: Cleaning, header: BatchHeader) -> bool:
 
 
 def _stamped(cleaning: Cleaning, batch: Buffer, header: BatchHeader, offsets: set[int]) -> bytes:
-    """A batch of the kept records, with the delete horizon as its base timestamp, to which their timestamps are
-    relative."""
+    """A batch of the kept records. Its base timestamp, to which the records' timestamps are relative, is the delete
+    horizon."""
     horizon = cleaning.now_ms + cleaning.delete_retention_ms
     body = bytearray()
     greatest = -1
@@ -248,7 +248,7 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
                 place += key_size
             value_size, place = read_varint(data, place)
             if size < 0 or end > len(data) or place > end:
-                raise KafkaError(ErrorCode.invalid_record, f"a record of the batch at {base_offset} ends after it")
+                raise KafkaError(ErrorCode.invalid_record, f"a record ends after its batch, at {base_offset}")
             yield _RawRecord(position, end, base_offset + offset_delta, base_timestamp + delta, key, value_size < 0)
             position = end
     except ProtocolError as error:
@@ -334,7 +334,7 @@ def grouped(
 
 
 class Throttle:
-    """Computes pauses that keep reads and writes to a rate; the clock is the caller's."""
+    """Computes the pauses by which reads and writes stay within a rate of bytes per second. Times are inputs."""
 
     __slots__ = ("_bytes_per_second", "_free_at")
 

@@ -5,8 +5,8 @@ job, then lines with some of the job's producers each: there may be a hundred th
 encodes them shares the interpreter with the broker's event loop.
 
 It is a process of its own, because a compaction decompresses and copies for minutes. The process changes only its new
-files; the broker swaps them in, or drops them if the log changed meanwhile. The process keeps to a rate of bytes read
-and written, and ends when the broker ends.
+files; the broker swaps them in, or drops them if the log changed meanwhile. The process keeps to a limit of the rate at
+which it reads and writes, and ends when the broker ends.
 """
 
 from __future__ import annotations

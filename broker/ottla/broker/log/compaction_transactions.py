@@ -1,10 +1,9 @@
-"""The transactions of the batches that a compaction has read: whose data was aborted, and whose marker may go. Pure.
+"""Tells a compaction which of the batches that it reads are aborted data, and which markers may be removed. Pure.
 
 The caller reads the batches in the order of the log. Data of an aborted transaction, which a transaction index names,
 may be removed at once. A marker is needed as long as its transaction has data, because a consumer that reads committed
 records only hides or shows the data by the marker. So a marker may be removed if no batch of its transaction was read
-since the producer's marker before it. The entry of an aborted transaction in the transaction index goes at the same
-time.
+since the producer's previous marker. Then the new segment's transaction index has no entry for the transaction, either.
 
 Source: Kafka's CleanedTransactionMetadata.
 """
@@ -19,7 +18,7 @@ from ottla.storage.indexes import AbortedTransaction
 
 
 class ReadTransactions:
-    """The transactions of what was read so far."""
+    """The transactions of the batches that were read so far."""
 
     __slots__ = ("_aborted", "_kept", "_later", "_with_data")
 

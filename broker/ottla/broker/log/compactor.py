@@ -2,9 +2,9 @@
 
 The choice and the swaps happen on the event loop and take microseconds. The child reads and writes the segments; the
 thread that waits for the child encodes the log's producers for it. If the log was truncated or lost segments meanwhile,
-the new segments concerned are dropped. A try that fails (no room, a file too large, a killed child) leaves no file
-behind and is repeated, after a pause that doubles each time; only a log whose data is damaged isn't compacted until the
-next start. Source: Kafka's LogCleaner and LogCleanerManager.
+the new segments that should replace these are dropped. A try that fails (no room, a file too large, a killed child)
+leaves no file behind and is repeated, after a pause that doubles each time; only a log whose data is damaged isn't
+compacted until the next start. Source: Kafka's LogCleaner and LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Compactor:
             log.directory_failed(error)
 
     def _current(self, log: Log) -> Log | None:
-        """The log itself, unless it has been deleted or gone offline."""
+        """Returns `log`; None if the broker has deleted it, or taken it offline."""
         return log if any(log is held for held in self._logs.logs.values()) else None
 
     def _job(self, log: Log, what: Cleanable) -> Job:

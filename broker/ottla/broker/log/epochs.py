@@ -134,7 +134,8 @@ class LeaderEpochs:
             self._unwritten = self._start_moved = False
 
     def close(self) -> None:
-        """Writes the file if the log's start rose after it was written: Kafka relies on the file."""
+        """Writes the file if the log's start has risen since the last write: a Kafka broker that opens the log later
+        relies on the file."""
         if self._start_moved:
             self.write()
 

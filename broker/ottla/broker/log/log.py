@@ -138,7 +138,7 @@ class Log:
         may be new.
         """
         if base_offset < self.log_end_offset:
-            raise AssertionError(f"{self!r}: offset {base_offset} appended at the end {self.log_end_offset}")
+            raise AssertionError(f"{self!r}: offset {base_offset} isn't the log's end {self.log_end_offset}")
         last_offset = base_offset + header.last_offset_delta
         max_timestamp = append_time if append_time >= 0 else header.max_timestamp
         size = len(batch)
@@ -176,7 +176,7 @@ class Log:
             return
         first, last = headers[0][1], headers[-1][1]
         if first.base_offset < self.log_end_offset:
-            raise AssertionError(f"{self!r}: offset {first.base_offset} replicated at the end {self.log_end_offset}")
+            raise AssertionError(f"{self!r}: offset {first.base_offset} is below the log's end {self.log_end_offset}")
         segments = self.segments
         segment = segments.active
         start = segment.size
@@ -419,7 +419,7 @@ class Log:
         if offset <= self.log_start_offset:
             return False
         if offset > self.log_end_offset:
-            raise AssertionError(f"{self!r}: log start {offset} beyond the end {self.log_end_offset}")
+            raise AssertionError(f"{self!r}: log start {offset} is beyond the log's end {self.log_end_offset}")
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
         return True

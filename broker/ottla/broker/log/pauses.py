@@ -17,7 +17,7 @@ _PIECES_AT_ONCE = 4  # so many pieces are yielded without a pause: nearly always
 
 
 def with_pauses(pieces: Iterator[T]) -> Iterator[T]:
-    """Yields the same pieces, and sleeps before each but the first few. Blocks."""
+    """Yields the given pieces of work, and sleeps before each piece but the first few. Blocks."""
     for number, piece in enumerate(pieces):
         if number > _PIECES_AT_ONCE:
             time.sleep(_PAUSE_SECONDS)

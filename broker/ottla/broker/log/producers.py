@@ -14,10 +14,10 @@ the epoch is known then. The epoch is enough:
 3. If the producer's next batch has sequence 0 of this epoch or of a newer one, the batch is accepted. Otherwise it
    follows a batch that was answered and is lost: then the producer gets the error for a gap, as from Kafka.
 
-Where a transaction's marker is dropped, the producer's state from before the marker is taken back (`transactions`). It
-is kept until the marker is below the high watermark, so the log is read only where a truncation drops records that were
-committed, or drops a marker from before the last start. A snapshot written by Kafka has only one batch of a producer,
-and doesn't say where its last marker is: then the log may have to be read, too.
+Where a transaction's marker is dropped, the producer's state from before the marker is taken back (`transactions`).
+That state is kept until the marker is below the high watermark. So the log is read only if a truncation drops records
+that were committed, or a marker from before the last start. A snapshot written by Kafka has only one batch of each
+producer, and doesn't say where the log's last marker is: then the log may have to be read, too.
 
 Source: Kafka's ProducerStateManager, ProducerStateEntry and ProducerAppendInfo (KIP-98, KIP-360).
 """
@@ -166,6 +166,13 @@ class Producers:
         """The number of producers. A producer that wrote only truncated batches counts until `expire` meets it."""
         return len(self._entries)
 
+    def oldest_transaction_ms(self) -> int | None:
+        """The time, in ms since 1970, of the newest batch of the oldest open transaction's producer; None where no
+        transaction is open."""
+        producer_id = self.transactions.oldest_producer_id
+        entry = None if producer_id is None else self._entries.get(producer_id)
+        return None if entry is None else entry.last_timestamp
+
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """(producer id, entry) of each producer."""
         return FrozenProducers(self._entries, self._cuts, self._marked_to).items()
@@ -210,7 +217,7 @@ class Producers:
             if sequence != last + 1 and not (sequence == 0 and last == _SEQUENCE_MASK):
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
-                    f"producer {header.producer_id} sent sequence {sequence} after {last}",
+                    f"producer {header.producer_id} sent sequence {sequence} after sequence {last}",
                 )
         if entry.transaction_start >= 0 and not header.attributes & TRANSACTIONAL:
             raise KafkaError(
@@ -238,7 +245,8 @@ class Producers:
             self.transactions.began(entry.transaction_start, header.producer_id)
 
     def _begin(self, producer_id: int, epoch: int) -> ProducerEntry:
-        """A new entry for a new epoch, which keeps the open transaction; a copy of the entry for the same epoch."""
+        """The producer's entry to be changed: for a new epoch a new entry, which keeps the open transaction; for the
+        same epoch a copy of the known entry."""
         entry = self._entries[producer_id] = self._next_of(self.get(producer_id), epoch)
         return entry
 
@@ -253,8 +261,8 @@ class Producers:
         return entry
 
     def transaction_ended(self, producer_id: int, epoch: int, marker: Marker, offset: int) -> AbortedTransaction | None:
-        """Notes the marker at `offset`. Returns the transaction if it was aborted and has data: then it belongs into
-        the transaction index of the marker's segment."""
+        """Notes the marker at `offset`. Returns the transaction if it was aborted and has data: such a transaction
+        belongs into the transaction index of the marker's segment."""
         old = self.get(producer_id)
         entry = self._entries[producer_id] = self._next_of(old, epoch)  # `old` is kept, for a truncation
         first_offset = entry.transaction_start if entry.transaction_start >= 0 else EMPTY

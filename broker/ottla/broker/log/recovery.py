@@ -377,7 +377,9 @@ class _Opening:
         for at in range(len(self.segments) - 1, 0, -1):
             segment = self.segments[at]
             if not segment.size and self.segments[at - 1].end_offset() > segment.base_offset:
-                logger.warning("%s is empty and lies among the offsets of the one before: it is removed", segment.path)
+                logger.warning(
+                    "%s is removed: it is empty, and the segment before ends at a higher offset", segment.path
+                )
                 self._remove(segment)
                 del self.segments[at]
                 if segment.base_offset in self.snapshots:
@@ -391,7 +393,7 @@ class _Opening:
             if end >= self.log_start_offset:
                 return end
             logger.warning(
-                "%s: the log ends at %d, below its start %d: it begins anew there",
+                "%s: the log ends at %d, below its start offset %d: it becomes empty, and begins at its start offset",
                 self.directory, end, self.log_start_offset,
             )  # fmt: skip
             for segment in self.segments:

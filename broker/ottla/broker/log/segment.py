@@ -399,7 +399,7 @@ class Segment:
             while at + HEADER_SIZE <= len(chunk):
                 header = read_header(chunk, at)
                 if header.size < HEADER_SIZE:
-                    raise ValueError(f"a batch states the length {header.length} at position {position + at}")
+                    raise ValueError(f"the batch at position {position + at} has length {header.length}")
                 if at + header.size > len(chunk):
                     break
                 yield position + at, header, chunk[at : at + header.size]
@@ -419,7 +419,7 @@ class Segment:
         position = self.offsets.floor(offset, wait).position
         end = self.size
         if not 0 <= position <= end and end:
-            raise DamagedSegment(f"{self._path}: its offset index names position {position}")
+            raise DamagedSegment(f"{self._path}: its offset index names position {position}, which has no batch")
         wanted = _FIRST_SCAN_SIZE
         read = self.file.pread if wait else self.opened.pread_cached
         while position < end:

@@ -74,7 +74,7 @@ def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset
     if not crc_valid(batch, 0, header.size):
         return "a batch with a wrong CRC"
     if header.base_offset < max(next_offset, segment.base_offset) or header.last_offset_delta < 0:
-        return f"offset {header.base_offset} after {next_offset - 1}"
+        return f"offset {header.base_offset} after offset {next_offset - 1}"
     if not segment.has_room_for(header.last_offset):
-        return f"offset {header.last_offset} is too far from the segment's"
+        return f"offset {header.last_offset} is too far from the segment's base offset"
     return ""

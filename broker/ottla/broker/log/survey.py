@@ -63,7 +63,7 @@ def survey(disk: Disk, path: str) -> Survey:
         elif entry.name.endswith(names.STRAY_DIRECTORY):
             logger.warning("%s was set aside earlier; it is left alone", directory)
         elif entry.name.endswith(names.FUTURE_DIRECTORY):
-            logger.info("%s is an interrupted move; it begins anew", directory)
+            logger.info("%s is the copy of an interrupted move; the move begins anew", directory)
             partition = names.renamed_partition_index(entry.name)
             result.interrupted_moves.append(InterruptedMove(_topic_id(disk, directory), partition, path))
             result.doomed.append(directory)

@@ -1,9 +1,10 @@
 """Replaces segments by the segment into which compaction merged them, and finishes a replacement that a stop
 interrupted.
 
-Wherever a stop interrupts the swap, the next start can finish or undo it (`finish_interrupted`), because of its order.
-First the new files get `.swap` names. The log file is renamed last: its new name says that the new segment is complete.
-Then the old segments are taken away. Then the new files get their final names, the log file last again.
+Wherever a stop interrupts the swap, the next start can finish or undo the swap (`finish_interrupted`), because of the
+order of the swap's steps. First the new files get `.swap` names. The log file is renamed last: its new name says that
+the new segment is complete. Then the old segments are taken away. Then the new files get their final names, the log
+file last again.
 
 Source: Kafka's LocalLog.replaceSegments, and LogLoader for interrupted replacements.
 """

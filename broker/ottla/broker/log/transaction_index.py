@@ -1,9 +1,9 @@
 """A segment's transaction index: the aborted transactions whose markers are in the segment, in the markers' order.
 
 A transaction without data has no entry, and a segment without entries has no file. New entries go to a tail in memory,
-which is written to the file when it fills a page, and with the tails of the other indexes. Its loss does no harm,
-because a start that wasn't preceded by a clean stop rebuilds the index of every segment beyond the recovery point. The
-file is read when a consumer first needs its entries, and kept in memory until the segment is closed.
+which is written to the file when it fills a page, and with the tails of the other indexes. The loss of a tail does no
+harm, because a start that wasn't preceded by a clean stop rebuilds the index of every segment beyond the recovery
+point. The file is read when a consumer first needs its entries, and kept in memory until the segment is closed.
 
 `ottla.storage.indexes` has the entries' bytes. Source: Kafka's TransactionIndex.
 """
@@ -84,7 +84,7 @@ class TransactionIndex:
     # ---- writing
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Adds a transaction, whose marker is behind those of all earlier ones."""
+        """Adds a transaction, whose marker is behind the markers of all earlier transactions."""
         stored, loaded, tail = self._content
         self._content = _Content(stored, loaded, tail + aborted_entry(transaction))
         if len(self._content.tail) >= _PAGE:
@@ -105,7 +105,7 @@ class TransactionIndex:
         self.disk.open(self.path).truncate(self.stored_bytes)
 
     def truncate_to(self, end_offset: int) -> None:
-        """Drops the transactions whose markers are at or behind `end_offset`. Without any left, the file is removed.
+        """Drops the transactions whose markers are at or behind `end_offset`. If none is left, the file is removed.
         Raises OSError."""
         stored, tail = self.stored_bytes, self._content.tail
         loaded = self.load()

@@ -7,12 +7,12 @@ replica may be elected that lacks such a marker, and on that replica the transac
 All questions are answered in constant time, however many transactions there are:
 
 - Open transactions are in the order of their first offsets, because each begins at the log's end.
-- Ended transactions are in the order of their markers. The high watermark passes them in this order, and a truncation
-  undoes the newest ones. `_least` has only the ended transactions of which every later-ended one begins later; so its
-  first one has the least first offset of all.
+- Ended transactions are in the order of their markers. The high watermark passes the markers in this order, and a
+  truncation drops the newest ones. `_least` has each ended transaction that began before all transactions that ended
+  after it. So the first transaction in `_least` has the least first offset of all ended ones.
 
 With each ended transaction its producer's state from before the marker is kept. A truncation that drops the marker
-takes that state back, so it doesn't read the log.
+takes that state back, so that the log needn't be read.
 
 Source: Kafka's ProducerStateManager (ongoingTxns, unreplicatedTxns).
 """
@@ -41,8 +41,8 @@ class Ended(NamedTuple, Generic[State]):
 class Transactions(Generic[State]):
     """The transactions of one partition.
 
-    The markers below `known_from` can't be undone, because the states before them aren't known any more. The markers
-    below `replicated_to` are below the high watermark.
+    A marker below `known_from` can't be taken back, because its producer's state from before the marker isn't known any
+    more. Markers below `replicated_to` are below the high watermark.
     """
 
     __slots__ = ("_ended", "_least", "_open", "known_from", "replicated_to")
@@ -58,6 +58,11 @@ class Transactions(Generic[State]):
     def open_count(self) -> int:
         """The number of open transactions."""
         return len(self._open)
+
+    @property
+    def oldest_producer_id(self) -> int | None:
+        """The producer of the open transaction that began first; None where none is open."""
+        return next(iter(self._open.values()), None)
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """(first offset, producer id) of each open transaction, in order."""
@@ -106,8 +111,8 @@ class Transactions(Generic[State]):
             least.popleft()
 
     def restore(self, still_open: list[tuple[int, int]], known_from: int) -> None:
-        """Takes over the (first offset, producer id) of open transactions. Markers below `known_from` can't be
-        undone."""
+        """Takes over the (first offset, producer id) of open transactions. Markers below `known_from` can't be taken
+        back."""
         replicated_to = self.replicated_to
         self.clear()
         self.replicated_to = replicated_to
@@ -116,8 +121,8 @@ class Transactions(Generic[State]):
         self.known_from = known_from
 
     def truncate_to(self, end_offset: int) -> list[Ended[State]]:
-        """Takes back what happened from `end_offset` on. Returns the ended transactions whose markers are undone, newer
-        ones first. The caller has compared `end_offset` with `known_from`."""
+        """Takes back what happened from `end_offset` on. Returns the ended transactions whose markers were at or above
+        `end_offset`, newer ones first. `end_offset` must not be below `known_from`."""
         while self._open and next(reversed(self._open)) >= end_offset:
             self._open.popitem()
         undone = []

@@ -1,8 +1,8 @@
 """Finds the transactions in a stopped broker's log that are still open. Reads a partition's directory, and changes
 nothing.
 
-They are in the newest producer snapshot (Kafka writes one at a clean stop). Changes after the snapshot are read from
-the batches. Source: Kafka's ProducerStateManager and EndTransactionMarker.
+The open transactions are in the newest producer snapshot (Kafka writes one at a clean stop). Changes after the snapshot
+are read from the batches. Source: Kafka's ProducerStateManager and EndTransactionMarker.
 """
 
 from __future__ import annotations

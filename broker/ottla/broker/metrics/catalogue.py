@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from ottla.broker import ports
-from ottla.broker.metrics import controller, groups, process, replicas, replication, traffic
+from ottla.broker.metrics import controller, groups, process, replicas, replication, traffic, transactions
 from ottla.broker.metrics.metric import Metric
 
 
 class Source(
     ports.WithAppliedRevisions,
     ports.WithCompactor,
+    ports.WithConfig,
     ports.WithControls,
     ports.WithElections,
     ports.WithFetchSessions,
@@ -30,6 +31,8 @@ class Source(
     ports.WithRequestCounters,
     ports.WithServer,
     ports.WithTopicCounters,
+    ports.WithTransactions,
+    ports.WithVerifier,
     Protocol,
 ):
     """The parts of a broker that the metrics read."""
@@ -41,6 +44,7 @@ SECTIONS: tuple[tuple[str, tuple[Metric[Source], ...]], ...] = (
     ("Replication", replication.METRICS),
     ("The controller", controller.METRICS),
     ("Groups", groups.METRICS),
+    ("Transactions", transactions.METRICS),
     ("The process", process.METRICS),
 )
 METRICS = tuple(metric for _, metrics in SECTIONS for metric in metrics)

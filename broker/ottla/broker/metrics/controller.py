@@ -56,7 +56,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_controller_kafkacontroller_preferredreplicaimbalancecount", GAUGE,
-        "Partitions of the cluster led by another replica than their first; reported by the controller, "
+        "Partitions of the cluster led by another replica than the preferred (first) one; reported by the controller, "
         "0 elsewhere.",
         _by_state(lambda state: state.leader != state.replicas[0]), _CONTROLLER + "PreferredReplicaImbalanceCount",
     ),

@@ -65,7 +65,7 @@ METRICS: tuple[Metric[WithGroups], ...] = (
     ),
     Metric(
         "ottla_group_coordinator_errors_total", COUNTER,
-        "Unforeseen errors of the coordinator, which are faults of Ottla. Each stands in the log.",
+        "Unforeseen errors of the coordinator, which are bugs of Ottla. The broker's log has each of them.",
         single(lambda broker: broker.groups.counters.errors),
     ),
 )  # fmt: skip

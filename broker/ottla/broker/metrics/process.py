@@ -67,22 +67,22 @@ def _build(broker: Source) -> Iterator[Sample]:
 METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "ottla_event_loop_lag_seconds", HISTOGRAM,
-        "How late a timer of the event loop fires, ten times a second.", _lag,
+        "How late the event loop fires a timer that is due ten times a second.", _lag,
     ),
     Metric(
         "ottla_event_loop_lag_longest_seconds", GAUGE, "The longest lag of the event loop since the start.",
         single(lambda broker: broker.loop_lag.longest_seconds),
     ),
     Metric(
-        "ottla_broker_info", GAUGE, "Always 1; the labels say which version and which broker run.",
+        "ottla_broker_info", GAUGE, "Always 1; the labels are the version of Ottla and the broker's id.",
         _build, "", ("version", "broker"),
     ),
     Metric(
         "ottla_native_record_walk", GAUGE,
-        "1 if the native walk checks producers' records, 0 if its slow twin in Python does.",
+        "1 if native code checks producers' records, 0 if slower code in Python does.",
         single(lambda _: int(record_walk.NATIVE)),
     ),
-    Metric("process_cpu_seconds_total", COUNTER, "CPU used, with children that have ended.", single(_cpu_seconds)),
+    Metric("process_cpu_seconds_total", COUNTER, "CPU time of the process and ended children.", single(_cpu_seconds)),
     Metric("process_resident_memory_bytes", GAUGE, "Memory in RAM.", single(_resident_bytes)),
     Metric(
         "process_open_fds", GAUGE, "Open file descriptors.", single(lambda broker: len(os.listdir("/proc/self/fd"))),

@@ -115,14 +115,13 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_replicamanager_produceridcount", GAUGE,
-        "Idempotent producers remembered, once for each partition.",
+        "Idempotent producers that replicas here remember, counted once for each replica.",
         lambda broker: [(NO_LABELS, sum(len(partition.log.producers) for partition in broker.partitions))],
         _REPLICAS + "ProducerIdCount",
     ),
     Metric(
         "kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE,
-        "Waiting requests, once for each partition: fetches for more to read, produces for the commit of their "
-        "records.",
+        "Requests that wait, counted once for each partition: a Fetch waits for more to read, a Produce for commits.",
         lambda broker: [
             ((("delayedoperation", "Fetch"),), sum(len(partition.waiters) for partition in broker.partitions)),
             ((("delayedoperation", "Produce"),), sum(partition.commits_waited_for for partition in broker.partitions)),
@@ -168,8 +167,8 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_log_duty_failures_total", COUNTER,
-        "How often the care of a replica's log failed (retention, compaction, sync, expiry of producers) and is tried "
-        "again. The broker's log says why.",
+        "How often a duty for a replica's log (retention, compaction, sync, expiry of producers) failed and is tried"
+        " again. The broker's log says why.",
         _troubles, "", ("duty",),
     ),
     Metric(
@@ -181,7 +180,7 @@ METRICS: tuple[Metric[Source], ...] = (
         single(lambda broker: len({(met.topic, met.partition) for met in damage.damages(broker)})),
     ),
     Metric(
-        "ottla_recovery_cut_logs", GAUGE, "Logs that ended earlier after this broker's start than before it.",
+        "ottla_recovery_cut_logs", GAUGE, "Logs whose end was lower after this broker's start than before the start.",
         single(lambda broker: broker.logs.cuts.logs),
     ),
     Metric(
@@ -198,7 +197,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_metadata_stragglers", GAUGE,
-        "Live brokers that this one no longer waits for when it answers an administrator: they are stopped, slow, or "
+        "Live brokers for which this one's answers to administrators don't wait any more: they are stopped, slow, or "
         "of an older version.",
         single(lambda broker: broker.applied_revisions.straggler_count),
     ),

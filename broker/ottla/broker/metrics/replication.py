@@ -24,7 +24,7 @@ def _lags(broker: Source) -> Iterator[Sample]:
 METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_replicafetchermanager_maxlag", GAUGE,
-        "Committed records that the replica here lacks which is furthest behind its leader.",
+        "The greatest number of committed records that a replica here lacks.",
         single(lambda broker: broker.replication.max_lag), _FETCHERS + "MaxLag",
     ),
     Metric(
@@ -39,7 +39,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_fetcherlagmetrics_consumerlag", GAUGE,
-        "Committed records that a replica here lacks, by the high watermark that its leader has told.",
+        "Committed records that a replica here lacks, by the high watermark in its leader's last answer.",
         _lags, "kafka.server:type=FetcherLagMetrics,clientId=*,topic=*,partition=*,name=ConsumerLag",
         ("topic", "partition"),
     ),

@@ -89,22 +89,22 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "kafka_server_brokertopicmetrics_totalproducerequests_total", COUNTER,
-        "Produce requests, once for each partition in them.",
+        "Produce requests, counted once for each partition in them.",
         _by_topic(lambda topic: topic.produce_requests), _TOPIC + "TotalProduceRequestsPerSec", ("topic",),
     ),
     Metric(
         "kafka_server_brokertopicmetrics_totalfetchrequests_total", COUNTER,
-        "Fetch requests, once for each partition read for them.",
+        "Fetch requests, counted once for each partition read for them.",
         _by_topic(lambda topic: topic.fetch_requests), _TOPIC + "TotalFetchRequestsPerSec", ("topic",),
     ),
     Metric(
         "kafka_server_brokertopicmetrics_failedproducerequests_total", COUNTER,
-        "Produce requests refused, once for each partition.",
+        "Produce requests refused, counted once for each partition.",
         _by_topic(lambda topic: topic.failed_produce_requests), _TOPIC + "FailedProduceRequestsPerSec", ("topic",),
     ),
     Metric(
         "kafka_server_brokertopicmetrics_failedfetchrequests_total", COUNTER,
-        "Fetch requests refused, once for each partition.",
+        "Fetch requests refused, counted once for each partition.",
         _by_topic(lambda topic: topic.failed_fetch_requests), _TOPIC + "FailedFetchRequestsPerSec", ("topic",),
     ),
     Metric(
@@ -166,8 +166,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_connections_closed_for_others_total", COUNTER,
-        "Clients' connections closed because another broker connected at the bound max.connections, or because "
-        "that bound was lowered.",
+        "Clients' connections closed to make room: another broker connected, or max.connections was lowered.",
         single(lambda broker: broker.server.connections_closed_for_others),
     ),
     Metric(

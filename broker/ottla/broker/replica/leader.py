@@ -194,8 +194,8 @@ class LeaderState:
             return f"broker {replica} hasn't fetched in this epoch, for {now - progress.fetched_at:.1f} s"
         fetched, caught_up = now - progress.fetched_at, now - progress.caught_up_at
         return (
-            f"broker {replica} has what is below {progress.end_offset} of {leader_end},"
-            f" fetched {fetched:.1f} s ago, had everything {caught_up:.1f} s ago"
+            f"broker {replica} has the records below offset {progress.end_offset} of {leader_end},"
+            f" fetched {fetched:.1f} s ago, had all records {caught_up:.1f} s ago"
         )
 
     @property

@@ -45,7 +45,7 @@ def verified(
     known: Transaction | None, producer: Producer, partitions: Set[TopicPartition]
 ) -> Mapping[TopicPartition, ErrorCode]:
     """For each partition: NONE if it belongs to the transaction of `producer`, else the error. A change that isn't
-    committed yet doesn't count, because the partition's leader checks the batch once more when it appends it."""
+    committed yet doesn't count, because the partition's leader checks the batch once more when it appends the batch."""
     error = ErrorCode.none
     if known is None or known.producer_id != producer.id:
         error = ErrorCode.invalid_producer_id_mapping

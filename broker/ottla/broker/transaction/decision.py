@@ -42,8 +42,8 @@ def refused(error: ErrorCode) -> Decision:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """The time of a decision in ms since 1970, and the finalised level of the feature `transaction.version`. The level
-    says by which protocol the coordinator itself aborts transactions, and in which format records are written; which
-    protocol a client speaks is said by the versions of its requests alone."""
+    says by which protocol the coordinator itself aborts transactions, and in which format records are written. Which
+    protocol a client speaks follows from the versions of its requests alone."""
 
     now_ms: int
     feature_level: int

@@ -1,7 +1,7 @@
 """The rules of EndTxn, and of the aborts that the coordinator itself decides. Pure.
 
-The answer to EndTxn is given as soon as the decision is committed, before any marker is written. By V2 it names the
-producer id and epoch of the client's next transaction.
+The answer to EndTxn is given as soon as the decision is committed, before any marker is written. With V2 the answer
+names the producer id and epoch of the client's next transaction.
 
 Why a delayed or repeated EndTxn of V2 never ends a later transaction:
 
@@ -25,7 +25,7 @@ from .states import END_V1, END_V2, REPEATED_END_V2, End
 
 
 class Ending(NamedTuple):
-    """An EndTxn. `client_version` is V2 if the request says that the client speaks that protocol, else V1."""
+    """An EndTxn request. `client_version` is V2 if the request says that the client speaks that protocol, else V1."""
 
     producer_id: int
     epoch: int
@@ -39,7 +39,7 @@ _REFUSALS = {End.INVALID: ErrorCode.invalid_txn_state, End.FENCED: ErrorCode.pro
 def end(
     known: Transaction | None, under_way: bool, ending: Ending, moment: Moment, unused_producer_id: int | None
 ) -> Decision | Wanted:
-    """Decides an EndTxn. `under_way` and `unused_producer_id` as in `initialization.initialize`."""
+    """Decides an EndTxn request. `under_way` and `unused_producer_id` are as in `initialization.initialize`."""
     if ending.client_version >= V2:
         return _end_v2(known, under_way, ending, moment, unused_producer_id)
     return _end_v1(known, under_way, ending, moment)

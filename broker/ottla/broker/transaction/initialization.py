@@ -30,7 +30,8 @@ class Producer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """An InitProducerId. `present` is the producer that the client has been so far; None if it begins anew.
+    """An InitProducerId request. `present` is the client's present producer id and epoch; None if the client begins
+    anew.
 
     With `two_phase` another system decides about the producer's transactions, and they never time out. With
     `keep_prepared` an open transaction isn't aborted. Both fields come with version 6 of the request (KIP-939), which

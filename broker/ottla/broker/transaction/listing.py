@@ -14,9 +14,9 @@ from .states import BY_LABEL, State
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The filters of a ListTransactions. An empty set admits all ids, and so does a negative `longer_than_ms`. With
-    `nothing` no id is admitted. `matches` tells whether a transactional id matches the request's regular expression;
-    None if the request has no expression."""
+    """The filters of a ListTransactions request. An empty set admits all ids, and so does a negative `longer_than_ms`.
+    With `nothing` no id is admitted. `matches` tells whether a transactional id matches the request's regular
+    expression; None if the request has no expression."""
 
     states: Set[State] = frozenset()
     nothing: bool = False

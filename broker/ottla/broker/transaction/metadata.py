@@ -127,8 +127,8 @@ class Transaction:
         return self._ended(commit, self.epoch, self.last_epoch, V1, now_ms)
 
     def ended_v2(self, commit: bool, now_ms: int, next_producer_id: int = NO_PRODUCER_ID) -> Transaction:
-        """The state after the transaction was decided by V2, which already has the next epoch. If the epochs are used
-        up, `next_producer_id` is a producer id that was never used before."""
+        """The state after the transaction was decided by V2. The state has the producer's next epoch already. If the
+        epochs are used up, `next_producer_id` is a producer id that was never used before."""
         ended = self._ended(commit, min(self.epoch + 1, EPOCH_MAX), self.epoch, V2, now_ms)
         start_ms = self.start_ms if self.state is State.ONGOING else now_ms  # an abort without any partition
         return replace(ended, next_producer_id=next_producer_id, start_ms=start_ms)

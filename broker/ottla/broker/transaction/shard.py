@@ -74,7 +74,8 @@ class TransactionShard:
     def init_producer_id(
         self, transactional_id: str, init: Init, moment: Moment, unused_producer_id: int | None = None
     ) -> Plan | Wanted:
-        """An InitProducerId. `unused_producer_id` is a producer id that was never used. If the decision needs such
+        """Decides an InitProducerId request. `unused_producer_id` is a producer id that was never used. If the decision
+        needs such
         an id, and it is None, the result is `Wanted`."""
         error = refusal(transactional_id, init, self._limits)
         if error is not ErrorCode.none:
@@ -90,7 +91,8 @@ class TransactionShard:
         client_version: int,
         moment: Moment,
     ) -> Plan:
-        """An AddPartitionsToTxn or AddOffsetsToTxn, of a client that speaks protocol `client_version` (V1 or V2)."""
+        """Decides an AddPartitionsToTxn or AddOffsetsToTxn request of a client that speaks protocol `client_version`
+        (V1 or V2)."""
         if not transactional_id:
             return Plan(Answer(ErrorCode.invalid_request))
         known, under_way = self._state(transactional_id)
@@ -100,7 +102,8 @@ class TransactionShard:
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """An AddPartitionsToTxn that adds nothing, and only verifies: returns an error code for each partition."""
+        """Answers an AddPartitionsToTxn request that only verifies that the transaction has the partitions, and adds
+        none: returns an error code for each partition."""
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.invalid_request)
         return additions.verified(self.transactions.get(transactional_id), producer, partitions)
@@ -108,7 +111,7 @@ class TransactionShard:
     def end(
         self, transactional_id: str, ending: Ending, moment: Moment, unused_producer_id: int | None = None
     ) -> Plan | Wanted:
-        """An EndTxn. `unused_producer_id` is as in `init_producer_id`."""
+        """Decides an EndTxn request. `unused_producer_id` is as in `init_producer_id`."""
         if not transactional_id:
             return Plan(Answer(ErrorCode.invalid_request))
         return self._plan(transactional_id, end(*self._state(transactional_id), ending, moment, unused_producer_id))
@@ -174,6 +177,12 @@ class TransactionShard:
             return None
         completed = markers.transaction.completed(moment.now_ms)
         return self._decided(transactional_id, Decision(Answer(), completed))
+
+    def counts(self) -> dict[str, int]:
+        """How many ids have an open transaction (`open`), a decided one whose markers are being written (`ending`), and
+        no transaction (`idle`)."""
+        opened, ending = len(self._open), len(self.markers)
+        return {"open": opened, "ending": ending, "idle": len(self.transactions) - opened - ending}
 
     # --- changes of the state ---
 

@@ -94,9 +94,10 @@ END_V2: Mapping[State, Mapping[bool, End]] = {
     _COMPLETE_COMMIT: {True: End.INVALID, False: End.PREPARE_WITHOUT_PARTITIONS},
     _COMPLETE_ABORT: {True: End.INVALID, False: End.PREPARE_WITHOUT_PARTITIONS},
 }
-"""The same for an EndTxn of V2 with the current epoch. The current epoch says that this isn't a repeat: the client
-knows the answer to its previous EndTxn. In the PREPARED states CONCURRENT_TRANSACTIONS is the answer to every EndTxn of
-V2, because the coordinator may have told the client its next producer id and epoch already."""
+"""The outcome of an EndTxn of V2 with the current epoch, by the state and by whether the client commits. Because the
+epoch is the current one, the EndTxn isn't a repeat: the client knows the answer to its previous EndTxn. In the PREPARED
+states CONCURRENT_TRANSACTIONS is the answer to every EndTxn of V2, because the coordinator may have told the client its
+next producer id and epoch already."""
 
 REPEATED_END_V2: Mapping[State, Mapping[bool, End]] = {
     _EMPTY: {True: End.FENCED, False: End.FENCED},
@@ -104,7 +105,8 @@ REPEATED_END_V2: Mapping[State, Mapping[bool, End]] = {
     _COMPLETE_COMMIT: {True: End.DONE, False: End.INVALID},
     _COMPLETE_ABORT: {True: End.INVALID, False: End.DONE},
 }
-"""The same for an EndTxn of V2 with the epoch before the current one: a repeat of the EndTxn that raised the epoch."""
+"""The outcome of an EndTxn of V2 with the epoch before the current one, by the state and by whether the client commits.
+Such an EndTxn repeats the one that raised the epoch."""
 
 APPEND_ERROR: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,

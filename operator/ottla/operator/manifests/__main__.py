@@ -1,10 +1,10 @@
 """Writes what is made from the CRDs and from the charts: `python -m ottla.operator.manifests` in the repository's root.
 
-The names of settings in the CRDs come from the brokers' tables; from the CRDs come the operator chart's templates, and
-from them and each chart's values.yaml the charts' schemas and the tables in their READMEs. The rules of the operator's
-roles come from its own table of rights. A test fails when a file in the repository is not what its source makes.
-manifests/operator*.yaml are the operator's chart as Helm renders it. They are written only if `--helm` or the
-environment variable HELM names the program.
+The names of settings in the CRDs are made from the brokers' tables of settings. The templates of the operator's chart
+are made from the CRDs. Each chart's values.schema.json and the tables in its README are made from the CRDs and the
+chart's values.yaml. The rules of the operator's roles are made from the operator's table of rights. A test fails when a
+file in the repository is not what its source makes. manifests/operator*.yaml are the operator's chart as Helm renders
+it. They are written only if `--helm` or the environment variable HELM names the program.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def main() -> None:
     files = generated_files(Path())
     _write(files)
     if helm is None:
-        print("manifests/operator*.yaml were left as they are, for want of Helm: make docs HELM=/path/to/helm")
+        print("manifests/operator*.yaml stay as they are, because Helm isn't named: make docs HELM=/path/to/helm")
         return
 
     def run(*arguments: str) -> str:

@@ -149,7 +149,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("CPU", {"{{pod}}": _rate("process_cpu_seconds_total")}, "none"),
             Panel("Memory", {"{{pod}}": "max by (pod) (process_resident_memory_bytes{CLUSTER})"}, "bytes"),
             Panel(
-                "How late the event loop is (99 %)",
+                "Lag of the event loop (99th percentile)",
                 {
                     "{{pod}}": "histogram_quantile(0.99, sum by (le, pod) "
                     "(rate(ottla_event_loop_lag_seconds_bucket{CLUSTER}[$__rate_interval])))"
@@ -175,7 +175,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         "Operator",
         (
             Panel("Reconciles", {"{{kind}}": _operator("reconciles_total")}, "cps"),
-            Panel("How long the slowest in a hundred take", {"{{kind}}": _SLOWEST}, "s"),
+            Panel("Time of a reconcile (99th percentile)", {"{{kind}}": _SLOWEST}, "s"),
             Panel("Errors", {"{{kind}}": _operator("reconcile_errors_total")}, "cps"),
             Panel("Waiting", {"{{kind}}": "sum by (kind) (ottla_operator_queue_depth)"}, width=12),
             Panel(

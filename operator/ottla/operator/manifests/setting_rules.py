@@ -3,7 +3,7 @@
 The rules refuse at `kubectl apply` the names of unknown settings and of settings that only the operator may give. They
 refuse values of a wrong type, values out of bounds, words that a setting doesn't take, and notations that are most
 likely mistakes (blanks around a value, `0.5f`, `NaN`). CEL can't suggest the right name for a wrong one. The operator
-can: it refuses wrong names, too, which it sees if the CRD is older than the operator. The operator also checks what
+can: it refuses wrong names, too. It meets them if the CRD is older than the operator. The operator also checks what
 these rules don't: patterns, longer lists, and settings that contradict each other.
 """
 
@@ -45,7 +45,7 @@ def _written(crd: str, kind: str, begin: str, rules: list[str]) -> str:
     )
     written, count = regions.subn(region, crd)
     if count != 1:
-        raise ValueError(f"{kind}: {count} regions begin with {begin!r} and end with {_END!r}, one is needed")
+        raise ValueError(f"{kind}: {count} regions begin with {begin!r} and end with {_END!r}, but there has to be one")
     return written
 
 
@@ -66,7 +66,7 @@ def _of_single_brokers() -> list[str]:
     return _rule(
         f"!self.config.exists(name, {names})",
         f'"config: brokers can\'t differ in " + self.config.filter(name, {names})[0] '
-        '+ "; say it in spec.config, for all of them"',
+        '+ "; set it in spec.config, for all brokers"',
     )
 
 
@@ -79,7 +79,7 @@ def _of_topics() -> list[str]:
     ]
 
 
-_SEE = "; docs/settings.md lists what they have"
+_SEE = "; docs/settings.md lists the settings"
 _HEAD = "x-kubernetes-validations:"
 _BY_KIND = {
     "clusters": {_BEGIN: (f"{_HEAD} &settings", _of_clusters), _BEGIN_OF_ONE: (_HEAD, _of_single_brokers)},

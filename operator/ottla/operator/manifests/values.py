@@ -21,7 +21,8 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 
 @dataclass(frozen=True)
 class Value:
-    """One key of values.yaml. `path`: the keys above it and itself, with dots; `extra`: what `@schema` lines add."""
+    """One key of values.yaml. `path`: the keys above this key and the key itself, with dots; `extra`: what the
+    `@schema` lines above the key add to the key's schema."""
 
     path: str
     default: Any
@@ -56,7 +57,7 @@ def _children(node: yaml.MappingNode, lines: list[str], above: str) -> Iterator[
 
 
 def _comment(lines: list[str], key_line: int) -> tuple[str, Schema]:
-    """The text of the comment lines directly above a key, and what their `@schema` lines add to its schema."""
+    """The text of the comment lines directly above a key, and what their `@schema` lines add to the key's schema."""
     first = key_line
     while first and lines[first - 1].strip().startswith("#"):
         first -= 1

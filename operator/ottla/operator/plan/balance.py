@@ -58,7 +58,8 @@ def not_answered(wanted: Collection[int], cluster: KafkaCluster, told: Iterable[
 def wanted_moves(
     cluster: KafkaCluster, measured: Measured, wish: Balance
 ) -> tuple[Balancing, dict[PartitionName, Planned]]:
-    """The state of the balance, and the moves that would balance the cluster; none where it is in balance."""
+    """The state of the balance, and the moves that would balance the cluster; no moves where it is in balance, or where
+    no move would help."""
     plan = levelled(
         measured.partitions,
         measured.brokers.values(),

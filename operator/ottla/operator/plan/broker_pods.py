@@ -159,8 +159,8 @@ def _environment(cluster: Cluster, template: Template) -> list[Object]:
 
 
 def _advertised(cluster: Cluster) -> str:
-    """The advertised addresses of the listeners inside Kubernetes. Brokers get those of external listeners while they
-    run (`external.py`)."""
+    """The advertised addresses of the listeners inside Kubernetes. Brokers are told the addresses of external listeners
+    while they run (`external.py`)."""
     host = names.pod_host(cluster, "$(POD_NAME)", names.broker_service(cluster))
     told = [f"{REPLICATION}://{host}:{REPLICATION_PORT}"]
     told += [f"{each.kafka_name}://{host}:{each.port}" for each in cluster.listeners if not each.external]

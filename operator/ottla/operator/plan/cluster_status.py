@@ -25,7 +25,7 @@ from ottla.operator.plan.turns import Release, release_noted
 from ottla.operator.spec.balance import Mode
 from ottla.operator.spec.cluster import Cluster, Etcd, Pool
 from ottla.operator.status import INVALID, Condition, Trouble, conditions
-from ottla.wording import counted, first_named
+from ottla.wording import abridged, counted, first_named
 
 MESSAGE_MAX = 1024
 UNANSWERED_S_MAX = 20.0  # a Cluster that was Ready stays Ready for so long while no broker answers
@@ -117,7 +117,7 @@ def _unready(resource: Object, reason: str, why: str, now: datetime) -> Object:
     found = [Condition("Ready", False, reason, why)]
     return {
         **before,
-        "message": why[:MESSAGE_MAX],
+        "message": abridged(why, MESSAGE_MAX),
         "conditions": conditions(before.get("conditions") or (), found, generation, now),
     }
 
@@ -132,7 +132,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     silent = findings.answers is not True and not _may_be_a_moment(before, now)
     status: Object = {
         "observedGeneration": cluster.generation,
-        "message": message[:MESSAGE_MAX],
+        "message": abridged(message, MESSAGE_MAX),
         "brokers": {
             "desired": desired,
             "ready": ready,
@@ -171,7 +171,7 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
     if scaling.draining:
         status["draining"] = sorted(scaling.draining)
     if scaling.reason:
-        status["reassignment"] = {"reason": scaling.reason[:256], "remaining": scaling.remaining}
+        status["reassignment"] = {"reason": abridged(scaling.reason, 256), "remaining": scaling.remaining}
     return status
 
 
@@ -188,7 +188,7 @@ def _passes(kind: str) -> bool:
 def _balance(balancing: Balancing | None) -> Object:
     if balancing is None:
         return {}
-    said: Object = {"summary": balancing.summary[:256]}
+    said: Object = {"summary": abridged(balancing.summary, 256)}
     if balancing.out_of_balance:
         said["outOfBalance"] = list(balancing.out_of_balance)
     if balancing.moves:
@@ -251,7 +251,7 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
 
 
 def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, silent: bool) -> list[Condition]:
-    """All conditions that apply. One that can't be known now is Unknown, whatever it was before."""
+    """All conditions that apply. A condition that can't be known now is Unknown, whatever it was before."""
     found = [_ready(cluster, findings, message, ready, silent)]
     busy = bool(
         (findings.decision and findings.decision.waits_for)
@@ -345,7 +345,7 @@ def _led(findings: Findings) -> Condition:
 
 def _answers(findings: Findings) -> Condition:
     if findings.answers is None:
-        return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready that could be asked")
+        return Condition("KafkaAnswers", False, "NoBrokerReady", "no broker is ready to be asked")
     reason = "Answers" if findings.answers else "NoAnswer"
     return Condition("KafkaAnswers", findings.answers, reason, "" if findings.answers else findings.brokers_wait_for)
 
@@ -399,8 +399,8 @@ def _rolls(findings: Findings) -> list[str]:
 
 
 def _not_in_place(findings: Findings) -> list[str]:
-    """A line about the first pod that can get other resources only by a restart, with the reason. The status has it
-    because the restart may be a long time away."""
+    """A line about the first pod that can get other resources only by a restart, with the reason. The status has this
+    line because the restart may be a long time away."""
     return [f"{pod.name}: {pod.outdated}" for pod in findings.pods or () if pod.not_in_place and pod.outdated][:1]
 
 

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many pods may be evicted, as by a drain of nodes. Pure.
+"""PodDisruptionBudgets: how many pods may be evicted, for example when a node is drained. Pure.
 
 The brokers' budget allows one pod to be away while every broker says that it may stop, and none otherwise. Kubernetes
 itself counts the pods that are away, so of two simultaneous evictions the second is refused. It counts every pod that

@@ -54,7 +54,8 @@ def _endpoint(pod: Object, ready: bool) -> Object:
 
 
 def _by_family(cluster: Cluster, listener: Listener, port: str, endpoints: Iterable[Object]) -> list[Object]:
-    """One EndpointSlice for each address type (IPv4, IPv6): a slice has only one, which can't be changed."""
+    """One EndpointSlice for each address type (IPv4, IPv6): a slice has only one address type, which can't be
+    changed."""
     families: dict[str, list[Object]] = {}
     for endpoint in endpoints:
         families.setdefault("IPv6" if ":" in endpoint["addresses"][0] else "IPv4", []).append(endpoint)

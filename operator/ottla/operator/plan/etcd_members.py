@@ -87,7 +87,7 @@ def next_step(cluster: Cluster, etcd: Etcd, members: list[Member], seen: list[Se
 
 
 def _survives(members: list[Member], leaving: Member, ready: set[str]) -> bool:
-    """Whether the ready members are a majority of the list without the leaving one."""
+    """Whether the ready members are a majority of the list without the member that leaves."""
     left = [member for member in members if member != leaving]
     return bool(left) and sum(member.name in ready for member in left) >= len(left) // 2 + 1
 

@@ -149,7 +149,8 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
 
 
 def certified_hosts(cluster: Cluster) -> list[str]:
-    """The DNS names in the members' certificate; the first is that of etcd's Service, the second matches a member."""
+    """The DNS names in the members' certificate; the first is that of etcd's Service, and the second is a pattern that
+    matches each member."""
     service = f"{names.etcd_set(cluster)}.{cluster.namespace}.svc"
     return [service, f"*.{service}", "localhost"]
 

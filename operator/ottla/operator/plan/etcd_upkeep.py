@@ -2,7 +2,7 @@
 
 Compaction frees pages inside the database file, but doesn't make the file smaller. When a file reaches its quota, etcd
 takes no more writes. A defragmentation writes the file anew, and meanwhile the member answers no requests. So members
-are defragmented one at a time, only while all others answer, the leader last, and only where it frees much.
+are defragmented one at a time, only while all others answer, the leader last, and only where that frees much space.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FULL_SHARE = 0.9  # of the quota; if more is used, retries of refused writes wou
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """A member's status, as it says itself; sizes are those of its database file."""
+    """A member's status, as the member reports it. Sizes are those of the member's database file."""
 
     leads: bool
     size_bytes: int
@@ -32,14 +32,14 @@ def too_full(statuses: Mapping[str, MemberStatus], quota_bytes: int) -> str:
     if used < quota_bytes * FULL_SHARE:
         return ""
     return (
-        f"its database is full, and nothing can be changed: {used >> 20} of {quota_bytes >> 20} MiB are in use; "
+        f"the database is full, and no metadata can be changed: {used >> 20} of {quota_bytes >> 20} MiB are in use; "
         "raise metadata.etcd.storage.size"
     )
 
 
 def to_defragment(statuses: Mapping[str, MemberStatus], wanted: int, *, full: bool) -> str | None:
-    """The member to defragment next; None where no member needs it. `wanted`: how many members have to answer; `full`:
-    the quota is reached, so that every free page counts."""
+    """The member to defragment next; None where no member needs that. `wanted`: how many members have to answer;
+    `full`: the quota is reached, so that every free page counts."""
     if len(statuses) < wanted:
         return None
     waste = {name: status.size_bytes - status.used_bytes for name, status in statuses.items()}

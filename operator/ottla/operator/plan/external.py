@@ -126,7 +126,7 @@ def _opened(cluster: Cluster, listener: Listener, name: str, spec: Object) -> Ob
 
 
 def address(listener: Listener, broker: int | None, found: Object | None, node_host: str) -> str:
-    """host:port at which clients outside reach a broker or, with None, bootstrap; empty while it isn't known.
+    """host:port at which clients outside reach a broker or, if `broker` is None, bootstrap; empty while it isn't known.
 
     `found`: the Service; `node_host`: the address of the broker's node.
     """

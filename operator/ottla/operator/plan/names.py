@@ -163,5 +163,6 @@ def pod_host(cluster: Cluster, pod: str, service: str) -> str:
 
 
 def checksum(text: str) -> str:
-    """A short digest. In an annotation of a pod template, it makes the template change when mounted content does."""
+    """A short digest. In an annotation of a pod template, such a digest makes the template change when the mounted
+    content changes."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

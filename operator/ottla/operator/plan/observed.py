@@ -16,7 +16,9 @@ from ottla.operator.plan.roll import Pod, Report
 from ottla.operator.plan.storage import claims_of, grows_at_its_start
 from ottla.operator.spec.cluster import RESTART, Cluster
 from ottla.settings.properties import properties_checksum
+from ottla.wording import abridged
 
+TOLD_MAX = 300  # characters of Kubernetes' own words about a pod
 _NEVER: Mapping[str, datetime] = MappingProxyType({})
 # The reasons of a container's state `waiting` that don't pass by themselves.
 STUCK_REASONS = frozenset(
@@ -54,7 +56,7 @@ def broker_pod(
         name=name,
         uid=pod["metadata"]["uid"],
         outdated=outdated(stateful_set, pod, resize)
-        or (f"its volume {grows} grows at its start" if grows else "")
+        or (f"its volume {grows} grows only when the pod starts" if grows else "")
         or ("its own settings change" if current is False and _is_of_all(pod, files) else ""),
         ready=is_ready(pod),
         leaving=going(pod),
@@ -135,14 +137,15 @@ def broker_names(cluster: Cluster, sets: Iterable[Object], pods: Iterable[Object
 
 
 def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = None) -> str:
-    """Why a pod differs from what its StatefulSet would make now; empty if it doesn't, or if that needs no restart.
+    """Why a pod differs from what its StatefulSet would make now; empty if the pod doesn't differ, or the difference
+    needs no restart.
 
     The annotation RESTART on a pod asks for a restart only if the template doesn't have it with the same value:
     otherwise each successor of the pod would have it, too, and would be restarted again.
     """
     annotations = pod["metadata"].get("annotations") or {}
     if RESTART in annotations and annotations[RESTART] != _of_template(stateful_set).get(RESTART):
-        return f"the annotation {RESTART} asks for it"
+        return f"the annotation {RESTART} asks for a restart"
     if stateful_set is None or not is_current(stateful_set):
         return ""
     if resize is not None and not resize.unknown:
@@ -161,7 +164,7 @@ def outdated(stateful_set: Object | None, pod: Object, resize: Resize | None = N
     if annotations.get(names.CERTIFICATES_CHECKSUM) != wanted.get(names.CERTIFICATES_CHECKSUM):
         reasons.append("its certificates were renewed")
     if annotations.get(names.RESTARTED_FOR) != wanted.get(names.RESTARTED_FOR):
-        reasons.append(f"the Cluster's annotation {RESTART} asks for it")
+        reasons.append(f"the Cluster's annotation {RESTART} asks for a restart")
     return " and ".join(reasons) or ("its pod template changes" if resize is None else "")
 
 
@@ -201,7 +204,7 @@ def unschedulable(pod: Object) -> str:
     """What the scheduler says of a pod that no node can run; empty where a node can."""
     scheduled = condition(pod.get("status"), "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return f"no node takes it: {scheduled.get('message', '')}".strip(": ")[:300]
+        return abridged(f"no node can run it: {scheduled.get('message', '')}".strip(": "), TOLD_MAX)
     return ""
 
 
@@ -212,7 +215,7 @@ def crashed(pod: Object) -> str:
         if waiting.get("reason") in STUCK_REASONS:
             ended = (container.get("lastState") or {}).get("terminated") or {}
             detail = ended.get("message") or waiting.get("message") or ""
-            return f"{waiting['reason']}: {detail}".strip(": \n")[:300]
+            return abridged(f"{waiting['reason']}: {detail}".strip(": \n"), TOLD_MAX)
     return ""
 
 

@@ -9,8 +9,8 @@ by a mistake of a tool that applies all resources. Therefore:
 2. While the definition isn't there, or is being deleted, no topic is touched. A topic whose resource is older than the
    definition is never touched, because that resource vanished with an earlier definition.
 3. If a topic's mark names another Cluster than the topic's present one, the topic waits, however few such topics there
-   are: the Cluster was made again, or restored, and its Topics may not have been applied yet. When a sweep sees the
-   Topic, it renews the mark.
+   are: the Cluster was made again, or restored, and its Topics may not have been applied yet. Once the
+   operator sees the Topic, it renews the mark.
 4. If this Kubernetes doesn't remember a topic's resource (`remembered.py`), the topic waits, however few such topics
    there are: Kubernetes was restored to a state from before the resource was made, and nobody deleted the resource.
 5. If more than a tenth of the owned topics (and more than `FEW`) have lost their resources within `WINDOW_S`, all of
@@ -26,9 +26,9 @@ resource claimed it: the new resource gets a topic of its own afterwards. The ne
 
 - a rule makes the topic wait, because then probably no person wanted the deletion;
 - the new resource's policy is Retain: its author wants the records kept, whatever the earlier policy was;
-- an earlier release of the operator has written a status of the new resource that doesn't let it wait (`answered`):
-  such releases gave the topic to any resource of its name. If the spec of that resource couldn't be followed, the topic
-  kept the earlier mark.
+- an earlier release of the operator has written the new resource's status, and didn't make it wait (`answered`): such
+  releases gave the topic to any resource of its name. If the spec of that resource couldn't be followed, the topic kept
+  the earlier mark.
 
 A resource of another name takes the topic over in any case: it may have been made so that the topic still has an owner
 after its first resource is deleted.
@@ -106,7 +106,7 @@ def orphans(
     `vanished`: the policies that vanished resources had when they were last seen, by uid; they may be newer than the
     policies in the topics' settings. `answered`: the uids of resources to which an earlier operator has given another
     answer than to wait for the deletion of their predecessor's topic. `watched`: the namespaces that the operator
-    watches, or None if it watches all; it knows no owners in other namespaces.
+    watches, or None if it watches all; the operator knows no owners in other namespaces.
     """
     uids: set[str] = set()
     claimants: dict[str, list[TopicResource]] = {}
@@ -224,7 +224,8 @@ class Disappearances:
 
 
 def hold(orphan: Orphan) -> Configure | None:
-    """The step that notes in the topic's settings that it waits; None if this is noted, or the policy is Retain."""
+    """The step that notes in the topic's settings that the topic waits; None if they say so already, or the policy is
+    Retain."""
     if orphan.held or orphan.policy is not DeletionPolicy.DELETE:
         return None
     return Configure(orphan.topic.name, {POLICY: HELD})

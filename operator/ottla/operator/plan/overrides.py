@@ -14,6 +14,7 @@ from ottla.operator.objects import Object
 from ottla.operator.plan.roll import Pod
 from ottla.operator.spec.broker_config import Settings, is_reserved
 from ottla.operator.spec.cluster import Cluster
+from ottla.wording import abridged
 
 # kafka-reassign-partitions sets it on brokers whose replicas change their log directory, and resets it afterwards.
 _WHILE_COPYING = frozenset({"replica.alter.log.dirs.io.max.bytes.per.second"})
@@ -32,7 +33,7 @@ class Change(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Whether one broker's own settings are in force. `reason` and `message` are empty where they are."""
+    """Whether one broker's own settings are in force. `reason` and `message` are empty where they are in force."""
 
     broker: int
     settings: tuple[str, ...]
@@ -54,8 +55,8 @@ def changes(wanted: Mapping[int, Settings], present: Mapping[int, Mapping[str, s
 
 
 def standings(cluster: Cluster, pods: Iterable[Pod], waits_for: Mapping[int, str] | None) -> list[Standing]:
-    """Whether each broker's own settings are in force. `waits_for`: why dynamic ones aren't, by broker; None where no
-    broker was asked."""
+    """Whether each broker's own settings are in force. `waits_for`: why a broker's dynamic settings aren't in force, by
+    broker; None where no broker was asked."""
     seen = {pod.id: pod for pod in pods}
     return [
         Standing(broker, (*own.static, *own.dynamic), *_in_the_way(cluster, broker, own, seen.get(broker), waits_for))
@@ -84,4 +85,4 @@ def _in_the_way(
 def noted(each: Standing) -> Object:
     """The standing in the form that a Cluster's status has."""
     said: Object = {"broker": each.broker, "applied": not each.reason, "settings": list(each.settings)}
-    return said | ({"message": each.message[:1024]} if each.message else {})
+    return said | ({"message": abridged(each.message, 1024)} if each.message else {})

@@ -32,7 +32,8 @@ TMP_MOUNT: Object = {"name": "tmp", "mountPath": "/tmp"}
 def http_probe(
     path: str, port: int | str, period_s: int, failures: int, *, first_s: int = 0, timeout_s: int = 5
 ) -> Object:
-    """A probe by HTTP GET. `first_s`: its initial delay. An earlier probe would fail, and cause a needless Event."""
+    """A probe by HTTP GET. `first_s`: its initial delay. A probe before that time would fail, and cause a needless
+    Event."""
     return {
         "httpGet": {"path": path, "port": port},
         **({"initialDelaySeconds": first_s} if first_s else {}),

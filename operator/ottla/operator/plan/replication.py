@@ -19,7 +19,7 @@ def resized(
     takers: Mapping[int, str | None],
     load: Mapping[int, int],
 ) -> Replicas:
-    """The broker ids of `count` replicas, or of fewer where there aren't as many brokers.
+    """The broker ids of `count` replicas, or of fewer where there aren't enough brokers.
 
     `takers`: the brokers that may get replicas, with their racks; `load`: how many replicas each broker has.
     """

@@ -12,8 +12,9 @@ the revision whose resources these are (`Note`).
    change in a container whose `resizePolicy` is RestartContainer. A pod that isn't ready is restarted, too, because its
    successor may become ready on another node.
 3. A resize that the API server refuses, that the node can't ever carry out (`Infeasible`), or that isn't done after
-   `LATE_S`, calls for a restart, too. So does a resize that Kubernetes accepted but the pod's spec lacks: an admission
-   webhook has changed it, or another program sets the pod's resources, and the operator would ask again for ever.
+   `LATE_S`, calls for a restart, too. So does a resize that Kubernetes accepted, if the pod's spec lacks the resources
+   afterwards: an admission webhook has changed the request, or another program sets the pod's resources, and the
+   operator would ask again for ever.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Note:
 
 
 def noted(pod: Object) -> Note | None:
-    """The note on a pod; None where the pod has none of its own that can be read."""
+    """The note on a pod; None where the pod has no note that can be read, or has the note of another pod."""
     try:
         note = Note(**json.loads(annotation(pod, names.RESIZE)))
         if note.since:
@@ -86,7 +87,7 @@ def revision_of(pod: Object) -> str:
 
 
 def needed_revisions(stateful_set: Object, pod: Object) -> frozenset[str]:
-    """The names of the revisions that `resize_of` compares; none where the pod follows the newest one."""
+    """The names of the revisions that `resize_of` compares; none where the pod has the newest revision already."""
     both = frozenset({revision_of(pod), str(stateful_set["status"].get("updateRevision", ""))})
     return both if len(both) > 1 else frozenset()
 
@@ -120,8 +121,9 @@ def resize_of(
 
 
 def not_known(revision: str) -> Resize:
-    """The state of a pod that lacks this revision, while it isn't known whether a resize is enough to get it."""
-    return Resize(revision, waits_for="whether that can be done in place isn't known", unknown=True)
+    """The state of a pod that isn't of this revision, while it isn't known whether a resize would bring the pod to
+    it."""
+    return Resize(revision, waits_for="it isn't known whether they can change in place", unknown=True)
 
 
 def lacking(stateful_set: Object, pod: Object) -> str:
@@ -163,7 +165,7 @@ def _under_way(pod: Object, stateful_set: Object, note: Note, now: datetime) -> 
     says = _said(pending or working)
     refused = says if pending.get("reason") == "Infeasible" else ""
     if not refused and _waited_s(note, now) >= LATE_S:
-        refused = f"it isn't done after {LATE_S:.0f} s" + (f" ({says})" if says else "")
+        refused = f"the resize isn't done after {LATE_S:.0f} s" + (f" ({says})" if says else "")
     return Resize(note.revision, begun=True, asked=True, waits_for=says, refused=refused)
 
 
@@ -247,7 +249,7 @@ def _resources(template: Object) -> Resources:
 
 
 def _differing(before: Resources, after: Resources) -> dict[str, set[tuple[str, str]]]:
-    """By container: the (kind, name) of the resources that differ."""
+    """For each container, the kinds and names of the resources that differ, as (kind, name)."""
     return {
         name: {
             each
@@ -283,5 +285,5 @@ def _not_in_place(pod: Object, before: Resources, after: Resources) -> str:
             if (kind, name) not in after[container]:
                 return f"a {kind.removesuffix('s')} of {name} can't be removed in place"
             if policies.get((container, name)) == "RestartContainer":
-                return f"the resizePolicy of its container for {name} is RestartContainer"
+                return f"the container's resizePolicy for {name} is RestartContainer"
     return ""

@@ -5,24 +5,25 @@ A pod is restarted only if the brokers' own reports allow it: `/v1/restart-risk`
 restart of the operator, and a second change during a roll becomes part of that roll.
 
 1. A pod that is stuck (its image can't be pulled, no node can run it, it crashes) serves no clients. If it is outdated,
-   it is replaced immediately. If it isn't, its replacement would be stuck, too, and no other pod is restarted either.
+   it is replaced immediately. If it isn't outdated, its successor would be stuck, too. So it isn't replaced, and no
+   other pod is restarted either.
 2. Otherwise, before a pod is restarted, all pods have to be ready, and caught up unless they are outdated themselves.
 3. A pod that only needs other resources gets these in place (`resize.py`), before any pod is restarted. That is no
    restart, so it needs no maintenance window and no report. If Kubernetes doesn't accept a resize, or it isn't known
    whether a resize is enough, other pods are restarted all the same.
 4. Of the outdated pods, the first whose risks are all unavoidable is restarted; the active controller's pod is last.
-5. If the Cluster allows several pods to be away at the same time, another pod may join those that are away, if
-   - all of these are in its rack, so that a cluster that survives the loss of a rack survives the roll;
-   - its risks are unavoidable with all of these away at the same time;
-   - a pod of its StatefulSet has come up as it is wanted now, and with the file of settings that this pod would get:
-     so an image or a setting with which no broker starts costs only one pod;
-   - no pod is being resized, and it isn't the active controller's pod.
+5. If the Cluster allows several pods to be away at the same time, another pod may be restarted while some are away, if
+   - all pods that are away are in this pod's rack: so a cluster that survives the loss of a rack survives the roll;
+   - the risks of this pod's restart are unavoidable, even with all of those pods away at the same time;
+   - an up-to-date pod of the same StatefulSet has become ready, with the file of settings that this pod would get: so
+     an image or a setting with which no broker starts costs only one pod;
+   - no pod is being resized, and this pod isn't the active controller's.
 6. Kubernetes goes through a StatefulSet's pods in the order of their numbers, and makes no pod after one that lacks a
    volume which was added since that pod was made. So pods that lack a volume are restarted in that order, the active
    controller's, too. If a pod with a higher number is missing all the same, it stays missing until the pods before it
-   have the volume. So the first pod that lacks the volume is restarted, even if that makes partitions unavailable. That
-   is done one pod at a time. It isn't done if records would be lost, if the pod's broker doesn't reach the metadata, or
-   while a pod of etcd or of the controllers is away.
+   have the volume. So the first pod that lacks the volume is restarted, even if that makes partitions unavailable. Pods
+   are restarted in this way one at a time. No pod is restarted in this way if records would be lost, if its broker
+   doesn't reach the metadata, or while a pod of etcd or of the controllers is away.
 
 A risk is unavoidable if waiting can't remove it: the partition has one replica, or no more replicas than its minimal
 ISR. Two brokers that have replicas of such a partition are restarted one after the other.
@@ -181,12 +182,12 @@ def decide(
     """Decides which pod is restarted or resized next, if any.
 
     `held`: the ids of brokers that are removed for good. Their pods are neither restarted nor waited for. Exception:
-    the first two rules hold for them. A broker that is stuck can't be drained of the partitions that it alone has; and
-    the image that it can't start with would cost other brokers, too.
-    Their reports count for evictions: they may have records that no other broker has yet. `hold`: a condition that has
-    to come true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be
-    back before any broker's pod is restarted. `limit`: how many pods may be away at the same time. `together`: reports
-    of brokers whose pods may join those that are away, each about its broker stopping together with these.
+    the first two rules hold for them. A broker to be removed that is stuck can't be drained of the partitions that it
+    alone has; and the image that it can't start with would cost other brokers, too. The reports of such brokers count
+    for evictions: these brokers may have records that no other broker has yet. `hold`: a condition that has to come
+    true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be back before
+    any broker's pod is restarted. `limit`: how many pods may be away at the same time. `together`: reports of brokers
+    whose pods may join those that are away, each about a stop of its broker together with these pods.
     """
     staying = [pod for pod in pods if pod.id not in held]
     outdated = [pod for pod in staying if pod.outdated]
@@ -215,7 +216,9 @@ def decide(
                 return decision(None, _blocked(first, first.report))
             if first.report.blocking.get("loses_records"):
                 return decision(None, _blocked(first, first.report))
-            return decision(Restart(first, "RollingRestart", f"{first.name} is restarted: {pod.name} waits for it"), "")
+            return decision(
+                Restart(first, "RollingRestart", f"{first.name} is restarted: {pod.name} waits for this restart"), ""
+            )
     away, able = joining(staying, limit)
     if away:
         for pod in able if window_open and not hold else ():
@@ -295,7 +298,7 @@ def _stuck(pod: Pod) -> str:
     if pod.stuck:
         return pod.stuck
     silent = pod.report is None and pod.not_ready_s > SILENT_S_MAX
-    return f"it isn't ready for {pod.not_ready_s:.0f} s and doesn't answer" if silent else ""
+    return f"it hasn't been ready for {pod.not_ready_s:.0f} s, and its broker doesn't answer" if silent else ""
 
 
 def _absent(pod: Pod) -> str:

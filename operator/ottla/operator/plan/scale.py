@@ -2,9 +2,9 @@
 
 Before a broker is removed, all its replicas are moved to other brokers; other replicas stay where they are. A broker
 that is gone already and isn't wanted (the Cluster was made again with fewer brokers) is drained, too, as far as other
-brokers have its partitions in sync. That doesn't keep other brokers from being removed. A new broker gets its share of
-replicas, as the Cluster's policy says. Each plan is made anew from the brokers' answers, for a bounded number of
-partitions at a time. So scaling goes on after every interruption, and stops when the spec changes back.
+brokers have its partitions in sync. Other brokers may be removed before this drain is complete. A new broker gets its
+share of replicas, as the Cluster's policy says. Each plan is made anew from the brokers' answers, for a bounded number
+of partitions at a time. So scaling goes on after every interruption, and stops when the spec changes back.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def holders(cluster: KafkaCluster) -> set[int]:
 
 
 def only_on(cluster: KafkaCluster, absent: Collection[int]) -> list[PartitionName]:
-    """Partitions that only these absent brokers have in sync: no copy is possible before one of the brokers is back."""
+    """Partitions that only these absent brokers have in sync: such a partition can't be copied before one of these
+    brokers is back."""
     return sorted(name for name, partition in _partitions(cluster) if _is_only_on(partition, absent))
 
 
@@ -195,7 +196,8 @@ def unthrottled(cluster: KafkaCluster) -> list[Configure]:
 def _shared(
     present: Mapping[PartitionName, Replicas], takers: Mapping[int, str | None], new: Collection[int]
 ) -> dict[PartitionName, Replicas]:
-    """Moves of replicas to new brokers, from those that have most, until each has its share of replicas and leaders.
+    """Moves of replicas to new brokers, from the brokers that have most, until each new broker has its share of
+    replicas and leaders.
 
     No replica moves twice, and no move puts a partition on fewer racks.
     """

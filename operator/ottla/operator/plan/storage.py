@@ -49,7 +49,7 @@ def grows_at_its_start(pod: Object, claims: Mapping[str, Object], now: datetime)
     """The claim of a volume that has grown, but whose file system grows only at a restart of the pod; else empty.
 
     Drivers that grow file systems in use do so within seconds, so the result is empty until `GROWS_S_MAX` has passed.
-    It is empty, too, for a pod that was made after the volume had grown: a second restart wouldn't help.
+    The result is empty, too, for a pod that was made after the volume had grown: a second restart wouldn't help.
     """
     for name in claims_of(pod):
         pending = condition(claims.get(name, {}).get("status"), "FileSystemResizePending")
@@ -107,7 +107,8 @@ def lacks_a_volume(claim: Object, now: datetime) -> bool:
 
 
 def is_given_up(claim: Object) -> bool:
-    """Whether a claim's annotation (NEVER_MADE) says that no volume is awaited for it any more, and it still has none.
+    """Whether a claim's annotation (NEVER_MADE) says that no volume is awaited for it any more, and the claim still has
+    no volume.
 
     The annotation doesn't count any more once the claim has a volume: `spec.volumeName` is set when a claim is bound,
     before any pod uses the volume, and Kubernetes lets nobody change or remove it afterwards.
@@ -157,7 +158,7 @@ def _standing(claim: Object, wanted: Object | None) -> Storage:
         if holds(status, kind):
             return Storage("Refused", f"volume {name} can't grow to {asked}: {condition(status, kind).get('message')}")
     if (status.get("allocatedResourceStatuses") or {}).get("storage") in _REFUSED:
-        return Storage("Refused", f"volume {name} can't grow to {asked}: its storage refuses so much")
+        return Storage("Refused", f"volume {name} can't grow to {asked}: its storage refuses this size")
     if holds(status, "FileSystemResizePending"):
         return Storage("Growing", f"volume {name} has grown to {asked}, and its file system follows")
     return Storage("Growing", f"volume {name} grows from {capacity} to {asked}")

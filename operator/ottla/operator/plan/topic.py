@@ -1,8 +1,8 @@
 """The steps that bring a topic to what its Topic resource says. Pure.
 
-If one part of a spec can't be followed (fewer partitions, or more replicas than brokers), no part of it is. Only the
-owner's mark and policy are written all the same, if the topic has the resource's mark already. A topic's settings are
-exactly the resource's, besides the owner's mark, and besides the throttle while replicas are copied.
+If one part of a spec can't be followed (fewer partitions, or more replicas than brokers), no part of the spec is. Only
+the owner's mark and policy are written all the same, if the topic has the resource's mark already. A topic's settings
+are exactly the resource's, besides the owner's mark, and besides the throttle while replicas are copied.
 
 The order of steps: first the mark, with the settings in one change, so that all later changes belong to a topic that
 names its owner, even if the operator stops midway; then new partitions; then moves, which are throttled by then.
@@ -18,6 +18,7 @@ from uuid import UUID
 from ottla.operator.plan.replication import resized
 from ottla.operator.plan.topic_owner import OWNER, mark, read_mark
 from ottla.operator.spec.topic import TopicResource
+from ottla.wording import counted
 
 POLICY = "ottla.owner.deletion.policy"
 THROTTLED_LEADERS = "leader.replication.throttled.replicas"
@@ -122,7 +123,8 @@ class Grow:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The step: move partitions to other replicas, or (None) cancel their moves; `targets` by index."""
+    """The step: move partitions to other replicas, or cancel moves. `targets`: a partition's index → its new replicas,
+    or None, which cancels its move."""
 
     topic: str
     targets: Mapping[int, Replicas | None]
@@ -237,19 +239,27 @@ def marks(plan: TopicPlan) -> bool:
 
 
 def release(topic: KafkaTopic) -> Configure:
-    """The step that removes a topic's owner."""
+    """The step that removes the owner's mark from a topic."""
     return Configure(topic.name, {}, tuple(name for name in (OWNER, POLICY) if name in topic.overrides))
 
 
 def warning(topic: KafkaTopic, default: int) -> str:
     """A warning about a topic that is as its resource says; empty where there is none. `default`: the cluster's
-    min.insync.replicas."""
+    min.insync.replicas.
+
+    Brokers ask for no more in-sync replicas than a partition has (`Partition.in_sync_min`, as `effectiveMinIsr` in
+    Kafka 4), so writes with acks=all succeed although min.insync.replicas is greater.
+    """
     text = topic.overrides.get("min.insync.replicas", "")
     least = int(text) if text.isdigit() else default
     factor = topic.replication_factor
     if factor >= least:
         return ""
-    return f"min.insync.replicas is {least} with {factor} of each record: writes with acks=all are refused"
+    stop = "while one of them isn't in sync" if factor > 1 else "while its broker is away"
+    return (
+        f"min.insync.replicas is {least}, and each partition has {counted(factor, 'replica')}: writes with acks=all "
+        f"succeed with fewer copies than that, and stop {stop}"
+    )
 
 
 def winners(resources: Iterable[TopicResource]) -> dict[str, TopicResource]:
@@ -286,7 +296,8 @@ def _refusal(resource: TopicResource, topic: KafkaTopic | None, cluster: KafkaCl
         have = "1 broker" if brokers == 1 else f"{brokers} brokers"
         return Refusal(
             NOT_ENOUGH_BROKERS,
-            f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: lower it or add brokers",
+            f"replicationFactor is {factor}, and the cluster has {have} to put replicas on: "
+            "lower replicationFactor, or add brokers",
         )
     if resource.partitions is not None and resource.partitions < len(topic.partitions):
         return Refusal(

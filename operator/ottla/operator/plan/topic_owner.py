@@ -1,10 +1,10 @@
 """The mark by which a topic names its owner: a Topic resource, and the Cluster for which it was listed. Pure.
 
-A mark is written only by a sweep that has read the Cluster first and then listed the resource. So the mark is a durable
-record that this Topic existed together with this Cluster; events of a watch may be from before this Cluster. Both uids
-matter. A resource that was deleted and made again under its name is another resource. If a Cluster was made again
-(after its namespace was deleted, from a backup, over volumes that were kept), it isn't known yet which Topics belong to
-it. Its topics have the marks of the earlier Cluster until their Topics are applied.
+A mark is written only by a reconcile that has read the Cluster first and then listed the resource. So the mark is a
+durable record that this Topic existed together with this Cluster; events of a watch may be from before this Cluster.
+Both uids matter. A resource that was deleted and made again under its name is another resource. If a Cluster was made
+again (after its namespace was deleted, from a backup, over volumes that were kept), it isn't known yet which Topics
+belong to it. Its topics have the marks of the earlier Cluster until their Topics are applied.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from ottla.operator.objects import merge_patch
 from ottla.operator.plan.topic import KafkaTopic, Moving
 from ottla.operator.spec.topic import TopicResource
 from ottla.operator.status import Condition, conditions
+from ottla.wording import abridged
 
 MESSAGE_LENGTH_MAX = 1024
 REPLACING = "Replacing"  # the reason of a Topic that isn't ready until its predecessor's topic is deleted
@@ -36,7 +37,7 @@ class Outcome:
 
 def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> Status:
     """The whole status; `now`, in UTC, becomes the time of conditions that have flipped."""
-    message = outcome.message[:MESSAGE_LENGTH_MAX]
+    message = abridged(outcome.message, MESSAGE_LENGTH_MAX)
     status: Status = {
         "observedGeneration": resource.generation,
         "message": message or (str(outcome.moving) if outcome.moving else ""),

@@ -3,9 +3,9 @@
 Within a Cluster etcd's members are restarted before the controllers, and these before the brokers. No pod is restarted
 while a pod of another component is about to become ready, because the components depend on each other. If a pod can't
 become ready because of its image or its settings, all other components wait: a correction replaces that pod
-immediately, and they go on when it serves. A pod isn't waited for if no node can run it, if it can't be created, or if
-it has neither become ready nor disappeared for a long time. So it doesn't keep a correction of other components from
-being applied.
+immediately, and the other components go on when the pod serves. A pod isn't waited for if no node can run it, if it
+can't be created, or if it has neither become ready nor disappeared for a long time. So such a pod doesn't keep a
+correction of other components from being applied.
 
 Another release of the operator may make other pods by the same specs, in every Cluster that it manages. So a Cluster
 first takes its turn, which its status records and which only one Cluster has at a time. A Cluster takes the turn only
@@ -54,7 +54,8 @@ def on_its_way(
     """The first pod that other components have to wait for, with what is missing until it serves; else empty.
 
     Other components wait for a pod that should serve soon, or that can't serve because of its image or settings.
-    `absent_since`: since when wanted pods are missing, by name; a missing pod that it lacks has just disappeared."""
+    `absent_since`: since when wanted pods are missing, by name; a missing pod that isn't in it has just disappeared.
+    """
     there = {pod["metadata"]["name"]: pod for pod in pods}
     for name, waits_for in not_serving(sets, there.values()).items():
         if not _given_up(there.get(name), absent_since.get(name, now), now):
@@ -89,8 +90,8 @@ def _templates(cluster: Cluster) -> dict[str, Object]:
 
 @dataclass(frozen=True)
 class Release:
-    """What a Cluster's status says of releases: the operator's release that made its pods, and whether it has the
-    turn."""
+    """What a Cluster's status says of releases: the operator's release that made the Cluster's pods, and whether the
+    Cluster has the turn."""
 
     of_pods: str = ""
     turn: bool = False

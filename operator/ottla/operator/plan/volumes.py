@@ -1,7 +1,7 @@
 """Brokers' volumes that the spec doesn't want any more: they are kept until no replica is on them. Pure.
 
-A volume is removed in steps, each of which follows from the present objects. A broker gets no new replicas on it
-(`cordoned.log.dirs`), and moves its replicas from there to its other volumes. Once a broker has no replica on the
+A volume is removed in steps, each of which follows from the present objects. A broker places no new replicas on the
+volume (`cordoned.log.dirs`), and moves the replicas on it to its other volumes. Once a broker has no replica on the
 volume, an annotation of its claim says so, for the pod that was asked. When all claims say so, the StatefulSet is made
 again without the volume, and its pods are restarted one by one.
 
@@ -62,7 +62,8 @@ class LogDirectory:
 
 @dataclass(frozen=True)
 class EmptyPlan:
-    """The replicas to move now, by target directory; how many are still to be moved; and why one of them can't be."""
+    """The replicas to move now, by target directory; how many are still to be moved; and why one of them can't be
+    moved."""
 
     moves: Mapping[str, tuple[PartitionName, ...]]
     left: int
@@ -202,8 +203,8 @@ def with_volumes(
 ) -> Pool:
     """The pool with the volumes `more`, which the spec doesn't have any more, and which the pool keeps for now.
 
-    Size and StorageClass of a volume are those in the pool's present StatefulSet, named `of`. If it lacks the volume,
-    they are those of the smallest claim of the pool's pods, because nobody asked that any claim grow.
+    Size and StorageClass of a volume are those in the pool's present StatefulSet, named `of`. If that StatefulSet lacks
+    the volume, they are those of the smallest claim of the pool's pods, because nobody asked that any claim grow.
     """
     known = {
         template["metadata"]["name"]: template["spec"]
@@ -231,7 +232,7 @@ def emptied(directories: Iterable[LogDirectory], going: Iterable[str]) -> EmptyP
     if failed := next((source.path for source in sources if source.failed), ""):
         return EmptyPlan({}, left, f"the log directory {failed} has failed, so it isn't known which replicas it has")
     if any(not source.cordoned for source in sources):
-        return EmptyPlan({}, left, "the broker still places new replicas on it")
+        return EmptyPlan({}, left, "the broker still places new replicas on the volume")
     under_way = {name for directory in known.values() for name in directory.arriving if directory.path in targets}
     moves: dict[str, list[PartitionName]] = {}
     for source in sources:  # others began moves to a directory that goes: a move to where the replica is cancels one

@@ -11,7 +11,7 @@ from ottla.balance.loads import Goal
 
 
 class Mode(StrEnum):
-    """Whether replicas are moved for balance, moves are only suggested in the status, or neither."""
+    """Whether replicas are moved for balance, moves are only suggested in the status, or nothing is done."""
 
     OFF = "Off"
     SUGGEST = "Suggest"

@@ -48,8 +48,8 @@ def is_reserved(name: str) -> bool:
 
 
 def is_of_the_cluster(name: str) -> bool:
-    """Whether all brokers must have the same value of a setting. Either any broker may get the request to create a
-    topic, and uses the setting for it, or the controller, which may be in any broker's process, uses the setting."""
+    """Whether all brokers must have the same value of a setting. Such a setting is used by the broker that gets a
+    request to create a topic, which may be any broker, or by the controller, which may be in any broker's process."""
     return name in _OF_THE_CLUSTER or name.startswith(_OF_THE_CLUSTER_PREFIXES)
 
 
@@ -79,10 +79,11 @@ def parse_overrides(given: Iterable[Object], of_all: Settings) -> dict[int, Sett
 
 
 def still_known(given: Mapping[str, Any], *, of_one: bool = False) -> dict[str, Any]:
-    """Of settings that an earlier release accepted, those whose names this one knows; `of_one`: for a single broker.
+    """The settings of `given` whose names this release knows; an earlier release accepted them. `of_one`: they are for
+    a single broker.
 
-    A setting stays though its value is refused now. Without it the brokers would return to the default, and the default
-    of a retention may be so much shorter that records are deleted.
+    A setting stays even if this release refuses its value. Without it the brokers would return to the default, and the
+    default of a retention may be so much shorter that records are deleted.
     """
     return {
         name: value

@@ -315,10 +315,10 @@ def _pools(brokers: Object) -> tuple[Pool, ...]:
 def _volumes(storage: Object) -> tuple[Volume, ...]:
     several = storage.get("volumes") or [storage]
     if len({"id" in each for each in several}) > 1:
-        raise SpecError("storage.volumes: either each has an id, or none has one")
+        raise SpecError("storage.volumes: either each volume has an id, or none has one")
     volumes = [Volume(str(each["size"]), each.get("className"), each.get("id", at)) for at, each in enumerate(several)]
     if len({volume.id for volume in volumes}) < len(volumes):
-        raise SpecError("storage.volumes: each needs an id of its own")
+        raise SpecError("storage.volumes: each volume needs an id of its own")
     return tuple(sorted(volumes, key=lambda volume: volume.id))
 
 
@@ -407,12 +407,13 @@ def _check_ports_outside(listeners: Iterable[Listener], pools: Iterable[Pool]) -
         if listener.port_outside(last) > PORT_MAX:
             raise SpecError(
                 f"listeners: {listener.name}: broker {last} would have port {listener.port_outside(last)} of the load "
-                f"balancer, and {PORT_MAX} is the last one there is; lower brokerPorts.first"
+                f"balancer, and {PORT_MAX} is the highest port; lower brokerPorts.first"
             )
 
 
 def _check_node_ports(listeners: Iterable[Listener], pools: Iterable[Pool]) -> None:
-    """A node port leads to one Service. Raises SpecError where the spec gives one of them to two."""
+    """Raises SpecError if the spec gives one node port to two Services, because a node port leads to one Service
+    only."""
     users: dict[int, str] = {}
     brokers = [broker for pool in pools for broker in pool.ids]
     for listener in listeners:
@@ -425,7 +426,7 @@ def _check_node_ports(listeners: Iterable[Listener], pools: Iterable[Pool]) -> N
             user = f"{what} of the listener {listener.name}"
             if port > PORT_MAX:
                 raise SpecError(
-                    f"listeners: {user} would have the node port {port}, and {PORT_MAX} is the last one there is"
+                    f"listeners: {user} would have the node port {port}, and {PORT_MAX} is the highest port"
                 )
             if port in users:
                 raise SpecError(f"listeners: {users[port]} and {user} would both have the node port {port}")

@@ -33,8 +33,8 @@ class DeletionPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicResource:
-    """A Topic resource. If `partitions` or `replication_factor` is None, the topic is created with the cluster's
-    default, and keeps the number that it has."""
+    """A Topic resource. If `partitions` or `replication_factor` is None, a new topic gets the cluster's default, and an
+    existing topic keeps its number."""
 
     ref: Ref
     uid: str
@@ -56,7 +56,7 @@ class TopicResource:
 
     @property
     def ready(self) -> bool:
-        """Whether its status has the condition Ready as True."""
+        """Whether the resource's status has the condition Ready as True."""
         return holds(self.status, "Ready")
 
 
@@ -127,7 +127,7 @@ def _config_refusal(config: Mapping[str, str], factor: object) -> str:
     least = config.get("min.insync.replicas")
     if least is not None and isinstance(factor, int) and int(least) > factor:
         return (
-            f"min.insync.replicas is {least} with a replicationFactor of {factor}, so that nothing could be written: "
-            "lower the one or raise the other"
+            f"min.insync.replicas is {least} with a replicationFactor of {factor}, and no record can have more copies "
+            "than replicas: lower the one or raise the other"
         )
     return ""

@@ -6,7 +6,7 @@
  *                                              FACTOR is their number of replicas, which is also the brokers' default
  * Clients BOOTSTRAP produce TOPIC=CODEC...     writes the records of the codec tests
  * Clients BOOTSTRAP digest TOPIC...            prints the digest of each topic's records
- * Clients BOOTSTRAP transactional              checks that a transactional producer is refused at once
+ * Clients BOOTSTRAP transactional PREFIX FACTOR   transactions, on topics with FACTOR replicas
  * </pre>
  */
 public final class Clients {
@@ -15,7 +15,8 @@ public final class Clients {
         Report report = new Report();
         switch (arguments[1]) {
             case "round-trip" -> new RoundTrip(bootstrap, arguments[2], Short.parseShort(arguments[3]), report).run();
-            case "transactional" -> Transactional.run(bootstrap, report);
+            case "transactional" ->
+                    new Transactional(bootstrap, arguments[2], Short.parseShort(arguments[3]), report).run();
             case "produce" -> {
                 for (int i = 2; i < arguments.length; i++) {
                     String[] pair = arguments[i].split("=");

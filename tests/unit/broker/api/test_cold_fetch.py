@@ -63,7 +63,7 @@ class ColdStage(Stage):
         assert self.partitions.find("t", index).append(batch, 0, len(batch), 9, quota) is not None
 
     def cool(self) -> None:
-        """Removes partition 0 from memory, and closes its files."""
+        """Removes the records of partition 0 from memory, and closes the partition's files."""
         self.disk.grow_cold()
         for segment in self.cold_log.segments:
             segment.write_out()

@@ -101,7 +101,7 @@ def test_the_last_update_of_a_feature_counts(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_stand_in(tmp_path) as broker:
             answer = await update(broker, 1, (TRANSACTIONS, 7, UP), (TRANSACTIONS, 1, SAFE))
-            assert [result.feature for result in answer.results] == [TRANSACTIONS]
+            assert [result.feature for result in answer.results] == [TRANSACTIONS] * 2
             assert broker.image.features[TRANSACTIONS].level == 1
 
     asyncio.run(main())

@@ -227,7 +227,7 @@ def test_a_first_fetch_that_waits_is_answered_in_full(play: Any) -> None:
         await asyncio.sleep(0.1)
         [topic] = answer_of(pending.parts).responses
         assert [partition.partition_index for partition in topic.partitions] == [0, 1]
-        assert stage.counters.fetch_requests == 2, "one for each partition, however often it was read"
+        assert stage.counters.fetch_requests == 2, "each partition counts once, however often it was read"
 
     play(body)
 
@@ -451,7 +451,7 @@ def test_a_follower_on_another_branch_is_told_where_it_began_and_commits_nothing
         [told] = answer_of(follower.fetch((0, 2, 0), session_epoch=-1), FOLLOWERS_VERSION).responses[0].partitions
         assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
         assert not told.records
-        assert stage.partitions.find("t", 0).high_watermark == 1, "the same as before the fetch"
+        assert stage.partitions.find("t", 0).high_watermark == 1, "the fetch that diverges commits nothing"
         [told] = answer_of(follower.fetch((0, 1, 0), session_epoch=-1), FOLLOWERS_VERSION).responses[0].partitions
         assert told.diverging_epoch.epoch == -1
         assert told.records
@@ -471,7 +471,7 @@ def test_a_followers_session_learns_of_the_high_watermark(play: Any) -> None:
         assert partition.leading is not None
         stage.sessions.resume(session, 3, uses_topic_ids=True, now=1e12)
         stage.produce({0: batch_of([b"1"])})
-        assert partition.leading.followers[1].caught_up_at == 1e12, "it had every record until now"
+        assert partition.leading.followers[1].caught_up_at == 1e12, "the follower had every record until the append"
 
     play(body)
 

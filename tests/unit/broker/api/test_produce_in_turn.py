@@ -199,13 +199,13 @@ def test_a_request_that_finds_no_memory_has_not_begun(play: Any) -> None:
     async def body(stage: Stage, threads: HeldThreads) -> None:
         stage.client.memory = BufferedMemory(3 << 20)
         first = stage.produce({0: large(b"a")}, 1, VERSION)
-        assert stage.produce({0: large(b"b"), 1: large(b"b")}, 1, VERSION) is not POSTPONED, "there is room for it"
+        assert stage.produce({0: large(b"b"), 1: large(b"b")}, 1, VERSION) is not POSTPONED, "the memory suffices"
         other = Client()
         other.memory = stage.client.memory
         mine, stage.client = stage.client, other
         counted = stage.counters.produce_requests
         assert stage.produce({0: large(b"c")}, 1, VERSION) is POSTPONED
-        assert (stage.broker.turns, stage.counters.produce_requests) == (3, counted), "as if it had never arrived"
+        assert (stage.broker.turns, stage.counters.produce_requests) == (3, counted), "a postponed request isn't noted"
         stage.client = mine
         await look_through(threads)
         await stage.settle()
@@ -287,13 +287,13 @@ def test_a_request_of_many_small_plain_batches_lets_the_loop_turn(play: Any, sha
         sent = [{"index": number % 2, "records": batch} for number in range(count)]
         request = {"acks": 1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": sent}]}
         waiting = stage.ask(produce, PRODUCE, request, VERSION)
-        assert stage.broker.turns == count, "they are counted before the first is checked"
+        assert stage.broker.turns == count, "all batches wait before the first is checked"
         turns = 0
         while stage.broker.turns:
             left = stage.broker.turns
             await asyncio.sleep(0)
             turns += 1
-            assert left - stage.broker.turns <= at_once + 1, "the loop's share, and one that a thread has checked"
+            assert left - stage.broker.turns <= at_once + 1, "the loop checks its share, a thread one batch"
             if threads.held:
                 threads.go_on()
         assert turns >= 9

@@ -38,7 +38,7 @@ def with_follower(partition: Partition) -> None:
 
 
 def write(partition: Partition, producer: int, *values: bytes) -> None:
-    """Appends a batch of a transaction, or, for producer −1, of none."""
+    """Appends a batch of a transaction, or, for producer −1, a batch outside of any transaction."""
     base = partition.log.log_end_offset
     made = [Record(at, 1_000_000 + base + at, b"k", value) for at, value in enumerate(values)]
     if producer < 0:
@@ -137,7 +137,7 @@ def test_transactions_that_end_in_a_later_segment_are_listed_and_far_ones_are_no
         found: Readable = reading.read(partition, 0, 1, True, True)
         assert found.aborted is not None
         assert (7, 0) in found.aborted
-        assert (8, 122) not in found.aborted, "it begins far behind the bytes that were read"
+        assert (8, 122) not in found.aborted, "this transaction begins far behind the bytes that were read"
         assert len(found.aborted) < 40
 
     run(scene())

@@ -26,7 +26,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Coordinator:
-    """The verifier of the broker. While `held` isn't set, answers wait; `errors` are the answers, else NONE."""
+    """The verifier of the broker. While `held` isn't set, answers wait. A partition's answer is its error in `errors`,
+    else NONE."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Producer, set[TopicPartition], bool]] = []
@@ -158,7 +159,7 @@ def test_a_batch_that_waits_while_its_transaction_ends_is_refused(play: Any) -> 
         end = partition.log.log_end_offset
         coordinator.held.set()
         assert await codes(reply, V1_VERSION) == [ErrorCode.invalid_txn_state]
-        assert partition.log.log_end_offset == end, "nothing is behind the marker"
+        assert partition.log.log_end_offset == end, "no batch follows the marker"
 
     play(body)
 
@@ -176,8 +177,9 @@ def test_several_batches_of_a_producer_keep_their_order(play: Any) -> None:
 
 
 def test_a_later_batch_is_not_looked_at_while_an_earlier_one_waits_for_the_coordinator(play: Any) -> None:
-    """The first batch begins the transaction; the second one was asked about, too, because the first one wasn't written
-    yet. The third one isn't. Before the fix, the third one was refused, and the producer took that for a loss."""
+    """The first batch begins the transaction. The coordinator is asked about the second batch, too, because the first
+    one isn't written yet, but not about the third batch. Before the fix, the third batch was refused, and the producer
+    took that for a loss of records."""
 
     async def body(stage: Stage, coordinator: Coordinator) -> None:
         coordinator.held.clear()
@@ -203,7 +205,7 @@ def test_transactional_batches_need_a_transactional_id_a_producer_and_only_one(p
         unnamed = ErrorCode.transactional_id_authorization_failed
         assert await codes(send(stage, {0: batch(b"a")}, name=None)) == [unnamed]
         assert await codes(send(stage, {0: batch(b"a")})) == [0]
-        assert await codes(send(stage, {0: batch(b"b", 1)}, name=None)) == [unnamed], "also where it goes on"
+        assert await codes(send(stage, {0: batch(b"b", 1)}, name=None)) == [unnamed], "the transaction is open already"
         assert await codes(send(stage, {0: batch(b"a", producer_id=-1)})) == [ErrorCode.invalid_txn_state]
         several = {0: batch(b"c", 1), 1: batch(b"c", producer_id=8)}
         assert await codes(send(stage, several)) == [ErrorCode.invalid_producer_id_mapping] * 2
@@ -252,7 +254,8 @@ def test_with_acks_0_a_refused_batch_closes_the_connection(play: Any) -> None:
     ],
 )
 def test_a_coordinators_error_as_a_producer_gets_it(error: str, v1: str, v2: str) -> None:
-    """Source: Kafka's AddPartitionsToTxnManager and ReplicaManager."""
+    """Which error code a producer gets for each error of a coordinator. Source: Kafka's AddPartitionsToTxnManager and
+    ReplicaManager."""
     assert for_producer(ErrorCode[error], V1_VERSION).name == v1
     assert for_producer(ErrorCode[error], V2_VERSION).name == v2
     old = "invalid_txn_state" if error == "transaction_abortable" else v1

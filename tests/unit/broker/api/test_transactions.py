@@ -50,7 +50,7 @@ class Broker:
         self.written: list[tuple[Marker, list[TopicPartition]]] = []
 
     async def _settled(self, partitions: Any, pending: Any) -> None:
-        """No leader is dead."""
+        """Takes the place of the wait for elections: no leader is dead."""
 
     async def append_markers(
         self, marker: Marker, partitions: Sequence[TopicPartition]

@@ -120,7 +120,7 @@ def test_the_group_says_who_may_commit() -> None:
     with pytest.raises(KafkaError) as error:
         commit(shard, "stranger")
     assert error.value.code is ErrorCode.unknown_member_id
-    assert isinstance(shard.groups["g"], ShareLikeGroup), "an offset makes no classic group of it"
+    assert isinstance(shard.groups["g"], ShareLikeGroup), "the commit leaves the group's type as it is"
 
 
 def test_offsets_of_topics_that_members_read_stay() -> None:

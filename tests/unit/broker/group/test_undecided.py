@@ -231,7 +231,7 @@ def test_nothing_that_a_transaction_may_change_expires() -> None:
     late = Now(0, NOW.wall_ms + 1_000)
     assert shard.expire("g", late).changes == []
     shard.decided(A, False, 3, False)
-    assert shard.expire("g", late).changes == [], "the marker may be reverted yet"
+    assert shard.expire("g", late).changes == [], "an election may still revert the marker"
     shard.offsets.committed(4)
     assert shard.expire("g", late).changes == [(KEY, None), (GroupKey("g"), None)]
 
@@ -334,7 +334,7 @@ class Entry(NamedTuple):
 
 def read(log: Sequence[Entry | None]) -> tuple[dict[OffsetKey, int], set[OffsetKey]]:
     """The offsets after this log by Kafka's rule, which compares the log offsets of records, and the keys for which an
-    open transaction has offsets. None: a record that compaction has removed."""
+    open transaction has offsets. None in `log` stands for a record that compaction has removed."""
     offsets: dict[OffsetKey, tuple[int, int]] = {}
     waiting: dict[int, dict[OffsetKey, tuple[int, int]]] = {}
     for at, entry in enumerate(log):

@@ -242,7 +242,7 @@ def test_a_batch_that_unpacks_too_large_stays_and_takes_nothing_away() -> None:
     cleaning = Cleaning(0, HORIZON, unpacked_bytes_max=2000)
     note_keys(cleaning, batch, read_header(batch))
     assert cleaning.end_offset == 12
-    assert cleaning.latest == {}, "the older records of its keys stay"
+    assert cleaning.latest == {}, "the batch's records supersede no others"
     cleaning.latest[b"k0"] = 40
     cleaning.end_offset = 50
     assert cleaned(cleaning, batch) == batch
@@ -255,7 +255,7 @@ def test_what_a_tombstone_deletes_in_a_batch_that_is_too_large_does_not_come_bac
     assert marked is not None
     large = batch_of([b"v" * 4000], codec=Codec.zstd)
     long_after = Cleaning(1 << 40, HORIZON, end_offset=50, latest={b"k0": 20}, unpacked_bytes_max=2000)
-    assert cleaned(long_after, marked) is None, "no record before it is left to delete"
+    assert cleaned(long_after, marked) is None, "the log has no older record of the key"
     assert cleaned(long_after, large) == large
     assert cleaned(long_after, marked) == marked
 
@@ -510,7 +510,7 @@ def test_a_compaction_that_is_given_up_while_its_job_is_written_down_starts_no_p
         yield b"{}\n"
         child.give_up()
         yield b"[]\n"
-        pytest.fail("the job was written on")
+        pytest.fail("more of the job was written after `give_up`")
 
     with pytest.raises(CompactionFailed):
         child.run(lines())

@@ -55,7 +55,7 @@ def test_aborted_data_goes_at_once_and_its_marker_in_two_rounds_of_its_own() -> 
     assert log.clean() == [2]
     assert log.index == [ABORTED], "a reader may have a part of the data"
     assert log.clean() == [2]
-    assert log.index == [], "no data is left that it could hide"
+    assert log.index == [], "the transaction has no data left"
     header = read_header(log.left[0])
     assert header.delete_horizon == NOW + RETENTION
     assert read_marker(log.left[0]) == Marker(False, 4, 0)

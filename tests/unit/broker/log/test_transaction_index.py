@@ -15,7 +15,7 @@ from ottla.storage.indexes import AbortedTransaction
 
 
 def entry(number: int, stable: int | None = None) -> AbortedTransaction:
-    """The transactions overlap: each one's successor is open when it ends."""
+    """The transaction `number`. The transactions overlap: when one ends, the next one is open already."""
     first, marker = number * 10, number * 10 + 15
     return AbortedTransaction(number, first, marker, first + 10 if stable is None else stable)
 
@@ -87,7 +87,7 @@ def test_a_reader_is_told_what_overlaps_its_records(path: Path) -> None:
     for number in range(5):
         index.append(entry(number))
     assert found(index, 0, 200) == ([0, 1, 2, 3, 4], False)
-    assert found(index, 26, 31) == ([2, 3], True), "ended before 26, and began at 31 or later"
+    assert found(index, 26, 31) == ([2, 3], True), "transaction 1 ended before 26, and 4 began after 31"
     assert found(index, 0, 1) == ([0], True)
 
 

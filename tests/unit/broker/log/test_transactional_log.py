@@ -194,7 +194,7 @@ class TransactionalLog(RuleBasedStateMachine):
 
     @rule(asked=st.booleans(), share=st.floats(0, 1))
     def truncate(self, asked: bool, share: float) -> None:
-        """A truncation, mostly above the high watermark; `asked`: maybe below it, as after an unclean election."""
+        """Truncates the log above the high watermark or, if `asked`, maybe below it, as after an unclean election."""
         least = self.compacted_to if asked else self.high_watermark
         end = int(least + (len(self.model) - least) * share)
         self.log.truncate_to(end)
@@ -260,7 +260,7 @@ class TransactionalLog(RuleBasedStateMachine):
         }
 
     def _by_key(self, offsets: set[int]) -> dict[bytes | None, list[int]]:
-        """The visible offsets by key: plain records of nobody, and others, keep their last value each."""
+        """Those of the visible `offsets` that the log still has, by the record's key."""
         found: dict[bytes | None, list[int]] = {}
         for segment in self.log.segments:
             for _, _, batch in segment.batches():
@@ -318,7 +318,7 @@ class TransactionalLog(RuleBasedStateMachine):
                 assert entry is None
                 continue
             if entry is None:
-                assert self.compacted_to, "only compaction takes all that a producer wrote"
+                assert self.compacted_to, "only compaction removes all batches of a producer"
                 continue
             assert entry.transaction_start == starts.get(producer, -1)
             epochs = [event.coordinator_epoch for event in events if event.coordinator_epoch >= 0]

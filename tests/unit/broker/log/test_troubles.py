@@ -297,7 +297,7 @@ def test_one_unexpected_error_ends_no_other_logs_care(
     def failing(log: Log, *arguments: Any) -> tuple[()]:
         """Fails for the strange log; does nothing for the others."""
         if log is strange:
-            raise ZeroDivisionError("an index that can't be")
+            raise ZeroDivisionError("an impossible index")
         seen.append(log)
         return ()
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of the log: a log directory with a clock of its own, and batches to append."""
+"""Helpers for the tests of the log: a log directory with a clock of its own, and batches to append."""
 
 from __future__ import annotations
 

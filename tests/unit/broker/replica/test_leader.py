@@ -121,7 +121,7 @@ def test_who_stands_still_is_not_thrown_in_and_out() -> None:
     assert state.lagging(20, 90.0, 30.0) == []
     assert state.lagging(20, 90.1, 30.0) == [1]
     state.committed((0, 1, 2), (0, 1), 80.0)
-    assert state.lagging(20, 90.1, 30.0) == [1], "a member that stays doesn't count as caught up by that"
+    assert state.lagging(20, 90.1, 30.0) == [1], "only for a new member does the time of joining count"
 
 
 def test_replicas_come_and_go() -> None:
@@ -194,6 +194,6 @@ def test_what_people_are_told_of_who_lags() -> None:
     state.fetched(1, 7, 10, 0, 10, 101.0)
     state.fetched(1, 7, 10, 0, 12, 103.0)
     assert state.lag_of(1, 12, 133.5) == (
-        "broker 1 has what is below 10 of 12, fetched 30.5 s ago, had everything 32.5 s ago"
+        "broker 1 has the records below offset 10 of 12, fetched 30.5 s ago, had all records 32.5 s ago"
     )
     assert state.lag_of(2, 12, 133.5) == "broker 2 hasn't fetched in this epoch, for 33.5 s"

@@ -334,15 +334,15 @@ class Play:
         """The rules of the module's docstring that the play broke."""
         runs, found = self.runs(), []
         if len({run.producer for run in runs}) < len(runs) and self.version == V2:
-            found.append("two transactions have one epoch")
+            found.append("two transactions have the same producer id and epoch")
         for run in runs:
             if len(run.tags) > 1:
-                found.append(f"{run.tags} made one transaction")
+                found.append(f"one transaction has partitions of several: {run.tags}")
             if run.ended_by not in {None, COORDINATOR, *run.tags}:
-                found.append(f"{run.ended_by} ended {run.tags}")
+                found.append(f"the transaction of {run.tags} was ended by {run.ended_by}")
         for tag, commits in self.told:
             committed = sum(run.commits is True for run in runs if tag in run.tags)
             if committed != commits:
-                found.append(f"{tag} was told {commits}, and was committed {committed} times")
+                found.append(f"{tag} was told committed={commits}, and was committed {committed} times")
         found += [f"{names} were given {producer}" for producer, names in self.given.items() if len(names) > 1]
         return found

@@ -79,7 +79,8 @@ def test_the_newer_protocol(state: State) -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_a_change_under_way_is_waited_for(state: State) -> None:
-    """By the newer protocol whoever asks, because the client may know its next epoch before the change is done."""
+    """With the newer protocol, every client has to wait, whatever producer id and epoch it states, because the client
+    may know its next epoch before the change is done."""
     for ending in (Ending(PID, 5, COMMIT, V2), Ending(PID, 6, ABORT, V2), Ending(OTHER_PID, 0, ABORT, V2)):
         assert error(end(known(state), True, ending, LEVEL_2, None)) is ErrorCode.concurrent_transactions
     assert error(end(known(state), True, Ending(PID, 5, COMMIT, V1), LEVEL_2, None)) == 51

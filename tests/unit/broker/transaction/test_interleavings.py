@@ -1,4 +1,5 @@
-"""Random interleavings of producers' requests, with delays and repeats: no transaction is hit by another one's."""
+"""Random interleavings of producers' requests, with delays and repeats: no request ends or extends another transaction
+than its own."""
 
 from __future__ import annotations
 
@@ -34,6 +35,6 @@ def test_by_the_newer_protocol_no_transaction_is_hit_by_requests_of_another() ->
 
 
 def test_by_the_older_protocol_they_are() -> None:
-    """That protocol's flaw, which Jepsen's analysis of Kafka found. Here it shows that the plays would find a mistake
-    of the newer protocol."""
+    """With the older protocol, requests do hit other transactions: a flaw that Jepsen's analysis of Kafka found. So the
+    plays would find such a mistake of the newer protocol, too."""
     assert any(played(seed, V1).mistakes() for seed in among(range(100)))

@@ -1,9 +1,9 @@
 """Random requests to a shard, whose state is compared with that of a shard that replays the log.
 
 After every step, a fresh shard that replays the committed records knows the same ids in the same states, has the same
-open transactions, and has markers begun for the same decided transactions. What no record has is left out: the last
-epoch and, in records of version 0, the fields of the newer protocol. Also, a producer id's epochs never go back, and
-each record's state may follow the state before it.
+open transactions, and has markers begun for the same decided transactions. The comparison leaves out fields that no
+record has: the last epoch and, in records of version 0, the fields of the newer protocol. Also, a producer id's epochs
+never go back, and each record's state may follow the state before it.
 """
 
 from __future__ import annotations

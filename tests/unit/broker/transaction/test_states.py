@@ -1,4 +1,4 @@
-"""The tables of states."""
+"""The tables of the states of a transactional id."""
 
 from __future__ import annotations
 
