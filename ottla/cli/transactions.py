@@ -90,8 +90,12 @@ def list_transactions(
             f" transactional ids are not listed: {availability.reason(unlisted)}",
             availability.remedy(unlisted),
         )
+    rows = [row for row in _listed(cluster, filters) if matching is None or matching.fullmatch(row["transactional_id"])]
+    if longer_than is not None:
+        # Kafka counts ids without an open transaction as open since 1970, or since their last transaction began.
+        rows = [row for row in rows if row["state"] in _OPEN]
     output.rows(
-        [row for row in _listed(cluster, filters) if matching is None or matching.fullmatch(row["transactional_id"])],
+        rows,
         {
             "transactional_id": "TRANSACTIONAL ID",
             "state": "STATE",

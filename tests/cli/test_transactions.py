@@ -68,6 +68,7 @@ def test_an_open_transaction_is_shown_and_aborted_as_a_whole(ottla: Ottla, topic
         number = str(listed["producer_id"])
         assert ottla("transactions", "list", "--producer-id", number, "--json").json == [listed]
         assert ottla("transactions", "list", "--pattern", topic, "--json").json == []
+        assert listed in ottla("transactions", "list", "--longer-than", "0s", "--json").json
         assert ottla("transactions", "list", "--longer-than", "1d", "--json").json == []
 
         [described] = ottla("transactions", "describe", name, "--json").json
@@ -137,7 +138,17 @@ def test_committed_records_end_at_the_first_open_transaction(ottla: Ottla, topic
             "d\n",
             f"warning: no committed record has offset 7 yet in {topic}:0. The read ends at the present end instead.\n",
         )
-        group = ("--group", f"g-{topic}", "--from-beginning", "--idle", "3", "--isolation", "read_committed")
+        group = (
+            "--group",
+            f"g-{topic}",
+            "--from-beginning",
+            "-n",
+            "2",
+            "--idle",
+            "20",
+            "--isolation",
+            "read_committed",
+        )
         assert ottla("consume", topic, *group).stdout.split() == ["c", "d"]
 
         producer.commit_transaction()
