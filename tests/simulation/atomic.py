@@ -9,7 +9,9 @@ Events (`history.py`) of transactional producers and of readers of committed rec
 this offset of the group, unless the offset is negative |
 | write | process, transaction, partition, values: a batch; ok: offset of the first value, −1 if it isn't known |
 | end | process, name, transaction, commits: an EndTxn, with its repeats; fail: it certainly had no effect |
-| read | process, partition, position; ok: records as [offset, value], next: the next position |
+| read | process, partition, position; ok: records as [offset, value], next: the next position, stable: the last \
+stable offset |
+| plain commit | group, transaction, offset: an offset of the group, committed without a transaction |
 | settled | partition; ok: records: the committed records when all is healed, raw: all records, aborted ones included |
 | settled offset | group; ok: offset |
 
@@ -153,6 +155,23 @@ def wrong_reads(events: Sequence[Event]) -> Iterator[str]:
             )
 
 
+def falling_stable_offsets(events: Sequence[Event]) -> Iterator[str]:
+    """The last stable offset that a reader is told never falls: what is stable is so on each later leader, too."""
+    permitted = Permitted(events)
+    seen: dict[tuple[str, Key], tuple[int, float]] = {}
+    for event in of(events, "read", "ok"):
+        key = key_of(event)
+        if permitted.anything(key):
+            continue
+        stable, at = seen.get((event["process"], key), (-1, 0.0))
+        if event["stable"] < stable:
+            yield (
+                f"unstable offset: {event['process']} was told {event['stable']} as the last stable offset of"
+                f" {name_of(key)} at {event['t']} s, and {stable} at {at} s"
+            )
+        seen[event["process"], key] = max((stable, at), (event["stable"], event["t"]))
+
+
 def unfenced(events: Sequence[Event]) -> Iterator[str]:
     """No producer commits a transaction after its successor has begun."""
     if Permitted(events).anything_of(TRANSACTIONS_TOPIC):
@@ -177,13 +196,22 @@ def unfenced(events: Sequence[Event]) -> Iterator[str]:
 
 
 def group_offsets(events: Sequence[Event]) -> Iterator[str]:
-    """A group's offset is that of the last transaction that was committed and had one."""
+    """A group's offset is that of the last transaction that was committed and had one, or of a later commit without a
+    transaction."""
     settled = _Settled(events)
     if settled.nothing or Permitted(events).anything_of(OFFSETS_TOPIC):
         return
+    plain = {event["id"]: event for event in events if event["op"] == "plain commit"}
     for event in of(events, "settled offset", "ok"):
         latest, why = -1, ""
-        unsure = set()
+        unsure, late = set(), set()
+        for commit in plain.values():
+            if commit["group"] != event["group"] or commit["phase"] == "fail":
+                continue
+            if commit["phase"] != "ok":
+                late.add(commit["offset"])  # it may have arrived behind later ones
+            elif commit["offset"] > latest:
+                latest, why = commit["offset"], "one without a transaction"
         for transaction in settled.transactions.values():
             if transaction.group != event["group"] or transaction.offset < 0:
                 continue
@@ -193,11 +221,13 @@ def group_offsets(events: Sequence[Event]) -> Iterator[str]:
                     latest, why = transaction.offset, transaction.name
             elif transaction.outcome == "unknown" and not missing:
                 unsure.add(transaction.offset)  # nothing proves its outcome
-        if event["offset"] != latest and not (event["offset"] > latest and event["offset"] in unsure):
+        if event["offset"] in late or (event["offset"] > latest and event["offset"] in unsure):
+            continue
+        if event["offset"] != latest:
             yield (
-                f"torn offsets: {event['group']} is at {event['offset']} at the end; the last transaction that was"
-                f" committed with an offset is {why or 'none'}, with {latest}"
+                f"torn offsets: {event['group']} is at {event['offset']} at the end; the last commit that counts is"
+                f" {why or 'none'}, with {latest}"
             )
 
 
-ORACLES = (torn_transactions, doubled_records, wrong_reads, unfenced, group_offsets)
+ORACLES = (torn_transactions, doubled_records, wrong_reads, falling_stable_offsets, unfenced, group_offsets)

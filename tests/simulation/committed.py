@@ -49,7 +49,7 @@ class CommittedReader:
                 self.position = 0
             await self.client.refreshed(self.partition[0])
             return None
-        self.client.history.end(begun, "ok", records=found, next=self.position)
+        self.client.history.end(begun, "ok", records=found, next=self.position, stable=self.stable)
         return found
 
     async def _fetch(self, wait_ms: int) -> list[tuple[int, str]]:

@@ -7,7 +7,7 @@ served, and two faults of the same kind would hardly ever follow each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -82,9 +82,12 @@ def with_transactions(knobs: Knobs, random: Random) -> Knobs:
         zombies=random.choice((0.0, 0.3, 0.7)),
         late=random.choice((0.0, 0.02, 0.1)),
         offsets=random.choice((0.0, 0.4, 0.8)),
+        impatient=random.choice((0.0, 0.05, 0.2)),
         depth=random.randint(1, 3),
         pause_s=random.choice((0.02, 0.1, 0.3)),
     )
+    if not knobs.habits.zombies:
+        knobs.habits = replace(knobs.habits, plain=random.choice((0.0, 0.5)))
     knobs.settings["transaction.state.log.num.partitions"] = str(random.choice((1, 2)))
     knobs.settings["transaction.state.log.min.isr"] = str(knobs.min_isr)
     sweep_ms = random.choice((200, 1000))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ottla.broker.log.compaction_child import Job
@@ -350,6 +350,8 @@ class Observer:
                     self.wrong.append(
                         f"{replicas[0][1]!r}: {contents[0][0].host} and {node.host} differ between {start} and {end}"
                     )
+            if not replicas[0][1].log.config.compacts:
+                self._compare_transactions(replicas, start, end)
             for node, partition in replicas:
                 latest = -1
                 for segment in partition.log.segments:
@@ -357,6 +359,30 @@ class Observer:
                         if header.leader_epoch < latest:
                             self.wrong.append(f"{partition!r}: epochs regress inside the log of {node.host}")
                         latest = max(latest, header.leader_epoch)
+
+    def _compare_transactions(self, replicas: list[tuple[Node, Partition]], start: int, end: int) -> None:
+        """Checks that all replicas know the same aborted and open transactions, and the same last batch of each
+        producer. A replica that has truncated a producer's batches may know the producer's epoch alone."""
+        first: tuple[Node, Partition] | None = None
+        for node, partition in replicas:
+            if first is None:
+                first = node, partition
+                continue
+            for what, known, others in (
+                ("aborted transactions", _aborted(first[1], start, end), _aborted(partition, start, end)),
+                ("open transactions", _open(first[1]), _open(partition)),
+            ):
+                if known != others:
+                    self.wrong.append(
+                        f"{partition!r}: {first[0].host} and {node.host} know different {what}: {known} and {others}"
+                    )
+            known_batches, other_batches = _last_batches(first[1]), _last_batches(partition)
+            for producer_id in known_batches.keys() & other_batches.keys():
+                if known_batches[producer_id] != other_batches[producer_id]:
+                    self.wrong.append(
+                        f"{partition!r}: {first[0].host} and {node.host} know different last batches of producer"
+                        f" {producer_id}: {known_batches[producer_id]} and {other_batches[producer_id]}"
+                    )
 
     def _content_of(self, log: Log, start: int, end: int) -> object:
         """The content that all replicas must share. Keys whose tombstone compaction may have removed are left out: a
@@ -374,6 +400,24 @@ class Observer:
 
 def _incarnation(node: Node) -> str:
     return "" if node.broker is None else node.broker.membership.incarnation
+
+
+def _aborted(partition: Partition, start: int, end: int) -> list[Any]:
+    """The aborted transactions whose markers are from `start` up to `end`."""
+    return [entry for entry in partition.log.aborted_between(start, end) if start <= entry.last_offset < end]
+
+
+def _open(partition: Partition) -> list[tuple[int, int]]:
+    return partition.log.producers.transactions.open_transactions()
+
+
+def _last_batches(partition: Partition) -> dict[int, tuple[int, int, int]]:
+    """Of each producer whose last batch is known: its epoch, and the batch's last sequence number and offset."""
+    return {
+        producer_id: (entry.epoch, entry.last_sequence, entry.last_offset)
+        for producer_id, entry in partition.log.producers.items()
+        if entry.batches
+    }
 
 
 def _latest_by_key(log: Log, start: int, end: int) -> dict[bytes | None, bytes]:

@@ -1,14 +1,13 @@
 """Bugs to plant into the product. If the swarm doesn't catch each of them, its oracles prove nothing.
 
 Each bug is a mistake that a developer could make or has made, as the smallest possible patch. `plant` is called in a
-process of its own, before a run.
+process of its own, before a run. The bugs of transactions are in `planted_transactions.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -45,23 +44,13 @@ from ottla.protocol.applied_revision import AWAIT_REVISION, write_answer
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import response_frame
 
-BUGS: dict[str, Callable[[], None]] = {}
+from . import planted_transactions  # noqa: F401 (its bugs register themselves)
+from .bugs import BUGS, bug, replace_attribute
 
 
 def plant(name: str) -> None:
     """Plants a bug."""
     BUGS[name]()
-
-
-def bug(planting: Callable[[], None]) -> Callable[[], None]:
-    """Decorator: registers a function that plants a bug; the function's name is the bug's name."""
-    BUGS[planting.__name__.replace("_", " ")] = planting
-    return planting
-
-
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replaces an attribute by the result of `make`, which gets the original."""
-    setattr(owner, name, make(getattr(owner, name)))
 
 
 # ---- commits
@@ -135,7 +124,7 @@ def a_coordinator_shows_what_isnt_committed() -> None:
 
         return both
 
-    _replace(Offsets, "appended", appended)
+    replace_attribute(Offsets, "appended", appended)
 
 
 @bug
@@ -167,7 +156,7 @@ def a_follower_takes_the_leaders_high_watermark_beyond_its_own_end() -> None:
 
         return both
 
-    _replace(follower_log, "append_replicated", append_replicated)
+    replace_attribute(follower_log, "append_replicated", append_replicated)
 
 
 # ---- followers
@@ -184,7 +173,7 @@ def followers_truncate_to_their_high_watermark() -> None:
 
         return both
 
-    _replace(Partition, "become_follower", become_follower)
+    replace_attribute(Partition, "become_follower", become_follower)
 
 
 @bug
@@ -198,7 +187,7 @@ def followers_dont_truncate() -> None:
 
         return without
 
-    _replace(replica_fetcher, "decide", decide)
+    replace_attribute(replica_fetcher, "decide", decide)
     reading.diverges = lambda partition, epoch, offset: None
 
 
@@ -221,7 +210,7 @@ def a_replica_joins_the_isr_before_it_has_caught_up() -> None:
     def caught_up(original: Any) -> Any:
         return lambda self, replica, *rest: replica not in self.isr or original(self, replica, *rest)
 
-    _replace(LeaderState, "caught_up", caught_up)
+    replace_attribute(LeaderState, "caught_up", caught_up)
 
 
 @bug
@@ -242,7 +231,7 @@ def a_fetch_from_before_a_restart_counts() -> None:
         registered = self._image().brokers.get(replica)
         return registered is not None and registered.electable
 
-    _replace(LeaderState, "fetched", fetched)
+    replace_attribute(LeaderState, "fetched", fetched)
     Candidates._is_registered = joinable  # type: ignore[method-assign]
 
 
@@ -257,7 +246,7 @@ def a_leader_writes_its_isr_without_comparing() -> None:
 
         return unguarded
 
-    _replace(isr.IsrChanges, "_propose", propose)
+    replace_attribute(isr.IsrChanges, "_propose", propose)
 
 
 # ---- elections
@@ -291,7 +280,7 @@ def a_stale_controller_writes() -> None:
 
         return unguarded
 
-    _replace(Controller, "__init__", init)
+    replace_attribute(Controller, "__init__", init)
     Controller._check_term = lambda self: None  # type: ignore[method-assign]
 
 
@@ -304,7 +293,7 @@ def any_replica_may_be_elected() -> None:
 
         return unclean
 
-    _replace(decisions, "_electorate", electorate)
+    replace_attribute(decisions, "_electorate", electorate)
 
 
 @bug
@@ -317,7 +306,7 @@ def who_is_elected_uncleanly_keeps_only_what_it_knows_to_be_committed() -> None:
 
         return both
 
-    _replace(Partition, "become_leader", become_leader)
+    replace_attribute(Partition, "become_leader", become_leader)
 
 
 @bug
@@ -325,7 +314,7 @@ def a_drained_broker_is_elected() -> None:
     def electorate(original: Any) -> Any:
         return lambda *args, **options: replace(original(*args, **options), drained=())
 
-    _replace(decisions, "_electorate", electorate)
+    replace_attribute(decisions, "_electorate", electorate)
 
 
 @bug
@@ -355,7 +344,7 @@ def repeated_batches_are_appended_again() -> None:
 
         return careless
 
-    _replace(Producers, "check", check)
+    replace_attribute(Producers, "check", check)
 
 
 @bug
@@ -369,7 +358,7 @@ def gaps_in_a_producers_sequence_are_let_through() -> None:
 
         return careless
 
-    _replace(Producers, "check", check)
+    replace_attribute(Producers, "check", check)
 
 
 @bug
@@ -391,7 +380,7 @@ def a_failed_start_is_marked_as_a_clean_stop() -> None:
 
         return always
 
-    _replace(LogDirectories, "close", close)
+    replace_attribute(LogDirectories, "close", close)
 
 
 @bug
@@ -407,7 +396,7 @@ def compaction_goes_beyond_the_high_watermark() -> None:
 
         return careless
 
-    _replace(compactor, "cleanable", everything)
+    replace_attribute(compactor, "cleanable", everything)
 
 
 @bug
@@ -417,12 +406,12 @@ def compaction_takes_tombstones_at_once() -> None:
             original(cleaning, header, raw) and (not raw.is_tombstone or raw.offset >= cleaning.end_offset)
         )
 
-    _replace(compaction, "_stays", stays)
+    replace_attribute(compaction, "_stays", stays)
 
 
 @bug
 def compaction_goes_by_a_part_of_the_key() -> None:
-    _replace(compaction, "fingerprint", lambda original: lambda key: original(key)[:4])
+    replace_attribute(compaction, "fingerprint", lambda original: lambda key: original(key)[:4])
 
 
 @bug
@@ -436,7 +425,7 @@ def producer_snapshots_keep_one_batch() -> None:
         return lambda producers: original((producer_id, short(entry)) for producer_id, entry in producers)
 
     for module in (producers, pending_snapshot):
-        _replace(module, "snapshot_pieces", pieces)
+        replace_attribute(module, "snapshot_pieces", pieces)
 
 
 # ---- metadata
@@ -476,7 +465,7 @@ def an_image_skips_revisions() -> None:
 
         return careless
 
-    _replace(Image, "apply", apply)
+    replace_attribute(Image, "apply", apply)
 
 
 @bug
@@ -496,13 +485,13 @@ def a_broker_says_that_it_has_applied_what_it_has_only_heard_of() -> None:
         def listening(*args: Any) -> Any:
             question = original(*args)
             heard.append(question.revision)
-            return question._replace(revision=0)
+            return question.replace_attribute(revision=0)
 
         return listening
 
     heard = [0]
     await_revision._answer = answer
-    _replace(await_revision, "read_question", read)
+    replace_attribute(await_revision, "read_question", read)
 
 
 @bug
@@ -535,6 +524,6 @@ def a_store_of_a_higher_revision_is_believed_to_be_the_same() -> None:
 
         return by_revision
 
-    _replace(own_store, "judge", judge)
+    replace_attribute(own_store, "judge", judge)
     own_store.OwnStore._guards = lambda self: []  # type: ignore[method-assign]
     follower_of_metadata.check_successor = lambda *args: iter(())  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ VERSIONS = {
     V2: {PRODUCE: 12, TXN_OFFSET_COMMIT: 5, END_TXN: 5},
 }
 GROUP, TRANSACTION = 0, 1  # types of coordinators
+IMPATIENT_S = (0.001, 0.003, 0.01)  # about as long as a request and its verification take
 LATE_S = (0.01, 0.1, 0.5, 2.0)  # the mean delay of a request that got lost on its way
 
 # Errors after which the producer is over, by the API; those of Kafka's clients.
@@ -93,6 +94,9 @@ class Habits:
     zombies: float = 0.3  # that the producer goes on although its successor has begun
     late: float = 0.05  # that a request gets lost and arrives later
     offsets: float = 0.4  # that a transaction commits offsets
+    plain: float = 0.0  # that the group commits an offset without a transaction, after one in the transaction; a
+    # predecessor that isn't dead would commit such offsets, too, because nothing fences it
+    impatient: float = 0.1  # that the producer aborts while its batches are under way
     depth: int = 3  # batches in flight to a partition
     pause_s: float = 0.2
 
@@ -157,6 +161,7 @@ class Life:
         self._protocol = V1
         self._sequences: dict[Partition, int] = defaultdict(int)
         self._doubtful = False  # whether a request of this epoch may still arrive
+        self._unanswered = 0  # requests without an answer
         self._number = 0
         self._coordinators: dict[int, int] = {}
         self._ghost = Client(
@@ -211,7 +216,7 @@ class Life:
         partitions = random.sample(list(self._owner.partitions), random.randint(1, len(self._owner.partitions)))
         offset = -1
         if random.random() < self._habits.offsets:
-            self._owner.offset += 1
+            self._owner.offset += 2  # the next one is for a commit without a transaction
             offset = self._owner.offset
         history.add(
             "transaction", "ok", process=self.client.name, name=self._owner.name, transaction=transaction,
@@ -224,17 +229,29 @@ class Life:
                 await self._add_partitions(partitions, deadline)
             self._may_die()
             writing = [self._write(transaction, partition, deadline) for partition in partitions]
+            if random.random() < self._habits.impatient:
+                await self._impatiently(writing)
             if offset >= 0 and random.random() < 0.3:
-                writing.append(self._commit_offset(offset, deadline))
+                writing.append(self._commit_offset(transaction, offset, deadline))
                 offset = -1
             await _all(writing)
             if offset >= 0:
                 self._may_die()
-                await self._commit_offset(offset, deadline)
+                await self._commit_offset(transaction, offset, deadline)
         except _Abort:
             commits = False
         self._may_die()
         await self._end(transaction, commits)
+
+    async def _impatiently(self, steps: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Begins these steps, and gives them up after a moment. Their requests may be under way. Raises _Abort."""
+        tasks = [asyncio.ensure_future(step) for step in steps]
+        await asyncio.wait(tasks, timeout=self.client.random.expovariate(1 / self.client.random.choice(IMPATIENT_S)))
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._doubtful = True
+        raise _Abort
 
     async def _end(self, transaction: str, commits: bool) -> None:
         history = self.client.history
@@ -300,8 +317,9 @@ class Life:
 
         await self._until_done(TRANSACTION, ADD_PARTITIONS_TO_TXN, message, error, deadline)
 
-    async def _commit_offset(self, offset: int, deadline: float) -> None:
-        owner = self._owner
+    async def _commit_offset(self, transaction: str, offset: int, deadline: float) -> None:
+        """Commits an offset of the group in the transaction, and perhaps a later one without the transaction."""
+        owner, history = self._owner, self.client.history
         ids = {
             "transactional_id": owner.name,
             "producer_id": self._producer.id,
@@ -316,9 +334,26 @@ class Life:
         topic, index = owner.partitions[0]
         partition = {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1}
         message = {**ids, "generation_id": -1, "member_id": "", "topics": [{"name": topic, "partitions": [partition]}]}
+        lost = self._unanswered
         await self._until_done(
             GROUP, TXN_OFFSET_COMMIT, message, lambda answer: answer.topics[0].partitions[0].error_code, deadline
         )
+        if lost != self._unanswered or self.client.random.random() >= self._habits.plain:
+            return  # a request that is still under way would put the offset of the transaction behind this one
+        begun = history.invoke("plain commit", transaction=transaction, group=owner.group, offset=offset + 1)
+        commit = {
+            "group_id": owner.group,
+            "generation_id_or_member_epoch": -1,
+            "generation_id": -1,
+            "member_id": "",
+            "topics": [{"name": topic, "partitions": [{**partition, "committed_offset": offset + 1}]}],
+        }
+        try:
+            answer = await self._ask(GROUP, OFFSET_COMMIT, commit)
+        except Unavailable as error:
+            history.end(begun, "unknown" if error.sent else "fail")
+        else:
+            history.end(begun, "unknown" if answer.topics[0].partitions[0].error_code else "ok")
 
     async def _write(self, transaction: str, partition: Partition, deadline: float) -> None:
         """Writes some batches to a partition, several of them in flight. Raises _Died, _Over, _Abort."""
@@ -442,14 +477,15 @@ class Life:
         version = VERSIONS[self._protocol].get(api_key, -1)
         try:
             coordinator = await self._coordinator(kind)
-            if self._gets_lost():
+            if api_key != OFFSET_COMMIT and self._gets_lost():
                 raise self._lost(coordinator, api_key, message, version)
             answer = await self.client.to_broker(coordinator, api_key, message, version)
         except Unavailable as error:
+            self._unanswered += error.sent
             self._doubtful = self._doubtful or (error.sent and self._protocol == V1)
             self._coordinators.pop(kind, None)
             raise
-        if getattr(answer, "error_code", ErrorCode.none) or api_key == TXN_OFFSET_COMMIT:
+        if getattr(answer, "error_code", ErrorCode.none) or kind == GROUP:
             self._coordinators.pop(kind, None)
         return answer
 
@@ -489,7 +525,7 @@ class Life:
 _late: set[asyncio.Task[None]] = set()  # so that they aren't collected
 
 
-async def _all(steps: Sequence[Any]) -> None:
+async def _all(steps: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Waits for all steps. Raises the worst of their errors."""
     outcomes = await asyncio.gather(*steps, return_exceptions=True)
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
