@@ -26,7 +26,7 @@ EPOCH_PER_TRANSACTION = 2  # from this version of the protocol on, each marker h
 
 
 class ProducerState(Protocol):
-    """What a partition knows of a producer."""
+    """The part of a producer's state in a partition that the checks read."""
 
     @property
     def epoch(self) -> int: ...

@@ -233,7 +233,8 @@ def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes | None
 
 
 def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
-    """The position of each record, and the fields that decide about it. Raises KafkaError INVALID_RECORD."""
+    """The position of each record, and the fields by which compaction keeps or removes the record. Raises KafkaError
+    INVALID_RECORD."""
     position, base_offset, base_timestamp = 0, header.base_offset, header.base_timestamp
     try:
         for _ in range(header.count):

@@ -332,7 +332,7 @@ def _ending_later(log: Log, end_offset: int) -> list[list[int]]:
 
 
 def _ending(status: int) -> str:
-    """The sentence for a process that ended without a message."""
+    """A sentence that says how a process ended, for a process that printed no message."""
     return f"the process was ended by signal {-status}" if status < 0 else f"the process ended with status {status}"
 
 

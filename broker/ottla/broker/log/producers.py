@@ -387,5 +387,5 @@ def _restored(entry: SnapshotEntry) -> ProducerEntry:
 
 
 def _begins(batch: KeptBatch) -> bool:
-    """Whether `batch` is the first one of its epoch."""
+    """Whether `batch` is the first one of the producer's epoch."""
     return batch.last_sequence == batch.offset_delta

@@ -235,7 +235,7 @@ class Segment:
             self.aborted.moved(f"{stem}{names.TRANSACTION_INDEX}{suffix}")
 
     def _beside(self, kind: str) -> str:
-        """The path of the segment's file of another kind."""
+        """The path of the segment's file of this `kind`, such as its offset index."""
         stem, _, suffix = self._path.rpartition(names.LOG)
         return f"{stem}{kind}{suffix}"
 
