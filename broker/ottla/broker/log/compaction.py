@@ -249,7 +249,7 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
                 place += key_size
             value_size, place = read_varint(data, place)
             if size < 0 or end > len(data) or place > end:
-                raise KafkaError(ErrorCode.invalid_record, f"a record ends after its batch, at {base_offset}")
+                raise KafkaError(ErrorCode.invalid_record, f"a record of the batch at {base_offset} is too long")
             yield _RawRecord(position, end, base_offset + offset_delta, base_timestamp + delta, key, value_size < 0)
             position = end
     except ProtocolError as error:

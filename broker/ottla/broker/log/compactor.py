@@ -211,7 +211,7 @@ class Compactor:
         if result.too_large:
             self.too_large += result.too_large
             logger.warning(
-                "%r: %d batches unpack to more than %d MiB: they stay as they are, and so do tombstones behind them",
+                "%r: %d batches unpack to more than %d MiB: they and all tombstones behind them stay as they are",
                 log, result.too_large, MAX_BYTES >> 20,
             )  # fmt: skip
         try:

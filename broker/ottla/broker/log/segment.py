@@ -406,7 +406,7 @@ class Segment:
                 at += header.size
             if position + len(chunk) >= end:
                 if at < len(chunk):
-                    raise ValueError(f"a batch that isn't whole at position {position + at}")
+                    raise ValueError(f"the batch at position {position + at} isn't whole")
                 return
             wanted = _CHUNK_SIZE if at else max(2 * _CHUNK_SIZE, read_header(chunk).size)
             position += at
