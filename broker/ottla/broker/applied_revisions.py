@@ -73,7 +73,7 @@ class AppliedRevisions:
         self._others: dict[int, _Other] = {}
 
     def changed(self, image: Image, changed: Changed) -> None:
-        """Follows the registrations: a listener of the image."""
+        """Notes new and vanished registrations of brokers. A listener of the image."""
         fell, self._revision = image.revision < self._revision, image.revision
         for other in self._others.values():
             other.look_after(image.revision)

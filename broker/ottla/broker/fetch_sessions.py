@@ -179,7 +179,7 @@ class FetchSession:
             self.unread = dict.fromkeys(self.partitions)
 
     def served(self, key: PartitionKey) -> None:
-        """Moves a partition, which had records in the last answer, to the end of the order."""
+        """Moves a partition, which had records in the last answer, to the end of the session's order."""
         self.unread.pop(key, None)
         self.unread[key] = None
 

@@ -43,7 +43,7 @@ each other. Then the loop would also go from turn to turn without a wait, and se
 
 
 def bytes_in(microseconds: float, codec: int) -> int:
-    """How many bytes a batch with `codec` can unpack to within `microseconds`."""
+    """How many bytes of a batch with `codec` are unpacked and checked in `microseconds`."""
     return int(microseconds * _speed(codec))
 
 

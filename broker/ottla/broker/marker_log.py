@@ -32,7 +32,7 @@ class GroupMarkers(Protocol):
 
 
 class PartitionMarkers:
-    """The markers in the partitions of `table`. All methods run on the event loop."""
+    """Appends markers to the partitions of `table`. All methods run on the event loop."""
 
     def __init__(self, table: PartitionTable, groups: GroupMarkers) -> None:
         self._table = table

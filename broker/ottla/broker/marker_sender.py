@@ -43,8 +43,8 @@ PARTITIONS_MAX = 10_000  # of one request
 
 class Marker(NamedTuple):
     """The marker that ends one transaction. `transaction_version` is the protocol, V1 or V2, by which the transaction
-    was ended. With V2, `producer_epoch` is the epoch of the producer's next transaction: one above that of the ended
-    one."""
+    was ended. With V2, `producer_epoch` is one above the epoch of the ended transaction: the epoch of the producer's
+    next transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -54,7 +54,7 @@ class Marker(NamedTuple):
 
 
 class MarkerLog(Protocol):
-    """The partitions that this broker leads."""
+    """The port by which markers are appended to the partitions that this broker leads."""
 
     async def append_markers(
         self, marker: Marker, partitions: Sequence[TopicPartition]
@@ -250,7 +250,7 @@ def marker_of(sending: Sending) -> Marker:
 
 
 def request_of(batch: Mapping[Sending, Iterable[TopicPartition]]) -> dict[str, Any]:
-    """A WriteTxnMarkers with the markers of several transactions."""
+    """A WriteTxnMarkers request with the markers of several transactions."""
     return {"markers": [_entry(marker_of(sending), partitions) for sending, partitions in batch.items()]}
 
 

@@ -192,7 +192,7 @@ class Partition:
         self.wake_all()  # consumers that wait for a follower's records get the error, too
 
     def leave(self, reason: str) -> None:
-        """Ends this broker's part in the partition, whose replica it has no more."""
+        """Ends this broker's role in the partition, because the broker has no replica of it any more."""
         self.resign(reason)
         self.leader = NOBODY
         self.wake_all()
@@ -514,7 +514,7 @@ class Partition:
         wake(self.committed_waiters, self, bytes_between(self.log, before, after))
 
     def wake_all(self) -> None:
-        """Wakes all waiters, because the records that they wait for may never come."""
+        """Wakes all waiting fetches, because the records that they wait for may never come."""
         wake(self.waiters, self, 0)
         wake(self.committed_waiters, self, 0)
         wake(self.follower_waiters, self, 0)

@@ -29,7 +29,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
     """Returns a function that tells whether a whole text matches `pattern`. Raises KafkaError
     INVALID_REGULAR_EXPRESSION, also where the pattern has more than `PATTERN_LENGTH_MAX` characters."""
     if len(pattern) > PATTERN_LENGTH_MAX:
-        raise _invalid(f"it has {len(pattern)} characters, and may have {PATTERN_LENGTH_MAX}")
+        raise _invalid(f"the expression has {len(pattern)} characters, and may have {PATTERN_LENGTH_MAX}")
     try:
         compiled = re2.compile(_escapes.sub(_as_in_java, pattern).encode(), _options())
     except re2.error as error:

@@ -288,7 +288,7 @@ class Replicas:
         """Gives up a replica, because `state` names only other brokers, which are all in sync. The log is deleted only
         if `state` is newer than the state that was followed: brokers that an older state names may lack records written
         since then."""
-        self._retire(partition, "it was moved to other brokers")
+        self._retire(partition, "the replica was moved to other brokers")
         newer = state.partition_epoch > partition.partition_epoch and state.leader_epoch >= partition.epoch
         if newer and not state.restored:
             self._logs.delete(partition.topic_id, partition.index)

@@ -23,7 +23,7 @@ API = Api(
     key=8,
     versions=(2, 10),
     needs=(Right(AclOperation.READ, ResourceType.GROUP), Right(AclOperation.READ, ResourceType.TOPIC)),
-    gaps=("there are no KIP-848 groups yet, so their members are unknown",),
+    gaps=("members of KIP-848 groups are unknown, because there are no such groups yet",),
 )
 
 

@@ -129,7 +129,7 @@ class Replay:
                     read = partial(piece.file.pread, piece.size, piece.position)
                     await self._chunk(await self._cold_reads.run(log, read), end)
             except (DamagedSegment, KafkaError) as error:
-                self._leave_out_damaged(1, f"the segment of offset {self._offset} can't be walked further: {error}")
+                self._leave_out_damaged(1, f"the segment of offset {self._offset} can't be read further: {error}")
             else:
                 if self._offset > before:
                     continue

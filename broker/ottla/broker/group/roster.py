@@ -101,11 +101,11 @@ class Roster:
     def add(self, member: Member, protocol_type: str) -> None:
         """Adds a member. The first member determines the protocol type, and is the leader."""
         if member.instance_id is not None:
-            assert member.instance_id not in self._static, "a static id names two members"
+            assert member.instance_id not in self._static, "a static id would name two members"
             self._static[member.instance_id] = member.member_id
         if not self.members:
             self.protocol_type = protocol_type
-        assert self.protocol_type == protocol_type, "two protocol types in one group"
+        assert self.protocol_type == protocol_type, "the group would have two protocol types"
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member

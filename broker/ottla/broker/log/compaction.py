@@ -233,7 +233,8 @@ def _payload(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes | None
 
 
 def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
-    """The position of each record, and the fields that decide about it. Raises KafkaError INVALID_RECORD."""
+    """The position of each record, and the fields by which compaction keeps or removes the record. Raises KafkaError
+    INVALID_RECORD."""
     position, base_offset, base_timestamp = 0, header.base_offset, header.base_timestamp
     try:
         for _ in range(header.count):
@@ -248,7 +249,7 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
                 place += key_size
             value_size, place = read_varint(data, place)
             if size < 0 or end > len(data) or place > end:
-                raise KafkaError(ErrorCode.invalid_record, f"a record ends after its batch, at {base_offset}")
+                raise KafkaError(ErrorCode.invalid_record, f"a record of the batch at {base_offset} is too long")
             yield _RawRecord(position, end, base_offset + offset_delta, base_timestamp + delta, key, value_size < 0)
             position = end
     except ProtocolError as error:

@@ -98,12 +98,12 @@ def encode_damage(damage: Damaged) -> bytes:
 
 
 def decode_damage(line: bytes) -> Damaged:
-    """The damage in a line of `encode_damage`."""
+    """Decodes the damage in a line of `encode_damage`."""
     return Damaged(**json.loads(line))
 
 
 def encode_result(result: Result) -> bytes:
-    """The line of a result."""
+    """A result, encoded as a line."""
     return _line(asdict(result))
 
 
@@ -118,7 +118,7 @@ def decode_job(lines: bytes) -> Job:
 
 
 def decode_result(line: bytes) -> Result:
-    """The result in a line."""
+    """Decodes the result in a line of `encode_result`."""
     found: dict[str, Any] = json.loads(line)
     found["segments"] = [NewSegment(**item) for item in found["segments"]]
     return Result(**found)

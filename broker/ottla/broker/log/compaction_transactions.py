@@ -53,7 +53,7 @@ class ReadTransactions:
         return kept
 
     def _aborted_at(self, header: BatchHeader) -> AbortedTransaction | None:
-        """The aborted transaction to which a batch belongs, its marker included."""
+        """The aborted transaction whose data or marker a batch has; None for any other batch."""
         while self._later and self._later[-1].first_offset <= header.last_offset:
             transaction = self._later.pop()
             self._aborted[transaction.producer_id] = transaction

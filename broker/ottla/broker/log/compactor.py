@@ -211,7 +211,7 @@ class Compactor:
         if result.too_large:
             self.too_large += result.too_large
             logger.warning(
-                "%r: %d batches unpack to more than %d MiB: they stay as they are, and so do tombstones behind them",
+                "%r: %d batches unpack to more than %d MiB: they and all tombstones behind them stay as they are",
                 log, result.too_large, MAX_BYTES >> 20,
             )  # fmt: skip
         try:
@@ -332,7 +332,7 @@ def _ending_later(log: Log, end_offset: int) -> list[list[int]]:
 
 
 def _ending(status: int) -> str:
-    """The sentence for a process that ended without a message."""
+    """A sentence that says how a process ended, for a process that printed no message."""
     return f"the process was ended by signal {-status}" if status < 0 else f"the process ended with status {status}"
 
 

@@ -1,8 +1,8 @@
 """Creates new logs: for each a directory with its topic id and an empty segment.
 
-The topic id (`partition.metadata`) is synced to disk before any other file is created. One thread creates many logs,
-except for the syncs, which run in parallel: they then take the disk a fifth of the time. The remaining work is done in
-a single thread, because many threads would compete with the event loop for the interpreter.
+The topic id (`partition.metadata`) is synced to disk before any other file is created. The syncs of many logs run in
+parallel, which takes the disk a fifth of the time. The remaining work is done in a single thread, because many threads
+would compete with the event loop for the interpreter.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ class LogDirectories:
         target = f"{home}/{names.renamed_partition_name(topic, index, names.STRAY_DIRECTORY, uuid4())}"
         self.disk.rename(directory, target)
         self._held.without_room.gone(directory)
-        logger.warning("%s: %s; it is set aside as %s", directory, reason, target)
+        logger.warning("%s: %s; the directory is set aside as %s", directory, reason, target)
         return target
 
     # ---- failures
@@ -381,7 +381,7 @@ class LogDirectories:
         return self.offset_files.compacted(path, self._held.in_directory(path))
 
     def high_watermark_checkpoints(self) -> list[OffsetFile]:
-        """The high watermark checkpoints."""
+        """The checkpoints of high watermarks to be written, one for each log directory that can be used."""
         return [self._high_watermarks(path) for path in self.online_paths]
 
     def _high_watermarks(self, path: str) -> OffsetFile:

@@ -48,7 +48,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> list[EpochEntry]:
-        """All entries, in order."""
+        """The leader epochs with their start offsets, in ascending order."""
         return [EpochEntry(*entry) for entry in zip(self.epochs, self._starts, strict=True)]
 
     def assign(self, epoch: int, start_offset: int) -> None:

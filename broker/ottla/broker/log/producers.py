@@ -200,7 +200,7 @@ class Producers:
             if header.producer_epoch < entry.epoch:
                 raise KafkaError(
                     ErrorCode.invalid_producer_epoch,
-                    f"producer {header.producer_id} has epoch {entry.epoch}, but the batch has {header.producer_epoch}",
+                    f"producer {header.producer_id} has epoch {entry.epoch}, the batch epoch {header.producer_epoch}",
                 )
             if header.base_sequence != 0 and entry.epoch != NO_EPOCH:
                 raise KafkaError(
@@ -387,5 +387,5 @@ def _restored(entry: SnapshotEntry) -> ProducerEntry:
 
 
 def _begins(batch: KeptBatch) -> bool:
-    """Whether `batch` is the first one of its epoch."""
+    """Whether `batch` is the first one of the producer's epoch."""
     return batch.last_sequence == batch.offset_delta

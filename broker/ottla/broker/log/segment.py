@@ -235,7 +235,7 @@ class Segment:
             self.aborted.moved(f"{stem}{names.TRANSACTION_INDEX}{suffix}")
 
     def _beside(self, kind: str) -> str:
-        """The path of the segment's file of another kind."""
+        """The path of the segment's file of this `kind`, such as its offset index."""
         stem, _, suffix = self._path.rpartition(names.LOG)
         return f"{stem}{kind}{suffix}"
 
@@ -406,7 +406,7 @@ class Segment:
                 at += header.size
             if position + len(chunk) >= end:
                 if at < len(chunk):
-                    raise ValueError(f"a batch that isn't whole at position {position + at}")
+                    raise ValueError(f"the batch at position {position + at} isn't whole")
                 return
             wanted = _CHUNK_SIZE if at else max(2 * _CHUNK_SIZE, read_header(chunk).size)
             position += at

@@ -70,11 +70,11 @@ def recover_segment(
 def _fault(segment: Segment, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
     """The reason why a whole batch is invalid; empty where the batch is valid."""
     if header.magic != MAGIC:
-        return f"a batch of magic {header.magic}"
+        return f"a batch has magic {header.magic} instead of {MAGIC}"
     if not crc_valid(batch, 0, header.size):
         return "a batch with a wrong CRC"
     if header.base_offset < max(next_offset, segment.base_offset) or header.last_offset_delta < 0:
-        return f"offset {header.base_offset} after offset {next_offset - 1}"
+        return f"offset {header.base_offset} follows offset {next_offset - 1}"
     if not segment.has_room_for(header.last_offset):
         return f"offset {header.last_offset} is too far from the segment's base offset"
     return ""

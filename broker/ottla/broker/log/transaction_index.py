@@ -133,7 +133,7 @@ class TransactionIndex:
         self.path = path
 
     def let_go(self) -> None:
-        """Forgets what can be read from the file again."""
+        """Drops the entries from memory that can be read from the file again."""
         content = self._content
         if content.stored and content.loaded is not None:
             self._content = content._replace(loaded=None)

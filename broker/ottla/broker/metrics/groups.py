@@ -60,7 +60,7 @@ METRICS: tuple[Metric[WithGroups], ...] = (
     ),
     Metric(
         "ottla_group_coordinator_unreadable_records_total", COUNTER,
-        "Records of `__consumer_offsets` that were left out of a load because they can't be read; the log names them.",
+        "Records of `__consumer_offsets` that a load left out as unreadable; the broker's log names them.",
         single(lambda broker: broker.groups.counters.unreadable_records),
     ),
     Metric(

@@ -45,12 +45,12 @@ class Metric(Generic[Source]):
 
 
 def single(value: Callable[[Source], int | float]) -> Callable[[Source], Iterable[Sample]]:
-    """Makes a function for `Metric.collect`, of a metric with one value."""
+    """The function `collect` of a metric that has a single value."""
     return lambda source: [(NO_LABELS, value(source))]
 
 
 def by_partition(value: Callable[[Partition], int | float]) -> Callable[[WithPartitions], Iterator[Sample]]:
-    """Makes a function for `Metric.collect`, of a metric with a value for each replica that this broker holds."""
+    """The function `collect` of a metric that has a value for each replica of this broker."""
 
     def collect(source: WithPartitions) -> Iterator[Sample]:
         for partition in list(source.partitions):
@@ -60,6 +60,5 @@ def by_partition(value: Callable[[Partition], int | float]) -> Callable[[WithPar
 
 
 def count_of(holds: Callable[[Partition], bool]) -> Callable[[WithPartitions], Iterable[Sample]]:
-    """Makes a function for `Metric.collect`, of a metric that counts this broker's replicas for which a condition
-    holds."""
+    """The function `collect` of a metric that counts the replicas of this broker for which a condition holds."""
     return lambda source: [(NO_LABELS, sum(1 for partition in source.partitions if holds(partition)))]

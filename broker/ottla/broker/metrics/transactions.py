@@ -72,7 +72,7 @@ METRICS: tuple[Metric[Source], ...] = (
     ),
     Metric(
         "ottla_transaction_coordinator_unreadable_records_total", COUNTER,
-        "Records of `__transaction_state` that were left out of a load because they can't be read; the log names them.",
+        "Records of `__transaction_state` that a load left out as unreadable; the broker's log names them.",
         single(lambda broker: broker.transactions.counters.unreadable_records),
     ),
     Metric(

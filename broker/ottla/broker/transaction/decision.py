@@ -35,7 +35,7 @@ class Wanted(Enum):
 
 
 def refused(error: ErrorCode) -> Decision:
-    """The request changes nothing, and is answered `error`."""
+    """The decision that a request changes nothing, and is answered with `error`."""
     return Decision(Answer(error))
 
 

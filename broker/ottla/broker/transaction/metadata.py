@@ -65,7 +65,7 @@ class Transaction:
 
     @property
     def commits(self) -> bool:
-        """Whether the transaction was decided to be committed."""
+        """Whether the decision is to commit the transaction."""
         return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
 
     @property

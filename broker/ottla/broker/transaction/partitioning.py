@@ -8,6 +8,6 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 def partition_for(transactional_id: str, partition_count: int) -> int:
-    """The partition whose leader coordinates the transactions of `transactional_id`. The topic's partition count must
-    never change, because nearly all ids would belong to other partitions then."""
+    """The partition whose leader coordinates the transactions of `transactional_id`. The partition count of
+    `__transaction_state` must never change, because nearly all ids would belong to other partitions then."""
     return partition_of(transactional_id, partition_count)

@@ -273,7 +273,7 @@ class TransactionShard:
         if after is None:
             return Plan(decision.answer)
         before = self.transactions.get(transactional_id)
-        assert transactional_id not in self._under_way, f"two changes of {transactional_id} at a time"
+        assert transactional_id not in self._under_way, f"{transactional_id} already has a change under way"
         assert before is None or before.state in PREDECESSORS[after.state], (before, after)
         change = self._under_way[transactional_id] = Change(transactional_id, after)
         return Plan(decision.answer, change)
