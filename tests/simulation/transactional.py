@@ -32,6 +32,7 @@ from .client import (
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
+    OFFSET_COMMIT,
     PRODUCE,
     TXN_OFFSET_COMMIT,
     Client,
