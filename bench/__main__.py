@@ -29,6 +29,7 @@ QUESTIONS = (
     "consume",
     "latency",
     "groups",
+    "transactions",
     "loop_held",
     "replication",
     "failover",

@@ -71,14 +71,16 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
         consumer.close()
 
 
-def consume(bootstrap: str, topic: str, partitions: int, count: int) -> None:
-    """Reads `count` records from the beginning. Raises RuntimeError if they don't come in time."""
+def consume(bootstrap: str, topic: str, partitions: int, count: int, isolation_level: str = "read_uncommitted") -> None:
+    """Reads `count` records from the beginning, by an isolation level (librdkafka's default unless it is given). Raises
+    RuntimeError if the records don't come in time."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "log_level": 4,
             "group.id": "bench",
             "enable.auto.commit": False,
+            "isolation.level": isolation_level,
             # By default librdkafka stops fetching for a second whenever its queue has 100,000 records.
             "queued.min.messages": 2_000_000,
             "queued.max.messages.kbytes": 512 * 1024,
