@@ -391,7 +391,10 @@ def elect(
     cluster: Cluster,
     output: Output,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME…]", help="Which topics, or TOPIC:0,2-4; all if left out.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME…]", help="Topics, or a topic's partitions as TOPIC:0,2-4; by default all topics."
+        ),
     ] = None,
     unclean: Annotated[
         bool, typer.Option("--unclean", help="Elect any live replica if there is no leader: records may be lost.")

@@ -141,8 +141,8 @@ class Committed(NamedTuple):
 class LeaseLeft(NamedTuple):
     """The time after which a lease ends unless it is kept alive: at least `at_least_s`, and less than `below_s`.
 
-    A store that restarts may start the time of every lease anew. It then has another `term`. Within one term, the time
-    that is left grows only by a keep-alive.
+    A store that restarts may start the time of every lease anew. The store then names another `term`. Within one term,
+    the time that is left grows only by a keep-alive.
     """
 
     at_least_s: float

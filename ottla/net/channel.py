@@ -46,7 +46,7 @@ class Channel(Protocol):
         """From now on calls `callback` when more bytes can be sent."""
 
     def not_writable(self) -> None:
-        """Ends the calls of the callback that `on_writable` was given."""
+        """From now on no longer calls the callback of `on_writable`."""
 
     def close(self) -> None:
         """Ends the connection. Neither callback is called any more."""

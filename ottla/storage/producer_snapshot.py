@@ -79,7 +79,7 @@ class ProducerState(Protocol):
 
 class SnapshotPiece(NamedTuple):
     """Some producers of a snapshot file: their number, their entries as bytes, and the number and the bytes of their
-    earlier batches, which are all kept batches except each producer's last one."""
+    earlier batches. The earlier batches of a producer are its kept batches without the last one."""
 
     producer_count: int
     entries: bytes

@@ -190,7 +190,7 @@ def test_a_deposed_leader_may_show_what_was_lost_since_and_nobody_else() -> None
 def test_a_first_batch_that_others_overtook_may_come_too_late() -> None:
     assert wrong(forgotten(0, 3)) == []
     assert wrong(forgotten(0, 0)), "no later batch had been sent"
-    assert wrong(forgotten(4, 3)), "the broker knew the producer's earlier batches"
+    assert wrong(forgotten(4, 3)), "a broker that knows the producer's earlier batches may not refuse this one"
     assert wrong(forgotten(0, 3, "invalid_producer_epoch"))
 
 

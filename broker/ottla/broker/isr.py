@@ -129,8 +129,8 @@ class IsrChanges:
         self._woken.set()
 
     async def run(self) -> None:
-        """Writes the wanted partitions' states, until cancelled. A transaction without an answer delays its own
-        partitions only."""
+        """Writes the partition states that leaders want, until cancelled. A transaction without an answer delays only
+        its own partitions."""
         async with asyncio.TaskGroup() as writers:
             while True:
                 await self._woken.wait()

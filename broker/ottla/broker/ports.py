@@ -299,7 +299,7 @@ class WithReadiness(Protocol):
 
 
 class WithReplicas(Protocol):
-    """The part that makes the replicas follow the metadata."""
+    """The part of the broker that creates, moves and removes replicas as the metadata says."""
 
     @property
     def replicas(self) -> Replicas:

@@ -157,7 +157,7 @@ def _others_move(visit: Visit) -> str:
     rolls = not visit.current or (decision is not None and decision.rolling)
     if rolls or visit.leaving or scaling.draining or scaling.goes_on:
         return "no broker is added, removed or restarted"
-    return "a person has done what the condition Reassigning asks for" if scaling.needs_person else ""
+    return "a person has followed the advice of the condition Reassigning" if scaling.needs_person else ""
 
 
 def _waits_for(visit: Visit) -> str:

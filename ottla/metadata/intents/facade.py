@@ -1,10 +1,10 @@
 """Intents: the changes that administrators request, written to the store by the broker that got the request.
 
 The controller then carries the intents out. Each intent is one guarded transaction. The controller's results are
-partition states and, last, a ready mark. The broker waits until its *own* image shows the result, and then until the
-other brokers know the result, too (`broker/applied_revisions.py`); only then it answers its client. So every broker
-that the client asks next shows the change. If the broker's image doesn't show the result within the request's time-out,
-the answer is REQUEST_TIMED_OUT, and the intent stays in the store.
+partition states and, last, the mark that a topic is ready. The broker waits until its *own* image shows the result, and
+then until the other brokers know the result, too (`broker/applied_revisions.py`); only then does it answer its client.
+So every broker that the client asks next shows the change. If the broker's image doesn't show the result within the
+request's time-out, the answer is REQUEST_TIMED_OUT, and the intent stays in the store.
 
 If a guard fails, another process was faster. The present value of the guarded key decides between another attempt and
 an error. A request that would change nothing is a transaction too, with guards alone: another broker may have changed

@@ -26,10 +26,10 @@ class Cluster(Value):
     """The cluster that the store belongs to, and the store's restores from backups (`backup.py`).
 
     `generation` is 0 at first. After a restore it is one more than the greater of the backup's and the store's
-    generation. `restore` is the random id of the last restore; it is empty if there was none, or if an earlier version
-    of Ottla made it. `past` are the ids of earlier restores, as far as they are known. `restored_ms` is the time of the
-    last restore, by the clock of the machine that made it. This time is for people, and distinguishes restores without
-    an id.
+    generation. `restore` is the id of the last restore: its generation, and random digits. It is empty if there was no
+    restore, or if an earlier version of Ottla made it. `past` are the ids of earlier restores, as far as they are
+    known. `restored_ms` is the time of the last restore, by the clock of the machine that made it. This time is for
+    people, and distinguishes restores without an id.
 
     If an earlier version of Ottla restores a backup, it writes a new generation, but keeps `restore` from the backup,
     as it keeps all fields that it doesn't know. So an id that the store has as `restore` is read as the id of the last
@@ -109,7 +109,8 @@ class LineageRow(Value):
 
 @dataclass(frozen=True, slots=True)
 class LineageWord(Value):
-    """An empty value. Its key is named after the lineage's newest word, for the guards of transactions."""
+    """An empty value. The name of its key is the newest word of the store's lineage: transactions compare this key, so
+    that none is carried out on another store."""
 
     def _fields(self) -> dict[str, Any]:
         return {}

@@ -702,7 +702,7 @@ def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None
 
 
 def test_a_copy_that_somebody_began_onto_a_volume_that_goes_is_ended(storage: Any) -> None:
-    """The future replica of such a copy isn't listed among the volume's replicas, and would be lost with the volume."""
+    """Before the copy is complete, the replica isn't listed among the volume's replicas, and would be lost with it."""
     name = ("orders", 0)
     there = LogDirectory("/data/1/log", sizes={name: GIB})
     going = LogDirectory("/data/0/log", arriving={name: GIB}, cordoned=True)

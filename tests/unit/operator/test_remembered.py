@@ -44,7 +44,7 @@ def test_seventy_thousand_topics_fit_into_a_config_map() -> None:
 
 
 def remember(kube: KubeStandIn, new: list[str], named: list[str], cluster_uid: str = "c-1") -> Remembered:
-    """Reads the record, adds Topics to it, and returns the result of another read."""
+    """Adds Topics to the Cluster's record of the Topics that were seen. Returns the record as it is read afterwards."""
 
     async def whole() -> Remembered:
         memory = TopicMemory(kube)

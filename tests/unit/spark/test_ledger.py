@@ -1,4 +1,4 @@
-"""The newest committed decision in the topic of decisions, which many queries share."""
+"""Reading a query's newest committed decision from the topic of decisions, which many queries share."""
 
 from __future__ import annotations
 

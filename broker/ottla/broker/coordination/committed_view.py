@@ -83,8 +83,8 @@ class CommittedView:
         return high_watermark if first is None else min(first, high_watermark)
 
     def _go_on(self) -> None:
-        """Begins the next step for the oldest record that isn't visible: a slice, or the wait for the record's
-        commit."""
+        """Begins the next step for the oldest record that readers don't see yet: shows some committed records, or waits
+        for the commit of this record."""
         high_watermark = self._partition.high_watermark
         self._reads.reached(self._shown_below(high_watermark))
         first = self._unshown.first_unshown

@@ -76,7 +76,7 @@ class Opened(NamedTuple):
         damage = self.damage
         if damage is not None:
             logger.warning(
-                "%r ends at offset %d now: %s in %s; dropped %d bytes, among them %d later segments",
+                "%r ends at offset %d now: %s in %s; dropped %d bytes, %d later segments included",
                 self.log, damage.offset, damage.reason, damage.segment, damage.bytes_dropped, damage.segments_dropped,
             )  # fmt: skip
         if self.log.log_end_offset < high_watermark:

@@ -127,8 +127,8 @@ class WithoutRoom:
         self._ended = True
 
     def wait(self) -> None:
-        """Waits until the attempt in progress has ended: only then may the log directories be released, and be opened
-        anew. Blocks."""
+        """Waits until the opening of a log that is in progress has ended. Only then may the log directories be
+        released, and be opened anew. Blocks."""
         with self._opening:
             pass
 

@@ -98,7 +98,7 @@ class Release:
 
 
 class Standing(Enum):
-    """Whether a Cluster's pods are those of the operator's release."""
+    """Whether a Cluster's pods are as the operator's present release makes them, and whose turn a restart is."""
 
     FOLLOWS = auto()  # all pods are as this release makes them, or differ because of a change of the spec
     TURN = auto()  # the Cluster has the turn: its pods are restarted for this release

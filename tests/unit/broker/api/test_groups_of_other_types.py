@@ -17,7 +17,7 @@ from tests.unit.broker.test_group_service import PARTITIONS, Stage, virtually
 
 
 async def stage_with(group: ShareLikeGroup) -> tuple[Stage, Any]:
-    """Returns a stage that coordinates `group` and the stable classic group `classic`, and the handlers' broker."""
+    """A coordinator of two groups, `group` and a stable classic group `classic`; and a broker with it, for handlers."""
     stage = Stage()
     stage.lead()
     await stage.stable("classic")
