@@ -227,7 +227,7 @@ def test_what_would_be_refused_to_the_successor_too_costs_no_pod(status: int, re
     change(scene, MORE)
     scene.rounds(6)
     assert births(scene) == uids
-    assert scene.condition("ResizingReconciled") == ("False", "Refused")
+    assert scene.condition("ResizingReconciled") == ("False", "InvalidObject" if status == 422 else "Refused")
     assert refusal[:20] in scene.status["message"]
     scene.world.refusals.clear()
     scene.rounds(14)
