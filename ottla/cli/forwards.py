@@ -146,7 +146,7 @@ class Forwards:
             forward.end()
 
     def begin(self, target: Target) -> Forward:
-        """The forward to a target. Perhaps it doesn't listen yet: this method doesn't wait. An ended forward is replaced.
+        """The forward to a target. It may not be ready yet: this method doesn't wait. An ended forward is replaced.
 
         Raises NoWay after the end of the command, when a client's thread may still call this method.
         """
