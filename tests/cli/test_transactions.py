@@ -45,11 +45,13 @@ def read(ottla: Ottla, topic: str, *options: str, isolation: str = "read_committ
 @pytest.fixture
 def unverified(ottla: Ottla) -> Iterator[None]:
     """The leaders of the cluster let producers write that haven't told their coordinator of the partition."""
-    [broker] = [str(row["id"]) for row in ottla("brokers", "list", "--json").json]
-    changed = ottla("configs", "alter", "broker", broker, "--set", f"{VERIFICATION}=false")
-    assert changed.code == 0, changed.stderr
+    brokers = [str(row["id"]) for row in ottla("brokers", "list", "--json").json]
+    for broker in brokers:
+        changed = ottla("configs", "alter", "broker", broker, "--set", f"{VERIFICATION}=false")
+        assert changed.code == 0, changed.stderr
     yield
-    assert ottla("configs", "alter", "broker", broker, "--reset", VERIFICATION).code == 0
+    for broker in brokers:
+        assert ottla("configs", "alter", "broker", broker, "--reset", VERIFICATION).code == 0
 
 
 def hang(bootstrap: str, topic: str, transactional_id: str, *, timestamp_ms: int | None = None) -> None:
@@ -174,7 +176,7 @@ def test_all_records_of_a_run_are_one_transaction(ottla: Ottla, topic: str) -> N
 def started(bootstrap: str, environment: dict[str, str], topic: str) -> Any:
     """A run of `ottla produce` that has written a record in a transaction, and waits for more input."""
     command = ["produce", topic, "-p", "0", "--transactional-id", f"id-{topic}", "-b", bootstrap]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process: Any = subprocess.Popen([*OTTLA, *command], env=environment, **pipes)
     process.stdin.write(b"a\n")
     process.stdin.flush()
