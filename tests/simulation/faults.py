@@ -12,9 +12,10 @@ from random import Random
 from typing import Any
 
 from ottla.metadata import keys
+from ottla.metadata.features import TRANSACTIONS
 
 from . import ambushes, replaced
-from .client import Bell, Client, drain, elect_preferred, reassign
+from .client import Bell, Client, drain, elect_preferred, finalise, reassign
 from .cluster import Node, World
 from .load import Load, follower_under_load
 from .loop import Process
@@ -501,6 +502,10 @@ class Faults:
         wished = self.random.sample(list(self.world.nodes), self.random.randrange(len(self.world.nodes)))
         return self.ask(lambda admin: drain(admin, wished), ", ".join(map(str, wished)) or "nobody any more")
 
+    def feature_level(self) -> str:
+        level = self.random.choice((0, 1, 2, 2))
+        return self.ask(lambda admin: finalise(admin, TRANSACTIONS, level), f"{TRANSACTIONS} {level}")
+
     def ask(self, request: Callable[[Client], Coroutine[Any, Any, None]], told: str) -> str:
         admin = self.admin
         if admin is None or len(self.world.nodes) == 1:
@@ -569,5 +574,8 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "lagging member": (0.3, Faults.lagging_member),
 }
 
-OF_TRANSACTIONS: dict[str, tuple[float, Callable[[Faults], str]]] = {"slow connections": (2.0, Faults.slow_connections)}
+OF_TRANSACTIONS: dict[str, tuple[float, Callable[[Faults], str]]] = {
+    "slow connections": (2.0, Faults.slow_connections),
+    "another level of a feature": (0.5, Faults.feature_level),
+}
 """Kinds that happen only in runs with transactions."""
