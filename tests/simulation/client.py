@@ -26,12 +26,13 @@ OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
 ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
-ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_PARTITION_REASSIGNMENTS = 43, 44, 45
+ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_PARTITION_REASSIGNMENTS, UPDATE_FEATURES = 43, 44, 45, 57
 VERSIONS = {
     PRODUCE: 9, FETCH: 12, LIST_OFFSETS: 7, METADATA: 12, OFFSET_COMMIT: 8, OFFSET_FETCH: 7, FIND_COORDINATOR: 3,
     JOIN_GROUP: 6, HEARTBEAT: 4, LEAVE_GROUP: 4, SYNC_GROUP: 4, CREATE_TOPICS: 7, DELETE_TOPICS: 5, INIT_PRODUCER_ID: 4,
     ADD_PARTITIONS_TO_TXN: 3, ADD_OFFSETS_TO_TXN: 3, END_TXN: 4, TXN_OFFSET_COMMIT: 4,
     ELECT_LEADERS: 2, INCREMENTAL_ALTER_CONFIGS: 1, ALTER_PARTITION_REASSIGNMENTS: 0,
+    UPDATE_FEATURES: 1,
 }  # fmt: skip
 
 Partition = tuple[str, int]
@@ -271,3 +272,15 @@ async def drain(client: Client, brokers: list[int]) -> None:
     resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
     with contextlib.suppress(Unavailable):
         await client.to_any(INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False})
+
+
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+
+
+async def finalise(client: Client, feature: str, level: int) -> None:
+    """Asks for another level of a feature, whether it is higher or lower than the present one. The outcome is
+    ignored."""
+    for kind in (UPGRADE, SAFE_DOWNGRADE):
+        wish = [{"feature": feature, "max_version_level": level, "upgrade_type": kind}]
+        with contextlib.suppress(Unavailable):
+            await client.to_any(UPDATE_FEATURES, {"timeout": 2000, "feature_updates": wish, "validate_only": False})

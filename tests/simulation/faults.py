@@ -12,9 +12,10 @@ from random import Random
 from typing import Any
 
 from ottla.metadata import keys
+from ottla.metadata.features import TRANSACTIONS
 
 from . import ambushes, replaced
-from .client import Bell, Client, drain, elect_preferred, reassign
+from .client import Bell, Client, drain, elect_preferred, finalise, reassign
 from .cluster import Node, World
 from .load import Load, follower_under_load
 from .loop import Process
@@ -70,6 +71,11 @@ def with_transactions(knobs: Knobs, random: Random) -> Knobs:
     if random.random() < 0.4:
         return knobs
     knobs.transactional_ids = random.choice((1, 1, 2))
+    if random.random() < 0.5:  # little else happens: such a run costs less, and more faults meet transactions
+        knobs.producers, knobs.plain_producers, knobs.members, knobs.keys = 1, 0, 0, 0
+        knobs.recreates = knobs.loaded = knobs.unclean = False
+        for kind in ("the last in-sync replica is lost", "a follower under load", "a member sleeps"):
+            knobs.weights[kind] = 0.0
     knobs.transacted_partitions = random.randint(1, 3)
     knobs.transacted_topic = {"min.insync.replicas": str(knobs.min_isr)}
     if random.random() < 0.5:
@@ -84,12 +90,14 @@ def with_transactions(knobs: Knobs, random: Random) -> Knobs:
         offsets=random.choice((0.0, 0.4, 0.8)),
         impatient=random.choice((0.0, 0.05, 0.2)),
         depth=random.randint(1, 3),
-        pause_s=random.choice((0.02, 0.1, 0.3)),
+        pause_s=random.choice((0.0, 0.02, 0.2)),
     )
     if not knobs.habits.zombies:
         knobs.habits = replace(knobs.habits, plain=random.choice((0.0, 0.5)))
     knobs.settings["transaction.state.log.num.partitions"] = str(random.choice((1, 2)))
     knobs.settings["transaction.state.log.min.isr"] = str(knobs.min_isr)
+    for name, (weight, _) in OF_TRANSACTIONS.items():
+        knobs.weights[name] = random.choice((0.0, 1.0, 3.0)) * weight
     sweep_ms = random.choice((200, 1000))
     knobs.settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] = str(sweep_ms)
     return knobs
@@ -217,7 +225,7 @@ class Faults:
     def _strike(self, kind: str) -> None:
         if self.over:
             return
-        told = KINDS[kind][1](self)
+        told = (KINDS | OF_TRANSACTIONS)[kind][1](self)
         if told:
             self.world.counts[f"fault: {kind}"] += 1
             self.world.note(f"fault: {kind}: {told}")
@@ -394,6 +402,12 @@ class Faults:
         count = self.world.network.reset_some(node.host, self.random.choice((0.3, 1.0)))
         return f"{count} connections of {node.host}" if count else ""
 
+    def slow_connections(self) -> str:
+        node = self.node()
+        seconds_max = self.random.choice((0.02, 0.2, 1.0))
+        count = self.world.network.stall_some(node.host, self.random.choice((0.3, 1.0)), seconds_max)
+        return f"{count} connections of {node.host}, by up to {seconds_max} s" if count else ""
+
     # ---- the store
 
     def store_cut(self) -> str:
@@ -488,6 +502,10 @@ class Faults:
         wished = self.random.sample(list(self.world.nodes), self.random.randrange(len(self.world.nodes)))
         return self.ask(lambda admin: drain(admin, wished), ", ".join(map(str, wished)) or "nobody any more")
 
+    def feature_level(self) -> str:
+        level = self.random.choice((0, 1, 2, 2))
+        return self.ask(lambda admin: finalise(admin, TRANSACTIONS, level), f"{TRANSACTIONS} {level}")
+
     def ask(self, request: Callable[[Client], Coroutine[Any, Any, None]], told: str) -> str:
         admin = self.admin
         if admin is None or len(self.world.nodes) == 1:
@@ -555,3 +573,9 @@ KINDS: dict[str, tuple[float, Callable[[Faults], str]]] = {
     "older store, ahead": (0.3, Faults.older_store_ahead),
     "lagging member": (0.3, Faults.lagging_member),
 }
+
+OF_TRANSACTIONS: dict[str, tuple[float, Callable[[Faults], str]]] = {
+    "slow connections": (2.0, Faults.slow_connections),
+    "another level of a feature": (0.5, Faults.feature_level),
+}
+"""Kinds that happen only in runs with transactions."""

@@ -107,6 +107,16 @@ class Network:
                 count += 1
         return count
 
+    def stall_some(self, host: str, chance: float, seconds_max: float) -> int:
+        """Delays what arrives next on each connection of `host`, with probability `chance`, by up to `seconds_max`.
+        Other connections overtake these. Returns the number of delayed connections."""
+        count = 0
+        for sock in list(self._sockets):
+            if sock.host == host and not sock.closed and self._random.random() < chance:
+                sock.next_arrival = self._loop.time() + self._random.uniform(0.0, seconds_max)
+                count += 1
+        return count
+
     def reset_between(self, host: str, other: str) -> None:
         """Resets all connections of two hosts."""
         for sock in list(self._sockets):

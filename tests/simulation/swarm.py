@@ -42,6 +42,12 @@ SEEN = (
     "store replaced by a copy that is ahead",
     "ambiguous writes",
     "send ok",
+    "end ok",
+    "end fail",
+    "end unknown",
+    "plain commit ok",
+    "settled offset ok",
+    "requests that arrived late",
     "commit ok",
     "registrations ended",
     "store: rejected",
@@ -219,9 +225,9 @@ def planting(name: str) -> Callable[[], None]:
 
 def never_seen(counts: Counter[str]) -> list[str]:
     """The kinds of events and faults that a swarm should have seen and didn't."""
-    from .faults import KINDS
+    from .faults import KINDS, OF_TRANSACTIONS
 
-    return [name for name in (*SEEN, *(f"fault: {kind}" for kind in KINDS)) if not counts[name]]
+    return [name for name in (*SEEN, *(f"fault: {kind}" for kind in KINDS | OF_TRANSACTIONS)) if not counts[name]]
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Transacting:
     def __init__(self, world: World, knobs: Knobs, random: Random, client_of: Callable[[str], Client]) -> None:
         self.partitions = [(TRANSACTED, index) for index in range(knobs.transacted_partitions)]
         self.ids = [
-            TransactionalId(client_of, f"x{number}", self.partitions, knobs.habits)
+            TransactionalId(client_of, f"x{number}", self.partitions, knobs.habits, self._slow_down)
             for number in range(knobs.transactional_ids)
         ]
         self.readers = [
@@ -56,6 +56,10 @@ class Transacting:
         await create_topic(setup, TRANSACTED, assignments, self._knobs.transacted_topic)
         self._reading = [asyncio.create_task(reader.run(0.1, 300)) for reader in self.readers]
         return [(each, asyncio.create_task(each.run())) for each in self.ids]
+
+    def _slow_down(self) -> None:
+        node = self._random.choice(list(self._world.nodes.values()))
+        self._world.network.stall_some(node.host, 0.5, self._random.choice((0.01, 0.1)))
 
     def may_be_stuck(self) -> bool:
         """Whether an id's state may be older than the markers that were written for it, because the coordinator's

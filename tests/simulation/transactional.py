@@ -48,7 +48,8 @@ VERSIONS = {
 }
 GROUP, TRANSACTION = 0, 1  # types of coordinators
 IMPATIENT_S = (0.001, 0.003, 0.01)  # about as long as a request and its verification take
-LATE_S = (0.01, 0.1, 0.5, 2.0)  # the mean delay of a request that got lost on its way
+LATE_OF_THE_IMPATIENT = 0.4
+LATE_S = (0.003, 0.01, 0.1, 0.5, 2.0)  # the mean delay of a request that got lost on its way
 
 # Errors after which the producer is over, by the API; those of Kafka's clients.
 _E = ErrorCode
@@ -111,15 +112,22 @@ NOBODY = _Producer(-1, -1)
 
 
 class TransactionalId:
-    """One transactional id, with its producers. `client_of` makes a client with a name."""
+    """One transactional id, with its producers. `client_of` makes a client with a name; `slow_down` delays what arrives
+    on some connections."""
 
     def __init__(
-        self, client_of: Callable[[str], Client], name: str, partitions: Sequence[Partition], habits: Habits
+        self,
+        client_of: Callable[[str], Client],
+        name: str,
+        partitions: Sequence[Partition],
+        habits: Habits,
+        slow_down: Callable[[], None],
     ) -> None:
         self.name = name
         self.client = client_of(name)
         self.partitions = partitions
         self.habits = habits
+        self.slow_down = slow_down
         self.group = f"group-of-{name}"
         self.stopped = False
         self.offset = 0  # the last offset that any of the producers committed or tried to commit
@@ -160,6 +168,7 @@ class Life:
         self._habits = owner.habits
         self._producer = NOBODY
         self._protocol = V1
+        self._late = owner.habits.late  # the probability that a request gets lost
         self._sequences: dict[Partition, int] = defaultdict(int)
         self._doubtful = False  # whether a request of this epoch may still arrive
         self._unanswered = 0  # requests without an answer
@@ -245,12 +254,16 @@ class Life:
         await self._end(transaction, commits)
 
     async def _impatiently(self, steps: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Begins these steps, and gives them up after a moment. Their requests may be under way. Raises _Abort."""
+        """Begins these steps while some connections are slow, and gives them up after a moment. Their requests may be
+        under way, and may arrive much later. Raises _Abort."""
+        self._owner.slow_down()
+        self._late = max(self._late, LATE_OF_THE_IMPATIENT)
         tasks = [asyncio.ensure_future(step) for step in steps]
         await asyncio.wait(tasks, timeout=self.client.random.expovariate(1 / self.client.random.choice(IMPATIENT_S)))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        self._late = self._habits.late
         self._doubtful = True
         raise _Abort
 
@@ -501,7 +514,7 @@ class Life:
         return self._coordinators[kind]
 
     def _gets_lost(self) -> bool:
-        return self.client.random.random() < self._habits.late
+        return self.client.random.random() < self._late
 
     def _lost(self, broker: int, api_key: int, message: Mapping[str, Any], version: int) -> Unavailable:
         """Lets a request arrive later, by another connection. Nobody waits for its answer."""
