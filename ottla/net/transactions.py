@@ -159,9 +159,13 @@ class Transactions:
             check(answer.error_code, "the list of its transactions", connection.address)
             found.update(each.transactional_id for each in answer.transaction_states)
         after = self._client.metadata([TRANSACTION_STATE])
-        if self._coordinating(before.topics, before.brokers) != self._coordinating(after.topics, after.brokers):
+        if self._leaders(before.topics) != self._leaders(after.topics):
             raise Retry("coordinators of transactions moved while they were asked")
         return sorted(name for name in found if belongs(name))
+
+    def _leaders(self, topics: Mapping[str, Any]) -> Mapping[int, int]:
+        """The leader of each partition of `__transaction_state`; empty if the topic isn't shown."""
+        return dict(topics[TRANSACTION_STATE].leaders) if TRANSACTION_STATE in topics else {}
 
     def _coordinating(self, topics: Mapping[str, Any], brokers: Mapping[int, Any]) -> set[int]:
         """The ids of the brokers that coordinate transactions; those of all brokers, if the topic isn't shown."""

@@ -22,9 +22,9 @@ The procedures are generators: they yield steps, and are sent the steps' results
 the steps out; the tests carry them out on a model of brokers, and kill the driver before and after every one.
 
 An id that a task initialises must not be that of a decided transaction, which would be aborted. So attempts of a task
-have different ids: a speculative attempt, or one that still runs although Spark has given it up, can't touch the
-transaction of the attempt that Spark chose. The driver's epoch takes turns in the ids, too: tasks of an older driver
-that still run use other ids than those of the newer driver, for TURNS batches.
+have different ids, up to ATTEMPTS of them at a time: a speculative attempt, or one that still runs although Spark has
+given it up, can't touch the transaction of the attempt that Spark chose. The driver's epoch takes turns in the ids,
+too: tasks of an older driver that still run use other ids than those of the newer driver, for TURNS batches.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ottla.net.names import Transaction, TransactionalIdState
 PREFIX = "ottla-spark"
 ONGOING = "Ongoing"
 TURNS = 4
+ATTEMPTS = 64  # ids of each task and turn: coordinators keep every id for days
 _SETTLED = frozenset({"Empty", "CompleteCommit", "CompleteAbort"})  # no record is on its way
 
 
@@ -134,8 +135,10 @@ def driver_id(query: str) -> str:
 
 
 def task_id(query: str, task: int, attempt: int, driver: Transaction) -> str:
-    """The transactional id of an attempt of a task, in a batch that `driver` began."""
-    return f"{PREFIX}/{query}/{task}/{attempt}/{driver.epoch % TURNS}"
+    """The transactional id of an attempt of a task, in a batch that `driver` began. `attempt` is Spark's id of the task
+    attempt (`taskAttemptId`). The attempt's number wouldn't do: it begins with 0 again when Spark runs a stage anew,
+    while attempts of the stage's first run may still go on (SPARK-24552)."""
+    return f"{PREFIX}/{query}/{task}/{attempt % ATTEMPTS}/{driver.epoch % TURNS}"
 
 
 def is_task_of(query: str, transactional_id: str) -> bool:

@@ -139,8 +139,8 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
         if decisions.is_written(begun.last, query_id, int(batch), self.exactly_once.confirmed):
             rows = sum(each.num_rows for each in iterator)
         else:
-            query, attempt = self.exactly_once.query, context.attemptNumber()
-            name = decisions.task_id(query, context.partitionId(), attempt, begun.driver)
+            query, attempt_id = self.exactly_once.query, context.taskAttemptId()
+            name = decisions.task_id(query, context.partitionId(), attempt_id, begun.driver)
             rows, transaction = write_in_transaction(self.options, name, iterator, begun.driver)
         result = TaskWritten(query_id, int(batch), context.attemptNumber(), rows, transaction)
         return InTransaction(result, begun, self.began_s)
@@ -185,7 +185,7 @@ class TransactionalBatchWriter(DataSourceArrowWriter):
         """Writes one task's rows in a transaction that stays open."""
         context = TaskContext.get()
         assert context is not None
-        name = decisions.task_id(self.name, context.partitionId(), context.attemptNumber(), _NOTHING.driver)
+        name = decisions.task_id(self.name, context.partitionId(), context.taskAttemptId(), _NOTHING.driver)
         rows, transaction = write_in_transaction(self.options, name, iterator, None)
         return InTransaction(TaskWritten("", 0, context.attemptNumber(), rows, transaction), _NOTHING, 0.0)
 

@@ -41,6 +41,7 @@ _RETRIED = frozenset(
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
         ErrorCode.not_coordinator,
+        ErrorCode.operation_not_attempted,  # another partition of the request is too new for the coordinator
     }
 )
 

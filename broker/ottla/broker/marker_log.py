@@ -18,7 +18,7 @@ from ottla.broker.partitions import PartitionTable
 from ottla.broker.transaction.metadata import TopicPartition
 from ottla.protocol.errors import ErrorCode, KafkaError
 
-COMMITTED_S = 20.0  # the longest wait for markers to be committed; shorter than their sender's wait for the answer
+COMMITTED_S = 8.0  # the longest wait for markers to be committed; shorter than their sender's wait for the answer
 APPENDED_PER_TURN = 50  # markers that are appended in one turn of the event loop
 
 _Outcome = asyncio.Future[None] | ErrorCode

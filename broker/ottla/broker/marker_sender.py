@@ -232,9 +232,12 @@ class _Work:
             self._answered(sending, {each: of_this.get(each) for each in partitions}, 0)
 
     def unanswered(self, batch: Batch, failures: int) -> None:
-        """Reports that no marker of `batch` was answered; see `outbox.Work`."""
-        for sending, partitions in batch.items():
-            self._answered(sending, dict.fromkeys(partitions), failures)
+        """Reports that no marker of `batch` was answered; see `outbox.Work`. The markers that wait are looked at again,
+        too: other brokers may lead their partitions meanwhile."""
+        waiting, self.waiting = self.waiting, {}
+        for work in (batch, waiting):
+            for sending, partitions in work.items():
+                self._answered(sending, dict.fromkeys(partitions), failures)
 
 
 def marker_of(sending: Sending) -> Marker:

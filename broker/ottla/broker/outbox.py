@@ -18,7 +18,9 @@ from ottla.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-ANSWERED_S = 30.0  # after which a request is given up; as Kafka's request.timeout.ms
+# After this time a request is given up. A broker that has vanished holds up all work for it so long, although others
+# may lead its partitions already; Kafka waits for 30 s.
+ANSWERED_S = 10.0
 IDLE_S = 60.0  # after which an outbox without work ends
 
 B = TypeVar("B")
@@ -144,9 +146,11 @@ class Outbox(Generic[W]):
                 peer = self._peer = self._dial(self.broker_id)
             key, version, body = self.work.request_of(batch)
             self.work.answered(batch, await peer.request(key, version, body, ANSWERED_S))
-        except (OSError, ProtocolError) as error:
+        except Exception as error:  # whatever it is, the work must not be lost
             self._failures += 1
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            if not isinstance(error, (OSError, ProtocolError)):
+                logger.exception("a request to broker %d has failed unexpectedly", self.broker_id)
             logger.log(level, "broker %d didn't answer a request about transactions: %s", self.broker_id, error)
             self.work.unanswered(batch, self._failures)
         else:

@@ -116,6 +116,7 @@ class TransactionService:
         )
         self._sweep_s = settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
         self._expiry_s = settings["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000
+        self._complete_next: list[tuple[Shard, Markers]] = []
         self._unanswered: dict[Shard, set[asyncio.Future[None]]] = {}
         self._runtime: Runtime[TransactionShard] = Runtime(
             TRANSACTIONS_TOPIC,
@@ -152,7 +153,11 @@ class TransactionService:
     # --- requests ---
 
     async def init_producer_id(self, transactional_id: str, init: Init) -> Answer:
-        """Handles an InitProducerId request with a transactional id."""
+        """Handles an InitProducerId request with a transactional id. At level 0 of `transaction.version` brokers may
+        register that don't know transactions, so no producer begins then: raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+        """
+        if not self._feature_level():
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "the level of transaction.version is 0")
         return await self._answer(
             transactional_id,
             lambda shard, moment, unused: shard.init_producer_id(transactional_id, init, moment, unused),
@@ -236,9 +241,14 @@ class TransactionService:
     async def sweep(self) -> None:
         """Aborts the transactions that are open for longer than their time-outs."""
         for led in list(self._runtime.partitions.values()):
-            for transactional_id in [] if led.loading else led.core.overdue(self._wall_ms()):
+            overdue = [] if led.loading else led.core.overdue(self._wall_ms())
+            for count, transactional_id in enumerate(overdue, 1):
+                if not self._runtime.holds(led):
+                    break
                 with self._runtime.surviving(f"the time-out of {transactional_id}"):
                     await self._abort_overdue(led, transactional_id)
+                if count % BEGUN_PER_TURN == 0:
+                    await asyncio.sleep(0)  # thousands of clients may have gone at once
 
     async def _abort_overdue(self, led: Shard, transactional_id: str) -> None:
         try:
@@ -402,8 +412,20 @@ class TransactionService:
 
     def progressed(self, led: Shard, markers: Markers) -> None:
         """Completes the transaction to which `markers` belong, if no marker is missing."""
-        if not markers.missing:
-            self._runtime.spawn(self._complete(led, markers))
+        if markers.missing:
+            return
+        self._complete_next.append((led, markers))
+        if len(self._complete_next) == 1:
+            self._runtime.spawn(self._complete_all())
+
+    async def _complete_all(self) -> None:
+        """Completes the transactions in `_complete_next`, in slices: an answer to WriteTxnMarkers may be the last one
+        for thousands of transactions."""
+        while self._complete_next:
+            for led, markers in self._complete_next[:BEGUN_PER_TURN]:
+                self._runtime.spawn(self._complete(led, markers))
+            await asyncio.sleep(0)
+            del self._complete_next[:BEGUN_PER_TURN]
 
     async def _complete(self, led: Shard, markers: Markers) -> None:
         """Writes the record by which the transaction is complete, and tries again after each failure."""

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ottla.broker.marker_sender import AGAIN_S_MAX, WRITE_TXN_MARKERS, Marker, MarkerSender
-from ottla.broker.outbox import IDLE_S
+from ottla.broker.outbox import ANSWERED_S, IDLE_S
 from ottla.broker.transaction.markers import Markers
 from ottla.broker.transaction.metadata import V2, TopicPartition, Transaction
 from ottla.broker.transaction.states import State
@@ -101,6 +101,7 @@ class Stage:
         self.leaders: dict[TopicPartition, int] = {T0: 2, T1: 2, T2: 3, U0: ME}
         self.brokers = {2: Broker(), 3: Broker()}
         self.down: set[int] = set()
+        self.error: Exception | None = None
         self.connections = 0
         self.written: list[tuple[Marker, list[TopicPartition]]] = []
         self.error_here = ErrorCode.none
@@ -124,6 +125,8 @@ class Stage:
         return SimpleNamespace(topics=topics, brokers=brokers)
 
     async def connect(self, host: str, port: int) -> Any:
+        if self.error is not None:
+            raise self.error
         if port in self.down:
             raise ConnectionRefusedError(f"{host} is down")
         self.connections += 1
@@ -307,6 +310,41 @@ def test_an_idle_connection_is_closed_and_a_later_marker_opens_another() -> None
         await asyncio.sleep(1)
         assert not following.markers.missing
         assert stage.connections == 2
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_markers_that_wait_for_a_broker_that_vanished_go_to_the_new_leader() -> None:
+    """Before the fix, they were sent to the vanished broker once more, and were held up twice as long."""
+
+    async def scene() -> None:
+        stage = Stage()
+        stage.brokers[2].held.clear()
+        first, second = Following(1, T0), Following(2, T0)
+        stage.sender.send(first)
+        await asyncio.sleep(1)
+        stage.sender.send(second)
+        stage.leaders[T0] = 3
+        await asyncio.sleep(ANSWERED_S + AGAIN_S_MAX)
+        assert not first.markers.missing | second.markers.missing
+        assert len(stage.brokers[2].requests) == 1
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_an_unexpected_error_loses_no_marker() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.error = UnicodeError("label empty or too long")
+        following = Following(1, T0)
+        stage.sender.send(following)
+        await asyncio.sleep(10)
+        assert following.markers.missing
+        stage.error = None
+        await asyncio.sleep(AGAIN_S_MAX + 1)
+        assert not following.markers.missing
         stage.stop()
 
     virtually(scene)

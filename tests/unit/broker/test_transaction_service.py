@@ -20,7 +20,7 @@ from ottla.broker.transaction.metadata import V1, V2, TopicPartition
 from ottla.broker.transaction.partitioning import partition_for
 from ottla.broker.transaction.records import read_value
 from ottla.broker.transaction.states import State
-from ottla.broker.transaction_service import ANSWER_S, TransactionService
+from ottla.broker.transaction_service import ANSWER_S, BEGUN_PER_TURN, TransactionService
 from ottla.broker.verification import Guard
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.simulation.machine import LoopThreads
@@ -271,12 +271,12 @@ def test_two_first_requests_get_one_producer_id() -> None:
     virtually(scene)
 
 
-@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize("level", [1, 2])
 def test_an_overdue_transaction_is_aborted(level: int) -> None:
     async def scene() -> None:
         stage = Stage()
-        stage.level = level
         producer = await stage.begun()
+        stage.level = level
         stage.wall_ms += 59_999
         await asyncio.sleep(11)
         assert stage.state() is State.ONGOING
@@ -285,7 +285,7 @@ def test_an_overdue_transaction_is_aborted(level: int) -> None:
         assert stage.state() is State.PREPARE_ABORT
         await stage.write_markers()
         assert stage.service.counters.time_outs == 1
-        late = await stage.service.end("id", Ending(*producer, True, V1 if level == 0 else V2))
+        late = await stage.service.end("id", Ending(*producer, True, V1 if level == 1 else V2))
         assert late.error in (ErrorCode.producer_fenced, ErrorCode.invalid_txn_state)
         assert await stage.init() == Producer(producer.id, 2)
         await stage.service.stop()
@@ -379,6 +379,36 @@ def test_the_answers_of_a_listing_are_committed_states() -> None:
         wish = Wish(states=frozenset({State.ONGOING}))
         assert [name for name, _ in await stage.service.listed(wish)] == ["id"]
         assert [name for name, _ in await stage.service.listed(replace(wish, nothing=True))] == []
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+def test_thousands_of_overdue_transactions_leave_the_event_loop_to_others() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        for number in range(3 * BEGUN_PER_TURN):
+            await stage.begun(f"id-{number}")
+        stage.wall_ms += 61_000
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.ensure_future(others())
+        await stage.service.sweep()
+        assert turns >= 2
+        assert stage.service.counters.time_outs == 3 * BEGUN_PER_TURN
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await stage.write_markers()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert stage.service.counts() == {"open": 0, "ending": 0, "idle": 3 * BEGUN_PER_TURN}
+        other.cancel()
         await stage.service.stop()
 
     virtually(scene)

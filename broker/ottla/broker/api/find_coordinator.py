@@ -6,6 +6,10 @@ The coordinator is the leader of the key's partition of an internal topic: `__co
 COORDINATOR_NOT_AVAILABLE, after which clients ask again. If the coordinator has just died, the answer waits for the
 election of the next one (`awaited_elections.py`). Share groups (key type 2) and unknown key types are answered
 INVALID_REQUEST.
+
+While the level of the feature `transaction.version` is 0, brokers may register that don't know transactions. So a
+transactional id is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED: this is the only code at which Java's producer,
+librdkafka and franz-go give up at once.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.ports import WithAwaitedElections, WithImage, WithInternalTopics
 from ottla.broker.request import Request
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
+from ottla.metadata.features import transaction_level
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.java_hash import partition_of
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -37,6 +42,9 @@ _TOPICS = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
 
 _NOWHERE: dict[str, Any] = {"node_id": -1, "host": "", "port": -1}
 _MESSAGES = {
+    ErrorCode.transactional_id_authorization_failed: (
+        "This cluster has no transactions until an administrator raises the level of the feature transaction.version."
+    ),
     ErrorCode.invalid_request: "Coordinators of this type don't exist here.",
     ErrorCode.coordinator_not_available: "The coordinator is not available.",
 }
@@ -65,6 +73,8 @@ def _coordinator(broker: Parts, request: Request, name: str | None, key: str) ->
     if name is None:
         return _refused(ErrorCode.invalid_request)
     image = broker.image
+    if name == TRANSACTIONS_TOPIC and not transaction_level(image):
+        return _refused(ErrorCode.transactional_id_authorization_failed)
     topic = image.topics.get(name)
     if topic is None:
         broker.internal_topics.want(name)

@@ -31,9 +31,25 @@ API = Api(
 )
 
 
+MARKERS_PER_TURN = 50  # that are appended in one turn of the event loop
+
+
 async def handle(broker: WithMarkerLog, request: Request, body: Any) -> dict[str, Any]:
-    """Answers an error code for each partition of each marker."""
-    return {"markers": list(await asyncio.gather(*(_write(broker, entry) for entry in body.markers)))}
+    """Answers an error code for each partition of each marker. Markers are appended in slices, between which the event
+    loop serves other requests."""
+    writing: list[asyncio.Task[dict[str, Any]]] = []
+    count = 0
+    try:
+        for entry in body.markers:
+            writing.append(asyncio.ensure_future(_write(broker, entry)))
+            count += sum(len(topic.partition_indexes) for topic in entry.topics)
+            if count >= MARKERS_PER_TURN:
+                count = 0
+                await asyncio.sleep(0)
+        return {"markers": await asyncio.gather(*writing)}
+    finally:
+        for task in writing:
+            task.cancel()
 
 
 async def _write(broker: WithMarkerLog, entry: Any) -> dict[str, Any]:

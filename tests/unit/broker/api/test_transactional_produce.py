@@ -248,6 +248,7 @@ def test_with_acks_0_a_refused_batch_closes_the_connection(play: Any) -> None:
         ("coordinator_not_available", "not_enough_replicas", "not_enough_replicas"),
         ("not_coordinator", "not_enough_replicas", "not_enough_replicas"),
         ("network_exception", "not_enough_replicas", "not_enough_replicas"),
+        ("operation_not_attempted", "not_enough_replicas", "not_enough_replicas"),
         ("concurrent_transactions", "not_enough_replicas", "concurrent_transactions"),
         ("transaction_abortable", "transaction_abortable", "transaction_abortable"),
         ("invalid_producer_id_mapping", "invalid_producer_id_mapping", "invalid_producer_id_mapping"),

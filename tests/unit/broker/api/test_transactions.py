@@ -19,6 +19,7 @@ from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.marker_sender import Marker
 from ottla.broker.transaction.metadata import TopicPartition
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
+from ottla.metadata.model.settings import Feature
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
 from tests.unit.broker.api.stand_in import request_of
@@ -46,7 +47,9 @@ class Broker:
             OFFSETS_TOPIC: SimpleNamespace(id=2, partitions=dict.fromkeys(range(50), led)),
         }
         endpoint = SimpleNamespace(host="here", port=9092)
-        self.image = SimpleNamespace(topics=topics, brokers={1: SimpleNamespace(endpoints=_AnyListener(endpoint))})
+        brokers = {1: SimpleNamespace(endpoints=_AnyListener(endpoint))}
+        features = {"transaction.version": Feature(2)}
+        self.image = SimpleNamespace(topics=topics, brokers=brokers, features=features)
         self.written: list[tuple[Marker, list[TopicPartition]]] = []
 
     async def _settled(self, partitions: Any, pending: Any) -> None:
@@ -384,6 +387,26 @@ def test_the_coordinator_of_a_transactional_id_is_found(version: int) -> None:
         answer = await broker.asked(FIND_COORDINATOR, version, key_type=1, **fields)
         found = answer.coordinators[0] if version >= 4 else answer
         assert (found.error_code, found.node_id, found.host) == (ErrorCode.none, 1, "here")
+        await broker.transactions.stop()
+
+    virtually(scene)
+
+
+def test_there_are_no_transactions_at_level_0() -> None:
+    """Brokers that don't know transactions may register then, and would show aborted records to all readers."""
+
+    async def scene() -> None:
+        broker = Broker()
+        broker.stage.level = 0
+        broker.image.features.clear()
+        answer = await broker.asked(FIND_COORDINATOR, 6, key_type=1, coordinator_keys=["id"])
+        refused = ErrorCode.transactional_id_authorization_failed
+        assert answer.coordinators[0].error_code is refused
+        assert not broker.wanted
+        answer = await broker.asked(INIT, 5, transactional_id="id", transaction_timeout=60_000)
+        assert answer.error_code is refused
+        answer = await broker.asked(INIT, 5, transactional_id=None, transaction_timeout=60_000)
+        assert answer.error_code is ErrorCode.none, "idempotent producers aren't concerned"
         await broker.transactions.stop()
 
     virtually(scene)
