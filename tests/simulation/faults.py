@@ -90,7 +90,7 @@ def with_transactions(knobs: Knobs, random: Random) -> Knobs:
         offsets=random.choice((0.0, 0.4, 0.8)),
         impatient=random.choice((0.0, 0.05, 0.2)),
         depth=random.randint(1, 3),
-        pause_s=random.choice((0.0, 0.02, 0.2)),
+        pause_s=random.choice((0.01, 0.05, 0.2)),
     )
     if not knobs.habits.zombies:
         knobs.habits = replace(knobs.habits, plain=random.choice((0.0, 0.5)))

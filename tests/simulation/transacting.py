@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .observer import Observer
 
 SETTLES_WITHIN_S = 15.0  # after the transactions' time-outs: markers are sent again after 2 s at the latest
+BEGUN_WITHIN_S = 2.0
 READ_WITHIN_S = 30.0
 LOOK_S = 0.1
 
@@ -48,14 +49,22 @@ class Transacting:
         self._reading: list[asyncio.Task[None]] = []
 
     async def begin(self, setup: Client) -> list[tuple[TransactionalId, asyncio.Task[None]]]:
-        """Creates the topic and starts producers and readers. Returns the ids, with the tasks of their producers."""
+        """Creates the topic and starts producers and readers. Returns the ids, with the tasks of their producers, when
+        each id has a producer: the faults are for its transactions."""
         if not self.ids:
             return []
         nodes, factor = list(self._world.nodes), self._knobs.replication_factor
         assignments = [self._random.sample(nodes, factor) for _ in self.partitions]
         await create_topic(setup, TRANSACTED, assignments, self._knobs.transacted_topic)
         self._reading = [asyncio.create_task(reader.run(0.1, 300)) for reader in self.readers]
-        return [(each, asyncio.create_task(each.run())) for each in self.ids]
+        running = [(each, asyncio.create_task(each.run())) for each in self.ids]
+
+        async def begun() -> bool:
+            await asyncio.sleep(LOOK_S / 10)
+            return self._world.counts["fence ok"] >= len(self.ids)
+
+        await self._within(BEGUN_WITHIN_S, begun)
+        return running
 
     def _slow_down(self) -> None:
         node = self._random.choice(list(self._world.nodes.values()))
