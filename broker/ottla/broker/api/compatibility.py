@@ -83,8 +83,8 @@ newer one (KIP-890), which the Java client speaks where `transaction.version` is
 - A coordinator whose write isn't committed in time answers COORDINATOR_NOT_AVAILABLE, as Kafka does. But it goes on
   waiting for the commit, where Kafka takes the write for failed although the write may be committed later.
 - At level 0 of `transaction.version` there are no transactions: transactional producers get
-  TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), which is fatal in every client. Brokers of versions without transactions may
-  be members of the cluster then. New clusters have level 2 ([transactions.md](transactions.md)).
+  TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), which is fatal in every client. Brokers of versions without transactions
+  may be members of the cluster then. New clusters have level 2 ([transactions.md](transactions.md)).
 - A transactional batch in a request without a transactional id is refused alone, with
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53). Kafka refuses the whole request.
 - Transactions that Kafka wrote into an adopted log are read as in Kafka: a `read_committed` consumer stops at the first
