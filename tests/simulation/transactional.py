@@ -7,7 +7,7 @@ writes.
 
 Each transaction speaks one of both protocols of KIP-890. With the older one (V1) a producer adds partitions itself,
 and keeps its epoch from one transaction to the next. With the newer one (V2) partitions are added by the brokers, and
-EndTxn gives the producer its next epoch.
+EndTxn gives the producer its next epoch. A producer that goes over from V1 to V2 begins a new epoch, as Java's does.
 
 Requests may get lost on their way, and arrive later: after repeats of them, in a later transaction, after a successor's
 beginning. With V2 they must do no harm there. With V1 a delayed request ends or tears a later transaction of the same
@@ -220,7 +220,9 @@ class Life:
         """One transaction. Raises _Died, _Over."""
         random, history = self.client.random, self.client.history
         self._number += 1
-        self._protocol = V2 if random.random() < self._habits.newer else V1
+        before, self._protocol = self._protocol, V2 if random.random() < self._habits.newer else V1
+        if self._number > 1 and (before, self._protocol) == (V1, V2):
+            await self._init()  # in the same epoch, the leaders would take the first batches for the last transaction's
         transaction = f"{self.client.name}#{self._number}"
         deadline = asyncio.get_running_loop().time() + random.uniform(1.0, 6.0)
         partitions = random.sample(list(self._owner.partitions), random.randint(1, len(self._owner.partitions)))
