@@ -27,7 +27,8 @@ _PATIENCE_S = 300.0
 
 
 def run(plan: Plan) -> list[Row]:
-    """Rows for the creation, the memory and both restarts. A fast run has 2,000 partitions."""
+    """Rows for the creation, the memory, and the restarts after a clean stop and after a SIGKILL. A fast run has 2,000
+    partitions."""
     partitions = PARTITIONS // 5 if plan.fast else PARTITIONS
     rows = [Row(f"{partitions:,} partitions: {what}", unit, at_most(goal)) for what, unit, goal in _FIGURES]
     with folder() as root:

@@ -93,7 +93,7 @@ class Progress:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers Progress in the one process that runs the tests, or that controls both lanes."""
+    """Registers Progress in the process that prints: the only one, or pytest-xdist's controller of both workers."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     dist = config.getoption("dist", "no")
     if reporter is not None and dist in ("no", "loadscope"):

@@ -400,7 +400,8 @@ class _Planner:
     def _try_move(self, goal: Goal, name: PartitionName, giver: int, taker: int) -> bool:
         """Moves a replica if the goals and the room on `taker` allow it. Returns whether it moved.
 
-        The caller has checked that `taker` has no replica of the partition, and that the partition loses no rack.
+        The caller has checked that `taker` has no replica of the partition, and that the move doesn't reduce the number
+        of racks that have a replica of the partition.
         """
         effect = {each: self._effect(each, name, giver) for each in self.goals}
         if not self._has_room(taker, name) or not self._allowed(goal, effect, giver, taker):

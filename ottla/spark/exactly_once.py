@@ -41,7 +41,8 @@ _Result = TypeVar("_Result")
 
 
 class NotBegun(pickle.PicklingError):
-    """A micro-batch can't begin. (Spark shows errors in pickling as they are only if they are PickleErrors.)"""
+    """A micro-batch can't begin. It begins while Spark pickles the writer. If pickling raises a PickleError, Spark shows
+    this error's message; any other error would become "Could not serialize object"."""
 
 
 class Driver:

@@ -1,9 +1,9 @@
 """The texts of checkpoints: a line with the version, a line with the number of entries, and a line for each entry.
 Pure.
 
-A log directory has a checkpoint of offsets for each kind of offset, and each partition's directory has one of its
-leader epochs. Source: Kafka's CheckpointFile, OffsetCheckpointFile ("topic partition offset" lines) and
-LeaderEpochCheckpointFile ("epoch startOffset" lines).
+A log directory has a checkpoint of offsets for each kind of offset, and each partition's directory has a checkpoint
+with the partition's leader epochs. Source: Kafka's CheckpointFile, OffsetCheckpointFile ("topic partition offset"
+lines) and LeaderEpochCheckpointFile ("epoch startOffset" lines).
 """
 
 from __future__ import annotations

@@ -237,13 +237,13 @@ class _Pollable:
         return False
 
     def check_readable(self) -> None:
-        """Calls the reader now and as long as there is something to read."""
+        """Schedules the reader's callback if there is something to read, again and again until all is read."""
         if self.reader is not None and not self._read_polled and self.readable:
             self._read_polled = True
             self.network.soon(self.process, self._poll_reader)
 
     def check_writable(self) -> None:
-        """Calls the writer now and as long as there is room."""
+        """Schedules the writer's callback if the send buffer has room, again and again until it is full."""
         if self.writer is not None and not self._write_polled and self.writable:
             self._write_polled = True
             self.network.soon(self.process, self._poll_writer)

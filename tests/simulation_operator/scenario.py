@@ -243,9 +243,9 @@ class Run:
             return
         trouble = self.process.access.trouble
         if not with_rights and not trouble:
-            self.invariants.wrong.append("the operator may read nothing, and reports no trouble")
+            self.invariants.wrong.append("the operator has no right to read anything, but reports no trouble")
         if with_rights and trouble and before == self.process.connection.troubled:
-            self.invariants.wrong.append(f"the operator may read everything, and says: {trouble}")
+            self.invariants.wrong.append(f"the operator has the right to read everything, but reports: {trouble}")
         self.counts["rights looked at"] += 1
 
     async def done(self, work: Coroutine[Any, Any, object]) -> bool:

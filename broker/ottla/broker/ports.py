@@ -370,7 +370,7 @@ class WithTransactions(Protocol):
 
 
 class WithVerifier(Protocol):
-    """The questions to the coordinators of transactions."""
+    """The check that a batch's partition belongs to a transaction (KIP-890): the transaction's coordinator is asked."""
 
     @property
     def verifier(self) -> TransactionVerifier:

@@ -136,7 +136,7 @@ class TransactionService:
         self._runtime.spawn(self._every(self._expiry_s, self.expire))
 
     async def stop(self) -> None:
-        """Resigns from every shard; requests that wait are answered NOT_COORDINATOR."""
+        """Resigns from every partition of `__transaction_state`; requests that wait are answered NOT_COORDINATOR."""
         await self._runtime.stop()
 
     def became_leader(self, partition: ReplayPartition) -> None:

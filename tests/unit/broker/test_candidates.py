@@ -1,5 +1,5 @@
-"""A returning follower joins the ISR while records are appended without a pause to the leader, which is alone in it.
-The high watermark waits only for followers that have been caught up."""
+"""A returning follower joins the ISR while the leader, the only in-sync replica, appends records without a pause.
+The high watermark waits for a follower outside the ISR only after the follower has once caught up with the leader."""
 
 from __future__ import annotations
 

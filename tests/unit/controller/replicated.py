@@ -112,7 +112,8 @@ class Replicated:
             self.count("commits")
 
     def kill(self) -> None:
-        """A broker is killed, and loses any tail of its log. Sometimes it starts again immediately."""
+        """A broker is killed, and loses a random number of the last records of its log, perhaps none or all. Sometimes
+        it starts again immediately."""
         broker = self.random.choice(BROKERS)
         if broker not in self.world.image.brokers:
             return

@@ -1,5 +1,7 @@
 """Topics whose Topic resource is gone: which are deleted, and which wait for a person. Pure; the time is an input.
 
+A topic's mark is the setting that names the Topic resource that owns the topic, and its Cluster (`topic_owner.py`).
+
 No finalizer keeps a Topic resource until its topic is deleted. So the operator sees only that a resource isn't there. A
 person may have deleted it, or it may have been lost: with the definition of its kind, with the state of Kubernetes, or
 by a mistake of a tool that applies all resources. Therefore:
@@ -26,9 +28,9 @@ resource claimed it: the new resource gets a topic of its own afterwards. The ne
 
 - a rule makes the topic wait, because then probably no person wanted the deletion;
 - the new resource's policy is Retain: its author wants the records kept, whatever the earlier policy was;
-- an earlier release of the operator has written the new resource's status, and didn't make it wait (`answered`): such
-  releases gave the topic to any resource of its name. If the spec of that resource couldn't be followed, the topic kept
-  the earlier mark.
+- an earlier release of the operator has written the new resource's status, and this status doesn't say that the
+  resource waits for the deletion of its predecessor's topic (`answered`): such releases gave the topic to any resource
+  of its name. If the spec of that resource was invalid, the topic kept the earlier mark.
 
 A resource of another name takes the topic over in any case: it may have been made so that the topic still has an owner
 after its first resource is deleted.

@@ -1,5 +1,5 @@
-"""The view that OffsetFetch reads follows the high watermark. The backlog of records that aren't visible yet stays
-bounded, and no single turn of the event loop makes a long backlog visible.
+"""OffsetFetch sees committed offsets up to the high watermark. The backlog of records that aren't visible yet stays
+bounded. A long backlog becomes visible in several iterations of the event loop, so that it doesn't block the loop.
 """
 
 from __future__ import annotations
