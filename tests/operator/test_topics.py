@@ -31,7 +31,7 @@ CLUSTER: dict[str, Any] = {"topics": {}, "scaling": {}}
 
 
 class Operator:
-    """The reconciler of topics, on the real brokers of one cluster. An object in memory takes the place of Kubernetes."""
+    """The reconciler of topics, on one cluster's real brokers. An object in memory takes the place of Kubernetes."""
 
     def __init__(self, bootstrap: str, kube: KubeStandIn | None = None) -> None:
         self.kube = kube or KubeStandIn()
