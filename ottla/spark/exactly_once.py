@@ -41,8 +41,8 @@ _Result = TypeVar("_Result")
 
 
 class NotBegun(pickle.PicklingError):
-    """A micro-batch can't begin. It begins while Spark pickles the writer. If pickling raises a PickleError, Spark shows
-    this error's message; any other error would become "Could not serialize object"."""
+    """A micro-batch can't begin. It begins while Spark pickles the writer. If pickling raises a PickleError, Spark
+    shows this error's message; any other error would become "Could not serialize object"."""
 
 
 class Driver:

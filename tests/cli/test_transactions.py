@@ -44,7 +44,8 @@ def read(ottla: Ottla, topic: str, *options: str, isolation: str = "read_committ
 
 @pytest.fixture
 def unverified(ottla: Ottla) -> Iterator[None]:
-    """The leaders of the cluster let producers write that haven't told their coordinator of the partition."""
+    """Turns off the leaders' verification (KIP-890): a producer may write to a partition that its coordinator doesn't
+    know as a part of the transaction."""
     [broker] = [str(row["id"]) for row in ottla("brokers", "list", "--json").json]
     changed = ottla("configs", "alter", "broker", broker, "--set", f"{VERIFICATION}=false")
     assert changed.code == 0, changed.stderr

@@ -25,7 +25,8 @@ ATOMIC_CREATION_MAX = 100  # the most partitions that one transaction creates, w
 
 
 def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
-    """The writes that are still needed until the topic has all partitions of its intent, and a ready mark for them."""
+    """The writes that are still needed until the topic has all partitions that an administrator asked for (`intent`),
+    and a ready mark, which makes them visible to clients."""
     states: Mapping[int, Partition] = image.partitions.get(intent.id, {})
     wanted = len(intent.assignments)
     mark = image.ready.get(intent.id)

@@ -1,4 +1,4 @@
-"""Every API names the rights that Apache Kafka asks for, or the reason why it needs none, and has exactly one handler."""
+"""Every API names the rights that Apache Kafka asks for, or the reason why it needs none, and has a single handler."""
 
 from typing import Any
 

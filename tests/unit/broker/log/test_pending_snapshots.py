@@ -44,7 +44,7 @@ def known(bench: Workbench, offset: int) -> dict[int, int]:
 
 
 class GatedDisk(RealDisk):
-    """Holds threads that have written a snapshot until they may go on."""
+    """Blocks each thread that has written a snapshot until the test lets the thread continue."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()

@@ -1,5 +1,5 @@
-"""The upkeep of a log with many segments or producers leaves turns to the event loop; the work of each turn is
-measured."""
+"""The upkeep of a log with many segments or producers doesn't block the event loop: the work in each iteration of the
+loop (turn) is measured."""
 
 from __future__ import annotations
 
