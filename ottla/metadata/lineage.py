@@ -266,8 +266,8 @@ def _check_word(known: Known, rows: Rows) -> None:
     found = words[at * _WORD_CHARACTERS : (at + 1) * _WORD_CHARACTERS]
     if not found:
         raise _older(
-            f"has the random words that controllers write to it only up to word {_newest(rows)[0]}, and this process has"
-            f" seen word {known.number}"
+            "has the random words that controllers write to it only up to"
+            f" word {_newest(rows)[0]}, and this process has seen word {known.number}"
         )
     if found != known.word:
         raise _older(

@@ -406,7 +406,7 @@ def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: R
 
 def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
     """The store is restored, with a higher generation number, from a backup that was made before the only replica
-    moved. The brokers go on, and the partition gets a leader."""
+    moved. The brokers keep running and join the restored store, and the partition gets a leader."""
     cluster = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
     try:
         etcd = cluster.etcd[0]

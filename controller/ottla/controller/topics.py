@@ -49,8 +49,8 @@ def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
 
 
 def delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
-    """The writes that delete the keys of a topic with a tombstone: its ready mark, its partitions' states, and, once no
-    broker has its data any more, the tombstone."""
+    """The writes that delete the keys of a topic with a tombstone: the ready mark, which makes it visible to clients,
+    its partitions' states, and, once no broker has its data any more, the tombstone."""
     tombstone = image.tombstones[topic_id]
     mark = image.ready.get(topic_id)
     states: Mapping[int, Partition] = image.partitions.get(topic_id, {})
