@@ -36,7 +36,8 @@ FIRST_LANE = {"tests/charts", "tests/cli", "tests/conformance", "tests/spark"}
 
 
 class Lanes(LoadScopeScheduling):
-    """xdist's scheduler for `--dist loadscope`: a scope is one of two lanes of folders, instead of a module."""
+    """xdist's scheduler for `--dist loadscope`. A scope is one of two groups (lanes) of test folders instead of a
+    module: each of the two workers runs one group."""
 
     def _split_scope(self, nodeid: str) -> str:
         return "first" if _folder_of(nodeid) in FIRST_LANE else "second"

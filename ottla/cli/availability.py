@@ -200,7 +200,7 @@ def _described(cluster: Cluster, topics: list[str]) -> list[dict[str, Any]]:
 
 
 def _settled(cluster: Cluster, look: Callable[[], list[Leaderless]]) -> list[Leaderless]:
-    """Repeats `look` for up to `_SETTLED_S`, and returns the partitions without a leader that it found last.
+    """Calls `look` again and again for up to `_SETTLED_S`. Returns the partitions without a leader of the last call.
 
     Returns earlier if no partition lacks a leader, or if none of the partitions can get one before a broker starts
     again.

@@ -25,7 +25,7 @@ _KINDS = ("topic", "broker", "group", "client-metrics")
 _ALTER_FAILURE = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)
 
 KindArgument = Annotated[
-    str, typer.Argument(metavar="topic|broker|group|client-metrics", help="The kind of thing that has the settings.")
+    str, typer.Argument(metavar="topic|broker|group|client-metrics", help="The type of resource that has the settings.")
 ]
 
 

@@ -51,7 +51,7 @@ class Output:
             self.note(empty)
 
     def record(self, record: Mapping[str, Any], labels: Mapping[str, str]) -> None:
-        """Prints one thing, such as a cluster, with one property on each line."""
+        """Prints one object, such as a cluster, with one property on each line."""
         if self.as_json:
             self.document(record)
             return

@@ -287,7 +287,7 @@ def _touched_topics(fields: dict[str, Any], changed: dict[str, Any]) -> set[UUID
 def _update_visible(
     image: Image, touched: Iterable[UUID], fields: dict[str, Any], losing_states: Collection[UUID]
 ) -> None:
-    """Makes `topics` and `topics_by_id` follow from the new intents, ready marks and states."""
+    """Computes `topics` and `topics_by_id` from the new intents (the requested topics), ready marks and states."""
     intents = fields.get("intents_by_id", image.intents_by_id)
     ready = fields.get("ready", image.ready)
     partitions = fields.get("partitions", image.partitions)

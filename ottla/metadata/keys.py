@@ -95,7 +95,7 @@ class MappedKind(Kind, Generic[P, T]):
         self._text = identity.text
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """The key of the thing with this identity, such as a topic's name."""
+        """The key of the object with this identity; a topic's identity is its name, for example."""
         return self.prefix + self._text(*args, **kwargs)
 
 

@@ -257,15 +257,22 @@ def _is_newer(one: Known, other: Known) -> bool:
 def _check_word(known: Known, rows: Rows) -> None:
     row, at = divmod(known.number, WORDS_PER_ROW)
     if not rows:
-        raise _older(f"has no lineage word, and this process has seen word {known.number}")
+        raise _older(
+            f"has none of the random words that controllers write to it, and this process has seen word {known.number}"
+        )
     if row < min(rows):
         return  # the row of this process's word isn't kept any more
     words = rows[row].words if row in rows else ""
     found = words[at * _WORD_CHARACTERS : (at + 1) * _WORD_CHARACTERS]
     if not found:
-        raise _older(f"has lineage words up to {_newest(rows)[0]}, and this process has seen word {known.number}")
+        raise _older(
+            "has the random words that controllers write to it only up to"
+            f" word {_newest(rows)[0]}, and this process has seen word {known.number}"
+        )
     if found != known.word:
-        raise _older(f"has another lineage word {known.number} than this process saw, so it has diverged")
+        raise _older(
+            f"has another random word {known.number} of a controller than this process has seen, so it has diverged"
+        )
 
 
 def _newest(rows: Rows) -> tuple[int, str]:

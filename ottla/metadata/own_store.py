@@ -53,7 +53,8 @@ from .store import (
 class OwnStore:
     """A `Store` that refuses all calls once the store behind it isn't the one that this process belongs to.
 
-    It compares the lineage words in the store with `known`, the lineage that the process knows. At the process's start,
+    The store's lineage is the sequence of random words that the controller adds to the store (`lineage.py`). This class
+    compares the words in the store with `known`, the lineage that the process knows. At the process's start,
     `known` is the lineage that a former process of the same broker wrote to the disk, if there was one.
     """
 
@@ -71,7 +72,8 @@ class OwnStore:
         self._refused = asyncio.Event()
 
     async def learned(self, before: Known | None) -> Known:
-        """Waits until the known lineage differs from `before`, and returns it. Only one task may wait."""
+        """Waits until the lineage that this process knows differs from `before`, and returns it. Only one task may
+        wait."""
         while self.known is None or self.known == before:
             self._learned.clear()
             await self._learned.wait()
@@ -115,8 +117,8 @@ class OwnStore:
             fresh, self._fresh = self._fresh, False
             if beyond_the_word and not fresh:
                 raise Compacted(
-                    "the watch has a new connection, and no lineage word proves that the revisions before it belong to"
-                    " the store that answers now"
+                    "the watch has a new connection, and no word of the controller proves that the revisions before the"
+                    " new connection belong to the store that answers now"
                 )
             if attached is not None:
                 await attached()

@@ -102,7 +102,8 @@ class Transactions:
         self._each(ADD_PARTITIONS, (0, 3), {transaction.transactional_id: message}, settle, "AddPartitionsToTxn")
 
     def end(self, transactions: Iterable[Transaction], *, committed: bool) -> list[Transaction]:
-        """EndTxn for each transaction. Returns the transactions that had already been ended the other way.
+        """Sends EndTxn for each transaction. Returns the transactions that had already ended with the opposite outcome
+        (aborted instead of committed, or committed instead of aborted).
 
         Safe to repeat, as long as no InitProducerId for the ids came in between. Raises KafkaError, Unreachable.
         """

@@ -15,8 +15,8 @@ the moment at which the batch counts:
    before the new driver reads it.
 
 From 1 and 3 no row becomes visible twice; from 2 no row of a decided batch is lost. One thing can break 2: a decided
-transaction that the coordinator has aborted before its end came, because it timed out. The answer to the end tells it,
-and the query stops.
+transaction that timed out, and that the coordinator aborted before EndTxn came. The answer to EndTxn shows this, and
+the query stops.
 
 The procedures are generators: they yield steps, and are sent the steps' results. `ottla.spark.exactly_once` carries
 the steps out; the tests carry them out on a model of brokers, and kill the driver before and after every one.
@@ -44,18 +44,20 @@ _SETTLED = frozenset({"Empty", "CompleteCommit", "CompleteAbort"})  # no record 
 
 
 class Refused(Exception):
-    """The query can't go on without a decision of a person. The message says why, and how to allow what."""
+    """The query can't continue until a person decides something. The message says why, and how to tell Ottla the
+    decision."""
 
 
 class Failed(Exception):
-    """The batch can't be finished now. The query's next start settles it, and runs it again if it isn't decided."""
+    """The batch can't be finished now. The query's next start commits the batch's transactions if the batch is decided;
+    otherwise it aborts them, and the batch runs again."""
 
 
 @dataclass(frozen=True)
 class Decision:
     """A batch that counts, with the number of its rows and the transactions that are to be committed for it.
 
-    `completed` tells that all of them are committed.
+    `completed`: whether all of them are committed.
     """
 
     query_id: str
@@ -151,7 +153,8 @@ def is_task_of(query: str, transactional_id: str) -> bool:
 
 
 def begin(query_id: str | None, confirmed: str) -> Generator[Step, Any, Begun]:
-    """Before any task of a batch writes: settles what an earlier driver left behind.
+    """Before any task of a batch writes: commits the last batch if an earlier driver decided it but didn't complete it,
+    and aborts all other transactions that earlier drivers left open.
 
     `query_id` is the id in the checkpoint, as far as the driver can read it: with it a wrong checkpoint is refused
     before it disturbs the query's own driver. Raises Refused.

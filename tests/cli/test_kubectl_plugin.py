@@ -101,7 +101,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[OttlaBroker]]
 
 @pytest.fixture
 def demo(two: list[OttlaBroker], tmp_path: Path, environment: dict[str, str]) -> Iterator[Demo]:
-    """A demo with the shared brokers."""
+    """A `Demo` with the brokers that the tests of this module share."""
     with demo_of(two, tmp_path, environment) as found:
         yield found
 

@@ -1,6 +1,6 @@
 """kafka-python's own integration suite: the same tests run, are skipped and pass as against Apache Kafka.
 
-Every difference is listed here with its reason.
+This module lists every difference with its reason.
 """
 
 import pytest

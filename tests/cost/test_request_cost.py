@@ -154,7 +154,8 @@ def interpreted_cost(count: int) -> float:
 
 
 def multiple(window_cost: Callable[[], float], least_costs: Sequence[Callable[[], float]], most: float) -> float:
-    """The broker's cheapest window, over the sum of the cheapest windows of the costs that no server can avoid.
+    """The CPU time of the broker's cheapest window (series of requests), divided by the sum of the cheapest windows of
+    the costs that no server can avoid.
 
     While the result is above `most`, more windows follow, up to a limit: two processors that share a core take up to
     twice as long as one alone. More windows also follow while new minima come, because the broker may have had its

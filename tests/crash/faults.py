@@ -101,9 +101,9 @@ def scene(
     explained: Collection[str] = (),
     **settings: str,
 ) -> Iterator[Scene]:
-    """A cluster under load. At the end all faults are healed. Then the scene asserts: no acknowledged record is lost,
-    doubled or reordered; the group has committed all records; replicas are alike; each kind of event in `expected`
-    happened; and each error in the brokers' logs contains one of the texts `explained`."""
+    """A cluster with clients at work. At the end all faults are healed. Then it is asserted: no acknowledged record is
+    lost, doubled or reordered; the group has committed all records; replicas are alike; each kind of event in
+    `expected` happened; and each error in the brokers' logs contains one of the texts `explained`."""
     with ottla_cluster(folder, size, etcd_members, proxied, **{**SETTINGS, **settings}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)

@@ -133,8 +133,8 @@ def test_a_node_id_that_lives_is_refused_after_a_session_and_its_holder_named(tm
 def test_a_holder_that_stood_still_until_another_took_its_node_id_names_that_one_and_ends(
     tmp_path: Path, store: str
 ) -> None:
-    """The holder ends with one error message for its administrator. Before the fix, it ended with a stack trace, as if
-    by a bug."""
+    """The paused broker ends with one error message for its administrator. Before the fix, it ended with a stack trace,
+    as if by a bug."""
     settings = {"ottla_metadata_store": store, "broker_session_timeout_ms": "3000"}
     holder = OttlaBroker(tmp_path / "holder", **settings)
     successor = None

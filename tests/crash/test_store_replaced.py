@@ -36,7 +36,7 @@ LEARNED_S = 0.5  # seconds within which each broker reads a new lineage word
 
 
 class ReplaceableStore(ABC):
-    """A cluster's metadata store, which the test can replace in the ways in which an administrator may replace it."""
+    """A cluster's metadata store, which the test can replace as an administrator may: by an empty store or a copy."""
 
     url: str  # the value of the command line's `--store`
     copied: Path
@@ -207,8 +207,8 @@ def all_stop(cluster: OttlaCluster, because: str) -> None:
 
 
 def until_worded(url: str) -> None:
-    """Waits until the store's newest key is a word of its lineage: a broker that knows that word recognises any older
-    copy of the store."""
+    """Waits until the store's newest key is one of the random words that the controller adds
+    (`ottla.metadata.lineage`): a broker that knows this word recognises any older copy of the store, which lacks it."""
     deadline = time.monotonic() + 60
     while not _worded(held(url)):
         assert time.monotonic() < deadline
@@ -406,7 +406,7 @@ def test_a_store_with_every_word_is_joined_again(cluster: OttlaCluster, store: R
 
 def test_brokers_that_run_join_their_restored_store(tmp_path: Path) -> None:
     """The store is restored, with a higher generation number, from a backup that was made before the only replica
-    moved. The brokers go on, and the partition gets a leader."""
+    moved. The brokers keep running and join the restored store, and the partition gets a leader."""
     cluster = OttlaCluster(tmp_path, 2, 1, broker_session_timeout_ms="3000")
     try:
         etcd = cluster.etcd[0]

@@ -1,4 +1,4 @@
-"""The last of the crash tests: checks that the scenes before it have seen every kind of event."""
+"""The last of the crash tests: checks that every kind of event has happened in the tests that ran before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCENES = {path.name for path in FOLDER.glob("test_cluster_*.py")} - {"test_clust
 
 
 def test_every_kind_of_event_was_seen(request: pytest.FixtureRequest) -> None:
-    """If no scene has seen a kind of event, the scenes prove nothing about it, even if they pass."""
+    """If a kind of event has happened in no test, the tests prove nothing about it, even if they pass."""
     names = {item.path.name for item in request.session.items if item.path.parent == FOLDER}
     if not names >= SCENES or not sightings.in_all:
         pytest.skip("this process hasn't run all of the scenes")

@@ -1,4 +1,5 @@
-"""Clients at work while faults hit a cluster. Their requests and answers go into a history for the oracles.
+"""Clients at work while faults hit a cluster. Their requests and answers go into a history, which the oracles of
+`tests/simulation/oracles.py` check.
 
 The events are those of the simulation (`tests/simulation/history.py`). They come from librdkafka (an idempotent
 producer with its defaults, a group of two consumers that commit) and from the small clients of the simulation over real

@@ -1,7 +1,7 @@
 """The CRDs are deleted with all their resources, and created again: no topic is deleted, no record is lost.
 
-Without the CRD of Topics a Cluster goes on unchanged. The deletion of the CRD of Clusters deletes the brokers' pods, as
-the deletion of any Cluster does, and their volumes stay.
+Without the CRD of Topics a Cluster keeps running unchanged. The deletion of the CRD of Clusters deletes the brokers'
+pods, as the deletion of any Cluster does, and their volumes stay.
 """
 
 from __future__ import annotations

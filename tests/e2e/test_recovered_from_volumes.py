@@ -53,7 +53,7 @@ def test_recovered_from_volumes(operator: Operator) -> None:
 
 
 def again(scene: Scene, before: Contents) -> None:
-    """Applies the Cluster and its topic again, and waits until every record is there."""
+    """Applies the Cluster and its topic again, and waits until every record can be read again."""
     scene.kube.apply(cluster(), topic(TOPIC, partitions=PARTITIONS, replicationFactor=3))
     scene.settled()
     scene.topic_settled(TOPIC)

@@ -105,5 +105,5 @@ def found(scene: Scene, name: str) -> dict[str, Any]:
 
 
 def why(scene: Scene, part: str, name: str = NAME) -> str:
-    """The error that stops a part of a Cluster; empty if there is none."""
+    """The error in the Cluster's status because of which a part of the reconcile failed; empty if there is none."""
     return str(condition(found(scene, name), f"{part}Reconciled").get("message", ""))

@@ -33,7 +33,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaBroker]:
 
 
 def mutated(body: bytes, dice: random.Random) -> bytes:
-    """The body cut, lengthened, with single bytes or a whole number changed, or replaced by noise."""
+    """A random mutation of the body: shortened, lengthened, with single bytes or a whole number changed, or replaced by
+    random bytes."""
     kind = dice.randrange(6)
     data = bytearray(body)
     if kind == 0:

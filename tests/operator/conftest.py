@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
 
 @pytest.fixture
 def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scene], None]:
-    """A function that runs a scene on an API server that knows the CRDs, with an empty namespace `shop`."""
+    """A function that runs a test's coroutine on an API server that knows the CRDs, with an empty namespace `shop`."""
     # kopf reads this variable; the client read it when it was imported
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(server.kubeconfig))
@@ -47,7 +47,7 @@ def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sc
 
 
 async def emptied(kube: Kube) -> None:
-    """Deletes all objects that an earlier scene left, even one that failed."""
+    """Deletes all objects that earlier tests have left, also tests that failed."""
     for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
         for found in await kube.list(kind, "shop"):
             await kube.delete(kind, "shop", found["metadata"]["name"])

@@ -1,5 +1,5 @@
-"""The script that starts a member of etcd: when it starts etcd and with which flags, with a stand-in and with etcd
-itself."""
+"""The script that starts a member of etcd: when it starts etcd and with which flags. Some tests put a program in etcd's
+place that only records its flags; others run etcd itself."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_a_member_whose_first_attempt_to_join_failed_joins_at_the_next(tmp_path:
 
 
 def _script(folder: Path, volume: Path, told: dict[str, str]) -> str:
-    """The start script as the operator writes it, with the rules `told` as files of its ConfigMap, and with `volume` as
-    the pod's volume."""
+    """The start script as the operator writes it. `told` becomes the files of the ConfigMap, which say what the member
+    may do at its start; `volume` is the pod's volume."""
     config = folder / "config"
     shutil.rmtree(config, ignore_errors=True)
     config.mkdir()

@@ -86,7 +86,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaCluster]:
 
 @pytest.fixture
 def run(cluster: OttlaCluster) -> Play:
-    """A function that runs a scene with an operator and an admin client of its own, and deletes all topics
+    """A function that runs a test's coroutine with a new operator and a new admin client, and deletes all topics
     afterwards."""
 
     def play(scene: Scene) -> None:

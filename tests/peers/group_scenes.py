@@ -30,7 +30,8 @@ Ask = Callable[[int, int, dict[str, Any]], Awaitable[Any]]
 
 
 class Stage:
-    """Plays scenes. `answers` has the answers, each under the name of its question."""
+    """Sends the requests of scenes to a broker. `answers` has the broker's answers, each under the name that the scene
+    gives to the request."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -135,7 +136,7 @@ class Stage:
 
 
 async def play(ask: Ask) -> dict[str, Any]:
-    """The answers of all scenes."""
+    """Sends the requests of all scenes by `ask`. Returns the answers, each under its request's name."""
     stage = Stage(ask)
     for scene in (a_dynamic_group, static_members, old_clients, offsets):
         await scene(stage)
@@ -285,7 +286,7 @@ async def _value(answer: Any) -> Any:
 
 
 async def asked_over_wires(bootstrap: str) -> dict[str, Any]:
-    """Plays the scenes against a broker, on which the topic must exist."""
+    """Sends the requests of all scenes to a broker, on which the topic must exist."""
 
     async def ask(key: int, version: int, request: dict[str, Any]) -> Any:
         def call() -> Any:

@@ -88,7 +88,7 @@ class Route:
         self._proxies.run(self._cut({(direction, client) for direction in directions}))
 
     def heal(self) -> None:
-        """Ends all cuts and delays; held bytes go on immediately."""
+        """Ends all cuts and delays; bytes that were held back are forwarded immediately."""
         self._proxies.run(self._heal())
 
     def delay(self, there_s: float, back_s: float) -> None:

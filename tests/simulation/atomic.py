@@ -138,8 +138,8 @@ def doubled_records(events: Sequence[Event]) -> Iterator[str]:
 
 
 def wrong_reads(events: Sequence[Event]) -> Iterator[str]:
-    """A reader of committed records gets, from its position to its next one, exactly the records that are committed
-    there in the end."""
+    """Checks each read of committed records: between the reader's position and its next position it must get exactly
+    the records that are committed at the end of the run. Yields a sentence for each wrong read."""
     settled = _Settled(events)
     for event in of(events, "read", "ok"):
         key = key_of(event)
@@ -156,7 +156,8 @@ def wrong_reads(events: Sequence[Event]) -> Iterator[str]:
 
 
 def falling_stable_offsets(events: Sequence[Event]) -> Iterator[str]:
-    """The last stable offset that a reader is told never falls: what is stable is so on each later leader, too."""
+    """Checks that the last stable offset in the answers to readers never falls: a transaction that has ended on one
+    leader has ended on each later leader, too."""
     permitted = Permitted(events)
     seen: dict[tuple[str, Key], tuple[int, float]] = {}
     for event in of(events, "read", "ok"):

@@ -52,7 +52,7 @@ class Inode:
         self.unsynced.clear()
 
     def lose_power(self, random: Random) -> int:
-        """Keeps only a part of the unsynced changes. Returns the number of lost changes."""
+        """Simulates a loss of power: keeps only some of the unsynced changes. Returns the number of lost changes."""
         lost = 0
         if self.unsynced:
             kept = random.randrange(len(self.unsynced) + 1)

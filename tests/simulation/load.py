@@ -62,7 +62,8 @@ class Load:
 
 
 def follower_under_load(faults: Faults) -> str:
-    """Begins the scene, among other faults. Returns the follower's host; empty if there is no follower to kill."""
+    """Begins the scene of this module while other faults happen. Returns the host of the follower that is killed; empty
+    if there is no follower to kill."""
     chosen = _choose(faults)
     if chosen is None:
         return ""
@@ -72,7 +73,8 @@ def follower_under_load(faults: Faults) -> str:
 
 
 async def joins_under_load(faults: Faults) -> str:
-    """Plays the scene without other faults. Returns a sentence if the follower doesn't join, else an empty text."""
+    """Plays the scene of this module without other faults. Returns a sentence if the killed follower doesn't join the
+    ISR again, else an empty text."""
     chosen = _choose(faults)
     if chosen is None:
         return f"{LOADED} has no leader or no follower that runs, although all faults are healed"

@@ -261,7 +261,7 @@ def a_restart_within_the_session_keeps_its_place_in_the_isr() -> None:
 @bug
 def a_stale_controller_writes() -> None:
     class Unguarded:
-        """The store for a controller that writes without guards."""
+        """The store for a controller whose transactions compare nothing."""
 
         def __init__(self, store: Any) -> None:
             self._store = store

@@ -29,7 +29,7 @@ def poll(position: int, *records: tuple[int, str], **fields: Any) -> list[Event]
 
 
 def final(*records: tuple[int, str], start: int = 0, **fields: Any) -> list[Event]:
-    """The events by which a history tells the partition's content at the end of the run."""
+    """The events of a history that state the partition's content at the end of the run."""
     return [{"op": "final", "phase": "ok", "partition": P, "start": start, "records": list(records), **fields}]
 
 

@@ -234,7 +234,7 @@ class Agreement:
         ]
         for name in orphans:
             if name not in held.get("message", ""):
-                yield f"topic {name} has lost its Topic, and nobody is told"
+                yield f"topic {name} has lost its Topic resource, and the Cluster's status doesn't name it"
         if held and not orphans:
             yield "the status says that topics are held, and none is"
 

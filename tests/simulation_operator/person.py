@@ -383,7 +383,8 @@ class Person:
         return True
 
     def _bring_back_pool(self, spec: Object, broker: int, name: str) -> bool:
-        """Asks again for a pool that was removed, with one broker. The pool before it loses the ids from there on."""
+        """Adds a removed pool to the spec again, with the one broker `broker`. The pool that has the ids before it
+        loses the ids from `broker` on."""
         pools = spec["brokers"]["pools"]
         another = max((each for each in pools if each["firstId"] <= broker), key=itemgetter("firstId"))
         if another["firstId"] == broker:

@@ -96,7 +96,7 @@ class Faulty(World):
         if done and kind == "Pod" and before is not None and _serves(before) and absent:
             self.broken.append(f"{name} was restarted while {absent} didn't serve")
         if done and kind == "Pod" and before is not None and _serves(before) and self._out_of_turn(name):
-            self.broken.append(f"{name} was restarted for another release, and it isn't its Cluster's turn")
+            self.broken.append(f"{name} was restarted for another release, but another Cluster has the turn")
         if done and kind == "PersistentVolumeClaim":
             self.broken.append(f"{name} was deleted")
         self._strike("delete")

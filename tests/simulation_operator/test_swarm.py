@@ -88,7 +88,7 @@ def test_a_broker_whose_statefulset_is_made_anew_has_read_its_files_when_it_star
 
 
 def test_a_budget_of_the_cluster_before_is_no_word_of_this_cluster() -> None:
-    """Kubernetes deletes the former Cluster's PodDisruptionBudget with the pods. Until then the operator mustn't change
+    """Kubernetes deletes the former Cluster's PodDisruptionBudget with its pods. Until then the operator mustn't change
     this budget, and the budget says nothing about the present Cluster (seed 3532).
     """
     world = Run(4)

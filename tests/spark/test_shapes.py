@@ -121,7 +121,8 @@ def test_gaps(spark: SparkSession, bootstrap: str, compacted: str, options: dict
 
 
 def test_a_stream_over_gaps(spark: SparkSession, bootstrap: str, compacted: str, tmp_path: Path) -> None:
-    """A micro-batch has fewer offsets than a gap. So some micro-batches have no records, and the stream goes on."""
+    """A micro-batch covers fewer offsets than a gap, so some micro-batches have no records. The stream continues with
+    the records behind the gap."""
     stream = spark.readStream.format("ottla").option("kafka.bootstrap.servers", bootstrap)
     stream = stream.option("subscribe", compacted).option("startingOffsets", "earliest")
     writer = stream.option("maxOffsetsPerTrigger", "25").load().select("offset").writeStream.format("parquet")

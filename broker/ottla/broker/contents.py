@@ -146,7 +146,8 @@ class Inspection:
         return self._header.codec
 
     def go_on(self, quota_bytes: int) -> Admitted | None:
-        """Checks `quota_bytes` more, and at most one piece beyond them. Returns None while records remain unchecked.
+        """Continues the check by `quota_bytes` of unpacked records, exceeded by at most one piece of the unpacked
+        content. Returns None while records remain unchecked.
 
         Raises KafkaError: INVALID_RECORD and INVALID_TIMESTAMP, which may name records; UNKNOWN_SERVER_ERROR where the
         payload can't be unpacked; MESSAGE_TOO_LARGE where the batch in the wanted codec exceeds the topic's

@@ -14,9 +14,9 @@ _BROKER = "broker"
 
 
 class DynamicSettings:
-    """A listener of the image. `config` gives the present configuration. `told` is called with each new configuration,
-    and with the names of the settings whose values differ. No name is given if only the layer from which a value comes
-    has changed."""
+    """Keeps the broker's configuration up to date with the metadata. `config` returns the present configuration. `told`
+    is called with each new configuration, and with the names of the settings whose values differ. A setting isn't among
+    them if the same value only comes from another layer (the broker's settings, the cluster's, …)."""
 
     def __init__(
         self, broker_id: int, config: Callable[[], BrokerConfig], told: Callable[[BrokerConfig, Set[str]], None]

@@ -1,7 +1,8 @@
 """Runs the groups whose partitions of `__consumer_offsets` this broker leads.
 
-This is the shell around the core `group.shard`, on the runtime that all coordinators share. It routes a request to the
-group's shard, performs the core's effects in order, and sets one timer for all groups. A change of the stored state is
+This is the shell around the pure core `group.shard`, on the runtime that all coordinators share. A shard has the groups
+of one partition. The shell routes a request to the group's shard, performs the effects that the core returns (records
+to append, answers, timers) in order, and sets one timer for all groups. A change of the stored state is
 a record: the core applies it as soon as the record is appended, and the answer is sent when the record is committed.
 
 If an OffsetFetch waits too long for uncommitted records, it is answered UNSTABLE_OFFSET_COMMIT, and the client asks
@@ -135,7 +136,7 @@ class GroupService:
         self._runtime.spawn(self._expire_forever())
 
     async def stop(self) -> None:
-        """Resigns from every shard; requests that wait are answered NOT_COORDINATOR."""
+        """Resigns from every partition of `__consumer_offsets`; requests that wait are answered NOT_COORDINATOR."""
         self._timers.stop()
         await self._runtime.stop()
 
@@ -498,8 +499,8 @@ class GroupService:
         await self._runtime.committed(shard, offset)
 
     async def _settled(self, group_id: str, require_stable: bool) -> Shard:
-        """Waits until all records that are committed now are visible, with `require_stable` all records that are
-        appended now. Returns the group's shard."""
+        """Waits until OffsetFetch would see all records that are committed at the call, or, with `require_stable`, all
+        records that are appended at the call. Returns the group's shard."""
         shard = self._shard_of(group_id, allow_empty=True)
         if require_stable:
             self._runtime.flush(shard)
@@ -516,8 +517,8 @@ class GroupService:
     # --- finding, expiring ---
 
     def _shard_of(self, group_id: str, allow_empty: bool = False) -> Shard:
-        """The loaded shard of a group. Raises KafkaError: INVALID_GROUP_ID at an empty id unless `allow_empty`, or an
-        error of `Runtime.serving`."""
+        """The group's partition of `__consumer_offsets`, which has to be loaded. Raises KafkaError: INVALID_GROUP_ID at
+        an empty id unless `allow_empty`, or an error of `Runtime.serving`."""
         if not group_id and not allow_empty and self._runtime.accepting:
             raise KafkaError(ErrorCode.invalid_group_id)
         return self._runtime.serving(partition_for(group_id, self._partition_count()))

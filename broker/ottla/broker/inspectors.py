@@ -32,8 +32,8 @@ class Inspectors:
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def look(self, holder: Hashable, inspection: Inspection) -> Admitted:
-        """The inspection's result, after as many turns of `holder`, the batch's connection, as it takes. Raises
-        KafkaError as the inspection does."""
+        """The inspection's result. The inspection takes as many turns in a thread as it needs; `holder` is the batch's
+        connection, to which these turns are counted. Raises KafkaError as the inspection does."""
         loop = asyncio.get_running_loop()
         quota_bytes = bytes_in(THREAD_MICROSECONDS, inspection.codec)
         turn = self._queue(holder)

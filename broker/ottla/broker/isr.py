@@ -1,4 +1,5 @@
-"""Writes the changes of ISRs of the partitions that this broker leads, by guarded transactions on the metadata store.
+"""Writes the changes of ISRs of the partitions that this broker leads. The metadata store's transactions compare the
+revisions that the decisions were based on (guards).
 
 A transaction compares the revision of the partition's state, and the revisions, as last read, of the registrations of
 this broker and of each broker that joins: a broker that has begun to drain, has registered anew or is gone can't join.

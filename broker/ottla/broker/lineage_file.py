@@ -24,7 +24,7 @@ _VERSION = 1
 
 
 def read_known(logs: LogDirectories) -> Known | None:
-    """The newest lineage word in the broker's log directories; None where they have none."""
+    """The newest word in the broker's log directories; None if no directory has one."""
     found = []
     for path in logs.online_paths:
         try:
@@ -38,7 +38,7 @@ def read_known(logs: LogDirectories) -> Known | None:
 
 
 async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
-    """Writes the store's newest lineage word to the log directories whenever the store shows a new one, until
+    """Writes the store's newest word to the log directories whenever this broker has seen a new word. Runs until
     cancelled."""
     known = store.known
     await asyncio.to_thread(_write, logs, known)
@@ -48,7 +48,7 @@ async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
 
 
 def read_known_of(disk: Disk, path: str) -> Known | None:
-    """The lineage word in one log directory's file; None where the file is missing or damaged. Raises OSError."""
+    """The word in one log directory's file; None if the file is missing or damaged. Raises OSError."""
     file = f"{path}/{names.LINEAGE}"
     if not disk.exists(file):
         return None
@@ -84,4 +84,4 @@ def _write(logs: LogDirectories, known: Known | None) -> None:
         try:
             logs.disk.write_atomically(f"{path}/{names.LINEAGE}", json.dumps(document).encode())
         except OSError as error:
-            logger.warning("the last lineage word can't be written to %s: %s", path, error)
+            logger.warning("the last word by which this broker knows its store can't be written to %s: %s", path, error)

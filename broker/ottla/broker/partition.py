@@ -376,7 +376,7 @@ class Partition:
 
     def guard_for(self, producer_id: int, epoch: int, first_sequence: int, *, bumps: bool) -> Guard:
         """The guard that a transactional batch needs. The caller takes it before it asks the transaction's coordinator,
-        and passes it to the append afterwards. NOT_NEEDED where the batch continues a transaction that has begun here:
+        and passes it to the append afterwards. NOT_NEEDED where the transaction has begun in this partition already:
         then the coordinator needn't be asked. `first_sequence` is the batch's base sequence. `bumps` says whether the
         producer gets a new epoch with each transaction. Raises KafkaError INVALID_PRODUCER_EPOCH."""
         known = self.log.producers.get(producer_id)

@@ -63,7 +63,7 @@ _IDLE_SECONDS = 60.0
 
 
 class Owner(Protocol):
-    """The fetcher's owner, the broker's `Replication`, as far as the fetcher uses it."""
+    """The methods of the broker's `Replication`, which owns the fetcher, that the fetcher calls."""
 
     bytes_in: int  # replicated bytes; only grows
 

@@ -1,4 +1,4 @@
-"""A request under way: its header and the identity of its client. Hot and cold handlers get the same `Request`.
+"""A request that is being handled: its header and the identity of its client. All handlers get the same `Request`.
 
 The identity belongs to the connection: the listener through which the client connected, the principal as which the
 client is known there, and the client's address. The identity is the same for all requests of a connection that reach a

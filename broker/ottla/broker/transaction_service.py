@@ -407,7 +407,7 @@ class TransactionService:
             self._sender.send(_Sending(self, led, markers))
 
     def holds(self, led: Shard) -> bool:
-        """Whether this broker has led the partition since `led` was made, without a break."""
+        """Whether this broker has led `led`'s partition without a break since the object `led` was made."""
         return self._runtime.holds(led)
 
     def progressed(self, led: Shard, markers: Markers) -> None:
@@ -446,7 +446,7 @@ class TransactionService:
 
 
 class _Sending:
-    """One transaction of a led partition, as the sender of markers follows it."""
+    """A transaction in a partition of `__transaction_state` that this broker leads, as the marker sender sees it."""
 
     def __init__(self, service: TransactionService, led: Shard, markers: Markers) -> None:
         self.markers = markers

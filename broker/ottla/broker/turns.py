@@ -32,17 +32,17 @@ class Turn:
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """A future that is done when the next batch may go on."""
+        """A future that is done when the next batch of the queue may be appended."""
         return self._ended
 
     async def comes(self) -> None:
-        """Waits until the turns of all batches before this one have ended."""
+        """Waits until all batches before this one have left the queue."""
         if self._before is not None:
             await asyncio.wait([self._before])
 
     def end(self) -> None:
-        """Ends the turn: the batch is appended, refused or given up. The next batch's turn comes once the turns of all
-        batches before it have ended. May be called more than once."""
+        """Takes the batch out of the queue: it is appended, refused or given up. The next batch may be appended once
+        all batches before it have left the queue. May be called more than once."""
         if self._before is not None and not self._before.done():
             self._before.add_done_callback(lambda _: self.end())
         elif not self._ended.done():
@@ -69,15 +69,15 @@ class Received:
 
 
 def take_turn(partition: Partition) -> Turn:
-    """Returns a turn behind every batch of the partition that waits now. The caller must call the turn's `end`, also
-    after an error."""
+    """Returns a place in the queue behind every batch of the partition that waits now. The caller must call the turn's
+    `end`, also after an error."""
     last = partition.last_turn
     turn = partition.last_turn = Turn(partition, None if last is None else last.ended)
     return turn
 
 
 def needs_turn(partition: Partition, batch: memoryview) -> bool:
-    """Whether a batch needs a turn whatever its size: it needs another codec, or other batches wait before it."""
+    """Whether a batch has to join the queue whatever its size: it needs another codec, or other batches wait."""
     if partition.last_turn is not None:
         return True
     return partition.target_codec is not None and contents.codec_of(batch) != partition.target_codec

@@ -260,9 +260,11 @@ class Controller:
         except ForeignStore:
             raise
         except (StoreUnavailable, UnknownOutcome) as reason:
-            logger.info("controller %s: no lineage word was written: %s", self._name, reason)
+            logger.info(
+                "controller %s can't write the next word by which brokers know the store: %s", self._name, reason
+            )
         except Exception:  # the term continues: without the word, each new connection of a broker costs a snapshot
-            logger.exception("controller %s: no lineage word was written", self._name)
+            logger.exception("controller %s can't write the next word by which brokers know the store", self._name)
 
     def _check_term(self) -> None:
         """Raises Deposed if the metadata names another controller, or none (`quick_death.py` may have deleted the key
@@ -273,8 +275,8 @@ class Controller:
             raise Deposed("the metadata names another controller, or none")
 
     async def _perform(self, scope: Scope) -> Scope:
-        """Decides on one slice of the scope after the other, and writes `_WRITES_MAX` batches of proposals at a time.
-        Returns the scope that must be decided on again."""
+        """Splits the scope (the partitions, topics, … to decide on), and decides on one portion after the other. Writes
+        `_WRITES_MAX` batches of proposals at a time. Returns the scope that must be decided on again."""
         again = _NOTHING
         latest = 0
         decided: list[tuple[Scope, list[Proposal]]] = []
@@ -309,8 +311,8 @@ class Controller:
         return again, latest
 
     async def _write(self, batch: Sequence[Proposal]) -> list[_Outcome]:
-        """Writes all proposals in one transaction. If guards fail, tries again without the proposals that have these
-        guards. Returns the outcome of each transaction."""
+        """Writes all proposals in one transaction. If a guard fails (a key has another revision by now), tries again
+        without the proposals that have this guard. Returns the outcome of each transaction."""
         assert self._term is not None
         results: list[_Outcome] = []
         while batch:

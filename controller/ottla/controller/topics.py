@@ -25,7 +25,8 @@ ATOMIC_CREATION_MAX = 100  # the most partitions that one transaction creates, w
 
 
 def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
-    """The writes that are still needed until the topic has all partitions of its intent, and a ready mark for them."""
+    """The writes that are still needed until the topic has all partitions that an administrator asked for (`intent`),
+    and a ready mark, which makes them visible to clients."""
     states: Mapping[int, Partition] = image.partitions.get(intent.id, {})
     wanted = len(intent.assignments)
     mark = image.ready.get(intent.id)
@@ -48,8 +49,8 @@ def create_partitions(image: Image, intent: TopicIntent) -> Iterator[Proposal]:
 
 
 def delete_topic(image: Image, topic_id: UUID) -> Iterator[Proposal]:
-    """The writes that delete the keys of a topic with a tombstone: its ready mark, its partitions' states, and, once no
-    broker has its data any more, the tombstone."""
+    """The writes that delete the keys of a topic with a tombstone: the ready mark, which makes it visible to clients,
+    its partitions' states, and, once no broker has its data any more, the tombstone."""
     tombstone = image.tombstones[topic_id]
     mark = image.ready.get(topic_id)
     states: Mapping[int, Partition] = image.partitions.get(topic_id, {})

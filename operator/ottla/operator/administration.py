@@ -34,8 +34,8 @@ _Does = Callable[[Visit], Awaitable[None]]
 
 
 def asking(does: _Does) -> _Does:
-    """Wraps `does`, a part of a reconcile. While no broker answers, the wrapped part raises NotYet: it waits, and
-    doesn't count as failed."""
+    """Wraps `does`, the function of a part of a reconcile (`parts.py`). While no broker answers, the wrapped function
+    raises NotYet: the part waits, and doesn't count as failed."""
 
     async def part(visit: Visit) -> None:
         try:

@@ -54,7 +54,8 @@ class Doctor:
         self._findings: list[Finding] = []
 
     async def look(self) -> list[Finding]:
-        """All findings, broken things first. Raises KubeError if Kubernetes can't be reached."""
+        """All findings; those that say that something is broken come first. Raises KubeError if Kubernetes can't be
+        reached."""
         self._found(diagnosis.of_kubernetes(await self._kube.version()))
         for path in sorted(CRDS.glob("*.yaml")):
             await self._definition(yaml.safe_load(path.read_text()))

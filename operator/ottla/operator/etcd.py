@@ -82,8 +82,8 @@ class EtcdKeeper:
             await known[1].close()
 
     async def certify(self, visit: Visit, etcd: Etcd) -> None:
-        """Makes and renews the certificates of members and clients, which pods mount. The visit's Cluster gets digests
-        of the certificates that pods read at their start."""
+        """Makes and renews the certificates of members and clients, which pods mount. `visit.cluster` gets digests of
+        the certificates that pods read at their start."""
         key = visit.cluster.ref
         etcd = _as_formed(visit.cluster, etcd, visit.found)
         visit.cluster = replace(visit.cluster, metadata=etcd)

@@ -2,8 +2,8 @@
 in batches.
 
 There is one connection for each cluster, to any broker, because every broker serves every admin request. It is made by
-Ottla's own client, because a look at 5,000 topics every two minutes must cost next to nothing: kafka-python's admin
-client takes half a second to read the answers, kio's readers 0.04 s.
+Ottla's own client, because the operator reads 5,000 topics every two minutes, and this must cost next to nothing:
+kafka-python's admin client takes half a second to decode the answers, kio's readers 0.04 s.
 
 A method that changes topics returns for each topic None if the change was made, else the broker's refusal. If a whole
 request gets no answer, `Unreachable` is raised, and it isn't known which changes were made; the next `look` shows the

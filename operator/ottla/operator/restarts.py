@@ -1,4 +1,4 @@
-"""The one way in which the operator restarts a pod: just before the deletion, a second decision must choose it again.
+"""Restarts pods. Just before the operator deletes a pod, a second decision must choose the same pod again.
 
 Since the first decision, a person may have paused the Cluster or changed its spec, and the pod may have been replaced
 or be in another state. So pods are read once more and decided about again, the Cluster is read once more, and the

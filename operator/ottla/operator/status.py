@@ -37,7 +37,7 @@ class Trouble:
 
     @property
     def failed(self) -> bool:
-        """Whether this part itself failed; a part that only waits hasn't failed."""
+        """Whether this part of the reconcile failed; a part that only waits hasn't failed."""
         return self.reason != "Waiting"
 
 

@@ -35,7 +35,8 @@ _WINDOW = "the next maintenance window"
 
 
 class Turns:
-    """Knows which Cluster has the turn, and which Clusters wait for it."""
+    """Knows which Cluster has the turn (its pods may be restarted for another release of the operator), and which
+    Clusters wait for the turn."""
 
     def __init__(self, clusters: ListClusters, again: Callable[[Ref], None]) -> None:
         """`clusters` lists all Clusters. `again` has a Cluster reconciled soon: when a turn ends, it is called for each
@@ -97,8 +98,8 @@ class Upgrades:
         self._release = defaults.release[:RELEASE_MAX]
 
     async def take_turn(self, visit: Visit) -> None:
-        """Takes the turn if the visited Cluster needs it. While the Cluster may not have the turn, or its restarts
-        wait for something else, `visit.hold` says what they wait for."""
+        """Takes the turn if the Cluster that is being reconciled needs it. While the Cluster may not have the turn, or
+        its restarts wait for something else, `visit.hold` says what they wait for."""
         noted, key = visit.findings.operator, visit.cluster.ref
         if visit.cluster.paused:
             self._turns.waits(key, "it is paused")

@@ -22,7 +22,7 @@ from ottla.operator.spec.cluster import Cluster
 
 @dataclass
 class Visit:
-    """The shared state of the parts of one reconcile."""
+    """The state of one reconcile of a Cluster, shared by the functions (parts) that the reconcile consists of."""
 
     resource: Object
     cluster: Cluster

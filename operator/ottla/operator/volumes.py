@@ -23,8 +23,8 @@ from ottla.operator.visit import Visit
 async def begin_anew(
     kube: Kube, visit: Visit, pod: Object, after_s: float, safe: Callable[[], bool] = lambda: True
 ) -> None:
-    """Deletes the pod and its claims if a second look shows that the pod still waits for its volume, and if `safe`
-    returns True. `after_s` are the seconds of waiting after which a volume counts as lost. Raises KubeError."""
+    """Reads the pod again. Deletes it and its claims if it still waits for its volume, and if `safe` returns True.
+    A volume counts as lost once a pod has waited `after_s` seconds for it. Raises KubeError."""
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     await visit.found.look_again()
     again = visit.found.get("Pod", name)

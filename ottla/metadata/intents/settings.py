@@ -82,8 +82,8 @@ class SettingIntents:
             quota = None if entry is None else Quota.decode(entry)
 
     def _guards_of(self, resource: ConfigResource) -> list[Guard]:
-        """A guard that a topic with settings still exists, because its deletion deletes the settings, too. No guards
-        for other resources."""
+        """For a topic, the transaction's condition that the topic still exists: its deletion deletes the settings, too.
+        Nothing for other resources."""
         if resource.type != "topic":
             return []
         intent = self._settling.image.intents.get(resource.name)

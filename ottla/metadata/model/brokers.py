@@ -19,7 +19,7 @@ NO_EPOCH = -1
 
 
 class BrokerState(enum.Enum):
-    """The stage of a registered broker's life."""
+    """The state of a registered broker. Only a running broker can be elected or join an ISR."""
 
     STARTING = "starting"  # recovering its logs: neither elected nor admitted to an ISR
     RUNNING = "running"

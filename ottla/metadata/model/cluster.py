@@ -94,7 +94,7 @@ class Cluster(Value):
 
 @dataclass(frozen=True, slots=True)
 class LineageRow(Value):
-    """One row of words of the store's lineage (`lineage.py`), joined without a separator."""
+    """Up to 64 of the random words by which processes recognise the store (`lineage.py`), without separators."""
 
     words: str
     revision: int = 0
@@ -109,8 +109,8 @@ class LineageRow(Value):
 
 @dataclass(frozen=True, slots=True)
 class LineageWord(Value):
-    """An empty value. The name of its key is the newest word of the store's lineage: transactions compare this key, so
-    that none is carried out on another store."""
+    """An empty value. The name of its key is the newest of the random words by which processes recognise the store
+    (`lineage.py`): transactions compare this key, so that none is carried out on another store."""
 
     def _fields(self) -> dict[str, Any]:
         return {}

@@ -50,7 +50,7 @@ class Ready(Value):
 
 @dataclass(frozen=True, slots=True)
 class Tombstone(Value):
-    """The mark of a deleted topic, by topic id. Brokers may remove the topic's directories.
+    """The value that says that a topic was deleted, by topic id. Brokers may remove the topic's directories.
 
     `pending` are the brokers that haven't yet confirmed that they have removed all directories of the topic.
     """

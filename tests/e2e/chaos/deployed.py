@@ -39,7 +39,7 @@ class Chaos:
         wait("the operator begins", lambda: any("holds the lease" in line for line in self._lines()), 180)
 
     def calm(self) -> None:
-        """Ends the faults; the operator goes on."""
+        """Ends the faults. The operator keeps running."""
         self._kube.execute(POD, "python", "-c", _CALM)
         wait("the faults have ended", lambda: any(each.get("calm") for each in self.told()), 30)
 

@@ -127,7 +127,7 @@ class Proxy:
         self, request: web.Request, response: web.StreamResponse, content: aiohttp.StreamReader, fault: Fault
     ) -> bytes:
         """Forwards a watch's events until its fault ends the watch. Returns the first event that isn't forwarded any
-        more, or a stand-in if the watch's time is over; empty if the watch ended by itself."""
+        more, or a placeholder if the watch's time is over; empty if the watch ended by itself."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + fault.watched_s
         events, begun = 0, b""

@@ -128,7 +128,7 @@ class LeaderStandIn:
 
 
 class WireInMemory:
-    """One connection to a stand-in, with the interface of `ottla.net.streams.Stream`."""
+    """One connection to the leader of this module, in memory, with the interface of `ottla.net.streams.Stream`."""
 
     def __init__(self, leader: LeaderStandIn) -> None:
         self._leader = leader

@@ -37,7 +37,8 @@ CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150, cleanup_policy=f
 
 
 class World:
-    """A broker with one log of a hundred records in many segments, and only the parts that its answer needs."""
+    """A broker with one log of a hundred records in many segments. It has only the objects that are needed to answer
+    DescribeConfigs."""
 
     def __init__(self, path: Path) -> None:
         self.logs = LogDirectories([str(path)], lambda: NOW_MS, ALONE)

@@ -1,5 +1,5 @@
-"""Threads that inspect batches, shared by connections: the order of turns, and that a closed connection keeps no
-thread."""
+"""Connections share the threads that inspect batches: the order in which connections get a thread for some milliseconds
+(a turn), and that a closed connection keeps no thread."""
 
 from __future__ import annotations
 
@@ -196,7 +196,8 @@ def test_a_turn_ends_among_empty_blocks(wanted: Codec | None) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.lz4, Codec.zstd])
 def test_a_turn_ends_among_the_heads_of_blocks_of_one_byte(codec: Codec) -> None:
-    """The heads are read before anything is unpacked. Before the fix, all 100,000 heads were read in one turn."""
+    """The headers of all compressed blocks are read before any block is unpacked. Before the fix, a thread read all
+    100,000 headers without a break."""
     if codec == Codec.lz4:
         payload = compress(codec, b"")[:7] + b"\x01\x00\x00\x80x" * 100_000 + bytes(4)
     else:

@@ -85,8 +85,8 @@ def test_who_can_write_stays() -> None:
 
 
 def test_who_joins_is_compared_as_it_was_read() -> None:
-    """The registrations of the joining broker and of the leader are guarded: a broker that drains, registers anew or is
-    gone changes its key."""
+    """The transaction compares the revisions of the joining broker's and the leader's registrations: a broker that
+    drains, registers anew or is gone changes its registration's key."""
     state = Partition(TOPIC, 0, (0, 1), (0,), (10,), leader=0, leader_epoch=4, revision=8)
     leading = LeaderState(0, state.replicas, state.isr, 0, 0.0)
     leading.fetched(1, 11, 0, 0, 0, 0.0)
@@ -111,8 +111,8 @@ def test_who_joins_is_compared_as_it_was_read() -> None:
 
 
 def test_any_number_of_brokers_may_join_at_once() -> None:
-    """Each joining broker needs a guard, and a transaction has room for 120, so the joins are written by several
-    transactions.
+    """The transaction compares the registration of each joining broker, and has room for 120 comparisons. So the joins
+    are written by several transactions.
     """
 
     sizes: list[int] = []

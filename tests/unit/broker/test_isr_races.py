@@ -51,7 +51,7 @@ def run(partitions: list[Any], store: Any, until: Callable[[], bool] | None = No
 
 
 def watched(changes: IsrChanges, until: Callable[[], bool] | None) -> None:
-    """Runs the changes until the condition holds, and a moment longer."""
+    """Runs `IsrChanges` until the condition holds, and a moment longer."""
 
     async def main() -> None:
         task = asyncio.create_task(changes.run())

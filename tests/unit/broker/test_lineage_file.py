@@ -1,4 +1,5 @@
-"""The last lineage word is kept in every log directory, and the newest copy counts."""
+"""Every log directory has a file with the last random word by which the broker recognises its metadata store
+(`ottla.metadata.lineage`). If the files differ, the one with the newest word counts."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def directories(folder: Path, disk: RealDisk | None = None) -> LogDirectories:
 
 
 def read(folder: Path) -> Known | None:
-    """The lineage word that a starting broker reads from its log directories."""
+    """The newest word that a starting broker finds in its log directories."""
     logs = directories(folder)
     try:
         return read_known(logs)
@@ -32,8 +33,7 @@ def read(folder: Path) -> Known | None:
 
 
 def write(folder: Path, *learned: Known) -> None:
-    """Writes these lineage words to the log directories, as a broker does that gets them from its store one after the
-    other."""
+    """Writes these words to the log directories, as a broker does that sees them in its store one after the other."""
 
     async def keep() -> None:
         store = OwnStore(FaultyStore(None), None)  # type: ignore[arg-type]

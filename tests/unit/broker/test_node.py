@@ -14,7 +14,7 @@ from ottla.settings.config import BrokerConfig
 
 
 def play(folder: Path, scene: Callable[[Broker], Awaitable[None]]) -> None:
-    """Plays a scene with a broker that wasn't started."""
+    """Runs the coroutine function `scene` with a broker that wasn't started."""
 
     async def main() -> None:
         async with asyncio.timeout(10):

@@ -13,7 +13,8 @@ from ottla.metadata.store import ForeignStore
 
 
 def play(scene: Callable[[Tasks], Awaitable[None]]) -> list[BaseException]:
-    """Plays a scene, and returns the errors by which the store or the node id was lost."""
+    """Runs the coroutine function `scene` with a broker's tasks. Returns the errors that end the broker, because its
+    store or its node id was lost."""
     lost: list[BaseException] = []
 
     async def main() -> None:

@@ -72,8 +72,8 @@ def test_a_transaction_begins_with_a_guard_and_goes_on_without(tmp_path: Path) -
 
 
 def test_a_batch_that_comes_after_its_transactions_marker_begins_no_other_one(tmp_path: Path) -> None:
-    """A broker without guards would append the batch, and the last stable offset would stand still for ever, as in
-    older versions of Kafka."""
+    """A broker that doesn't verify batches (KIP-890) would append the batch, and the last stable offset would stand
+    still for ever, as in older versions of Kafka."""
     partition = led(tmp_path, 0)
     guard = partition.guard_for(PRODUCER, 0, 0, bumps=False)
     partition.append_marker(PRODUCER, 0, 3, False, 1)

@@ -1,5 +1,5 @@
-"""The metadata store, its follower, the registration, the controller and the intents together, as in one broker process
-or in several.
+"""The metadata store, its follower, brokers' registrations, the controller and administrators' changes together, as in
+one broker process or in several.
 """
 
 from __future__ import annotations

@@ -312,7 +312,8 @@ def test_a_write_that_the_store_did_not_take_ends_no_term(run: Any, fate: str) -
 
 
 class Counting(FaultyStore):
-    """A store that notes each transaction: the time, whether it wrote a lineage word, and whether it was rejected."""
+    """A store that notes each transaction: the time, whether it wrote a lineage word (a random word by which processes
+    recognise the store, `ottla.metadata.lineage`), and whether it was rejected."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -369,8 +370,9 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the fix, the lineage word was written at the same time as the transactions of the controller's decisions.
-    Their guard on the newest word then failed, and four more calls had to check whether the store is the right one.
+    """The controller adds random words to the store, by which processes recognise it (`ottla.metadata.lineage`). Before
+    the fix, a word was written at the same time as the transactions of the controller's decisions. These transactions
+    compare the newest word, so they were rejected, and four more calls had to check whether the store is the right one.
     """
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
 

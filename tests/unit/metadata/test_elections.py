@@ -1,4 +1,4 @@
-"""The rule of elections in scenes: brokers die, drain and come back, and the controller decides by the rule."""
+"""The rule of elections in examples: brokers die, drain and come back, and the controller decides by the rule."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def both_back_from_power_loss(first: LogEnd, second: LogEnd) -> World:
 
 
 def test_a_log_whose_directory_has_failed_is_waited_for_when_all_who_were_in_sync_came_back_uncleanly() -> None:
-    """The failed directory may have records that the other log has lost: in this scene it can be read after the next
-    start."""
+    """The failed directory may have records that the other log has lost. In this test it can be read again after the
+    next start."""
     world = both_back_from_power_loss(LogEnd(0, 43, 0), UNREADABLE)
     assert world.partition().leader == NO_LEADER
     world.restart(2, clean=False)

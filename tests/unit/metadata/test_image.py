@@ -119,8 +119,8 @@ def test_applying_revisions_equals_reading_a_snapshot_and_names_what_changed(his
 
 
 def assert_visible(image: Image) -> None:
-    """The visible topics are exactly those with an intent, a ready mark, and a state for each partition that the mark
-    counts.
+    """Asserts that clients see exactly the topics that were requested (intent), have a ready mark, and have a state for
+    each partition that the ready mark counts.
     """
     expected = {}
     for intent in image.intents_by_id.values():

@@ -1,4 +1,5 @@
-"""A process recognises the store that it knew before: by lineage words, generations and epochs."""
+"""A process recognises the store that it knew before: by the random words in the store (its lineage), the ids of
+restores (generations), and the epochs of partitions."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ TOPIC = UUID(int=7)
 
 
 class History:
-    """The lineage rows that one store's controller has written."""
+    """The rows of random words that one store's controller has written."""
 
     def __init__(self, seed: int, rows: Mapping[int, LineageRow] = {}) -> None:
         self.rows = dict(rows)
@@ -107,7 +108,10 @@ def test_a_day_is_kept_and_not_more() -> None:
             Cluster("own", generation=1),
             "holds generation 1 of cluster own, which has since been restored as generation 2",
         ),
-        (Cluster("own", generation=2), "has no lineage word, and this process has seen word 5"),
+        (
+            Cluster("own", generation=2),
+            "has none of the random words that controllers write to it, and this process has seen word 5",
+        ),
     ],
 )
 def test_what_isnt_the_own_store_is_said_in_one_sentence(cluster: Cluster | None, says: str) -> None:

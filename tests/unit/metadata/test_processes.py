@@ -1,5 +1,5 @@
-"""The parts of each process that use the metadata store (follower, registration, producer ids, intents), with a store
-whose calls fail or whose answers get lost.
+"""The modules of each process that use the metadata store (follower, registration, producer ids, administrators'
+changes), with a store whose calls fail or whose answers get lost.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class Disks:
 
 @pytest.fixture
 def storage() -> Iterator[Any]:
-    """A function that makes a running Cluster with the given storage. It returns the scene and the brokers' disks. The
-    storage classes fast, slow and idle exist."""
+    """A function that makes a running Cluster with the given storage. It returns the simulated Kubernetes with the
+    operator, and the brokers' disks. The storage classes fast, slow and idle exist."""
     with patch("ottla.operator.emptying.admin_of") as admin:
 
         def made(given: Object, **spec: Any) -> tuple[Scene, Disks]:
@@ -752,7 +752,8 @@ def test_a_broker_that_is_drained_lifts_its_cordon_before_it_goes(storage: Any) 
 
 
 def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> None:
-    """The broker may get new replicas. So its unwanted volume goes on being emptied, as if the broker were to stay."""
+    """The broker may get new replicas. So the operator still empties the broker's unwanted volume, as if the broker
+    were to stay."""
     scene, disks = storage({"volumes": TWO})
     disks.moves_end = False
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])

@@ -405,7 +405,8 @@ def test_the_turn_of_a_cluster_that_no_watch_has_told_of_yet_is_honoured() -> No
 
 
 def test_two_clusters_whose_statuses_both_have_the_turn_do_not_use_it_at_once() -> None:
-    """A write of a status may time out and still take effect after another Cluster has got the turn."""
+    """A Cluster's status records that its pods may be restarted for the operator's new release (its turn). A write of
+    a status may time out and still take effect after another Cluster has got the turn."""
     first, second = _two()
     for scene in (first, second):
         scene.cluster["status"]["operator"]["turn"] = True
@@ -441,7 +442,8 @@ def test_a_turn_that_could_not_be_written_down_is_not_kept() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) -> None:
-    """Before the fix, any change of a spec in the middle of an upgrade let that Cluster roll out of turn."""
+    """Before the fix, after any change of a Cluster's spec in the middle of an operator's upgrade, the Cluster's pods
+    were restarted for the new release while another Cluster had the turn."""
     first, second = _two()
     first.rounds(2)
     before = _uids(first, "b")
@@ -452,8 +454,8 @@ def test_a_change_that_is_not_about_pods_does_not_skip_the_turn(change: Object) 
 
 
 def test_clusters_that_wait_for_a_turn_or_a_window_are_looked_at_seldom_and_as_soon_as_it_is_free() -> None:
-    """Before the fix, each waiting Cluster was reconciled every three seconds until it got the turn or its window
-    opened."""
+    """Before the fix, each waiting Cluster was reconciled every three seconds until it got the turn to restart its
+    pods, or its maintenance window began."""
     first, second = _two()
     first.rounds(3)
     second.rounds(2)

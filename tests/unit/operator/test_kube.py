@@ -156,8 +156,8 @@ def test_a_status_is_written_for_the_version_that_was_read() -> None:
 
 
 def test_what_a_status_does_not_say_any_more_is_taken_out_at_every_depth() -> None:
-    """A Cluster's turn is in a mapping in its status. Before the fix, a turn that had ended stayed in the status, and
-    all other Clusters waited for ever."""
+    """One Cluster at a time has the turn to restart its pods for a new release of the operator, as a mapping in its
+    status says. Before the fix, a turn that had ended stayed in the status, and all other Clusters waited for ever."""
     resource = {
         "kind": "Cluster",
         "metadata": {"name": "k", "namespace": "n", "resourceVersion": "7"},

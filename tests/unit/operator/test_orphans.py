@@ -92,8 +92,8 @@ def test_a_resource_that_was_made_again_to_retain_takes_the_topic_over() -> None
 
 
 def test_a_resource_that_another_operator_gave_the_topic_keeps_it() -> None:
-    """An older release of the operator, which knew no predecessors, gave the topic to the new resource. This resource
-    asks for fewer partitions, so the mark of the old resource stayed on the topic.
+    """A Topic resource was deleted and made again. An older release of the operator gave the topic to the new resource.
+    This resource asks for fewer partitions, so the topic's setting `ottla.owner` (its mark) still names the old one.
     """
     again = resource(1, uid="v-1")
     assert orphans([owned(1)], [again], {}, {"v-1"}) == []

@@ -1,4 +1,4 @@
-"""Drains and the balance of replicas: the moves when brokers are removed and added. A stand-in of the cluster carries
+"""Drains and the balance of replicas: the moves when brokers are removed and added. A simulated cluster carries
 out each plan."""
 
 from collections import Counter

@@ -245,7 +245,7 @@ def test_a_kill_with_speculative_attempts() -> None:
 
 
 def interleaved(seed: int) -> tuple[Brokers, Counter[str]]:
-    """Drivers that were given up go on beside newer ones, in any order."""
+    """Drivers that Spark has given up still run beside newer drivers; their steps come in any order."""
     choose = random.Random(seed)
     brokers, checkpoint, endings = Brokers(), Checkpoint(), Counter[str]()
     running: list[Script] = []
@@ -273,9 +273,9 @@ def interleaved(seed: int) -> tuple[Brokers, Counter[str]]:
 
 
 def test_older_drivers_that_go_on() -> None:
-    """No row is doubled, and none is lost without a word. One thing alone can abort a decided transaction: a task of an
-    older driver that found its driver still current, stood still for TURNS batches, and sends InitProducerId just when
-    the newer driver has decided a batch and not ended it. It stops the query."""
+    """No row is doubled, and none is lost unnoticed. Only one event can abort a decided transaction: a task of an older
+    driver found its driver still current, was paused for TURNS batches, and then sends InitProducerId just when the
+    newer driver has decided a batch and not yet committed it. In this case the query stops with an error."""
     total, stopped = Counter[str](), 0
     for seed in range(500):
         brokers, endings = interleaved(seed)

@@ -37,7 +37,7 @@ METADATA_TYPES: dict[int, str] = {
     ConfigResourceType.CLIENT_METRICS: "client-metrics",
     ConfigResourceType.GROUP: "group",
 }
-"""Resource types whose settings are kept in the metadata, with their names there."""
+"""The types of resources whose settings are kept in the metadata, with the names of these types in the metadata."""
 
 
 def check_broker_name(name: str, own_id: int, unexpected: str, noun: str = "Broker") -> None:

@@ -34,7 +34,7 @@ class _ClientGone(Exception):
 
 
 class _Turn:
-    """Counts the work that may still be done in this turn of the event loop, as a number of producers."""
+    """Counts the work that may still be done in this iteration of the event loop, as a number of producers."""
 
     __slots__ = ("_pending", "left")
 

@@ -64,7 +64,8 @@ class Gathered(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Led(Generic[C]):
-    """One partition. `gathered` are the changes that came in this turn of the event loop, and aren't appended yet."""
+    """One partition of an internal topic that this broker leads. `gathered` are the changes that came in this iteration
+    of the event loop, and aren't appended yet."""
 
     partition: ReplayPartition
     leader_epoch: int

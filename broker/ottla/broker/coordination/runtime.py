@@ -148,7 +148,7 @@ class Runtime(Generic[C]):
             each.fail(KafkaError(ErrorCode.not_coordinator))
 
     def holds(self, led: Led[C]) -> bool:
-        """Whether this broker has led the partition since `led` was made, without a break."""
+        """Whether this broker has led `led`'s partition without a break since the object `led` was made."""
         return self.partitions.get(led.partition.index) is led
 
     def serving(self, index: int) -> Led[C]:

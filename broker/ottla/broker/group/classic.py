@@ -173,7 +173,7 @@ class ClassicGroup:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the group has ended here: it was deleted, or this broker no longer coordinates it."""
+        """Whether the group was deleted, or this broker no longer coordinates it."""
         return self.membership.state is State.DEAD
 
     @property

@@ -1,5 +1,6 @@
 """The port by which a shard serves a group, whatever the group's type. Pure.
 
+A shard has the groups of one partition of `__consumer_offsets`, and their offsets (`shard.py`).
 By this port a shard lists, deletes and expires its groups, asks them whether a client may commit, and wakes them at
 their deadlines. Only the APIs of the classic protocol require a type: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
 DescribeGroups require a `classic.ClassicGroup`.
@@ -54,7 +55,7 @@ class Group(Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the group has ended here: it was deleted, or this broker no longer coordinates it."""
+        """Whether the group was deleted, or this broker no longer coordinates it."""
 
     # --- time and leadership ---
 

@@ -1,4 +1,4 @@
-"""The committed offsets of the groups of one shard. Pure.
+"""The committed offsets of the groups of one shard, which is one partition of `__consumer_offsets`. Pure.
 
 The table of offsets has two views. The *latest* view has every appended record; commits, deletions and expiries are
 decided by it. The *committed* view has only the records below the high watermark. OffsetFetch shows this view, because
@@ -37,7 +37,7 @@ class _Appended(NamedTuple):
 
 
 class Offsets:
-    """Every committed offset of a shard, by group, topic and partition."""
+    """Every committed offset in one partition of `__consumer_offsets`, by group, topic and partition."""
 
     def __init__(self) -> None:
         self._latest: dict[str, dict[str, Partitions]] = {}

@@ -29,7 +29,7 @@ class _Waiting(NamedTuple):
 
 
 class UndecidedOffsets:
-    """The undecided offsets of one shard."""
+    """The undecided offsets of the groups of one partition of `__consumer_offsets`."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[OffsetKey, dict[int, _Waiting]]] = {}  # by group, key and producer id

@@ -260,7 +260,7 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[_RawRecord]:
 
 
 class SegmentSizes(NamedTuple):
-    """A sealed or active segment, as far as `cleanable` and `grouped` look at it."""
+    """The properties of a sealed or active segment that `cleanable` and `grouped` need."""
 
     base_offset: int
     end_offset: int

@@ -148,8 +148,8 @@ class LogDirectories:
         return self.logs.get((topic_id, index))
 
     def expect(self, wanted: Iterable[LogKey]) -> None:
-        """Notes as lost each of `wanted`, the replicas that the metadata gives this broker, that has no open log while
-        a log directory has failed: the log may be there. Called after `open`."""
+        """Takes the replicas that the metadata gives this broker (`wanted`). If a log directory has failed, notes those
+        without an open log as lost, because their logs may be in the failed directory. Called after `open`."""
         self._held.expect(wanted, self.failed)
 
     def open_or_create(self, topic: str, index: int, topic_id: UUID, config: LogConfig) -> Log:

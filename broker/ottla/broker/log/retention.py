@@ -15,8 +15,8 @@ from .config import LogConfig
 
 
 class Segment(Protocol):
-    """A segment, as far as retention looks at it. `age_stamp`, its greatest timestamp in ms, may have to be read from
-    the disk; it is read only where the decision depends on it."""
+    """The properties of a segment that retention needs. `age_stamp`, the segment's greatest timestamp in ms, may have
+    to be read from the disk; it is read only where the decision depends on it."""
 
     @property
     def base_offset(self) -> int: ...

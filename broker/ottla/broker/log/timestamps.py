@@ -16,7 +16,7 @@ _AGAIN_SECONDS = 0.02
 
 
 class ReadLog(Protocol):
-    """A log, as far as a look-up needs it."""
+    """The properties of a log that a search by timestamp needs."""
 
     @property
     def segments(self) -> Sequence[Segment]: ...

@@ -18,7 +18,8 @@ class Source(ports.WithConfig, ports.WithPartitions, ports.WithTransactions, por
 
 
 def _late(broker: Source) -> Iterator[Sample]:
-    """How many led partitions have a late transaction. Source: Kafka's ProducerStateManager.hasLateTransaction."""
+    """How many partitions that this broker leads have a late transaction. Source: Kafka's
+    ProducerStateManager.hasLateTransaction."""
     oldest_ms = time() * 1000 - broker.config.get_int("transaction.max.timeout.ms") - LATE_MS
     late = 0
     for partition in broker.partitions:

@@ -80,7 +80,8 @@ class Findings:
 
     @property
     def failed(self) -> Trouble | None:
-        """The failed part of the reconcile that is told first: one that only another spec helps, else the first."""
+        """The failed part of the reconcile that the status names first: a part that only a change of the spec can mend,
+        otherwise the first that failed. None if no part failed."""
         failed = [trouble for trouble in self.troubles if trouble.failed]
         return min(failed, key=lambda trouble: trouble.reason != INVALID, default=None)
 
@@ -316,7 +317,7 @@ def _overrides(cluster: Cluster, findings: Findings) -> Condition:
     if cluster.paused:
         return Condition("OverridesApplied", None, "NotAsked", "nothing is asked of brokers while spec.paused is true")
     if findings.pods is None:
-        return Condition("OverridesApplied", None, "NotAsked", "the brokers weren't looked at")
+        return Condition("OverridesApplied", None, "NotAsked", "this reconcile didn't read the brokers' pods")
     waiting = _waiting(_standings(cluster, findings))
     more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
     reason, message = (waiting[0].reason, waiting[0].message + more) if waiting else ("Applied", "")
@@ -352,7 +353,7 @@ def _answers(findings: Findings) -> Condition:
 
 def _storage(storage: Storage | None) -> Condition:
     if storage is None:
-        return Condition("StorageReady", None, "NotAsked", "the volumes weren't looked at")
+        return Condition("StorageReady", None, "NotAsked", "this reconcile didn't read the volumes")
     return Condition("StorageReady", not storage.message, *storage)
 
 
@@ -383,7 +384,7 @@ def _rolling(cluster: Cluster, findings: Findings) -> Condition:
         reason = "Resizing" if not rolling else "Waiting" if waits and not restarts else "Rolling"
         return Condition("Rolling", True, reason, "; ".join([*rolls, *_not_in_place(findings)]))
     if findings.decision is None:
-        return Condition("Rolling", None, "NotAsked", "the brokers weren't looked at")
+        return Condition("Rolling", None, "NotAsked", "this reconcile didn't decide about the brokers' pods")
     return Condition("Rolling", False, "UpToDate")
 
 

@@ -83,6 +83,6 @@ def _in_the_way(
 
 
 def noted(each: Standing) -> Object:
-    """The standing in the form that a Cluster's status has."""
+    """The entry of a Cluster's status that says whether the broker's own settings are applied, and if not, why."""
     said: Object = {"broker": each.broker, "applied": not each.reason, "settings": list(each.settings)}
     return said | ({"message": abridged(each.message, 1024)} if each.message else {})

@@ -96,7 +96,7 @@ class KafkaCluster:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The step: create the topic, with its owner's mark and its settings."""
+    """The step: create the topic with its settings, one of which (the mark) names the Topic resource that owns it."""
 
     topic: str
     partitions: int
@@ -230,7 +230,7 @@ def _still_marked(resource: TopicResource, topic: KafkaTopic | None, cluster_uid
 
 
 def marks(plan: TopicPlan) -> bool:
-    """Whether the plan writes an owner's mark."""
+    """Whether a step of the plan writes the setting that names the topic's owner (the mark)."""
     return any(
         OWNER in (step.config if isinstance(step, Create) else step.given)
         for step in plan.steps
@@ -239,7 +239,7 @@ def marks(plan: TopicPlan) -> bool:
 
 
 def release(topic: KafkaTopic) -> Configure:
-    """The step that removes the owner's mark from a topic."""
+    """The step that removes from a topic the setting that names its owner (the mark)."""
     return Configure(topic.name, {}, tuple(name for name in (OWNER, POLICY) if name in topic.overrides))
 
 

@@ -90,15 +90,15 @@ def _templates(cluster: Cluster) -> dict[str, Object]:
 
 @dataclass(frozen=True)
 class Release:
-    """What a Cluster's status says of releases: the operator's release that made the Cluster's pods, and whether the
-    Cluster has the turn."""
+    """The release of the operator that made the Cluster's pods, and whether the Cluster has the turn (its pods may be
+    restarted for another release), both from the Cluster's status."""
 
     of_pods: str = ""
     turn: bool = False
 
 
 class Standing(Enum):
-    """Whether a Cluster's pods are as the operator's present release makes them, and whose turn a restart is."""
+    """Whether a Cluster's pods are as the operator's present release makes them, and whether they may be restarted."""
 
     FOLLOWS = auto()  # all pods are as this release makes them, or differ because of a change of the spec
     TURN = auto()  # the Cluster has the turn: its pods are restarted for this release
@@ -142,6 +142,6 @@ def noted_release(status: Mapping[str, Any]) -> Release:
 
 
 def release_noted(release: Release) -> Object:
-    """The release and the turn in the form that a Cluster's status has."""
+    """The fields `release` and `turn` for the Cluster's status; empty values are left out."""
     told = {"release": release.of_pods, "turn": release.turn}
     return {name: value for name, value in told.items() if value}

@@ -265,7 +265,8 @@ def brokers_of(
     drained. `present`: the pool's StatefulSet; `claims` by name.
 
     While the StatefulSet is deleted without its pods, to be made again, a broker whose pod is missing is known by its
-    claims. If no pod is left, either, the Cluster is new here, and the pool has no brokers yet.
+    claims. If the pool has no pods left, either, the Cluster is new in this Kubernetes, and the pool has no brokers
+    yet.
     """
     of = names.broker_set(cluster, pool)
     if present is not None:

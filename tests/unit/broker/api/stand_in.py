@@ -94,8 +94,8 @@ async def _nobody_else() -> frozenset[int]:
 
 @asynccontextmanager
 async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool = True) -> AsyncIterator[BrokerStandIn]:
-    """A stand-in with these properties, on an empty store. Without `controlled`, there is no controller, so no intent
-    is carried out."""
+    """A stand-in with these properties, on an empty store. Without `controlled`, there is no controller. Then topics
+    that a request creates, for example, are recorded in the store but get no partitions."""
     store = await EmbeddedStore.open(folder / "metadata.sqlite")
     config = BrokerConfig.from_sources(f"node.id=0\nlog.dirs=/x\nlisteners=PLAINTEXT://127.0.0.1:9092\n{settings}")
     follower = Follower(store)

@@ -103,7 +103,8 @@ def test_no_client_is_told_of_it() -> None:
 
 
 def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it() -> None:
-    """Each API whose handler writes an intent is marked `changes_metadata`, so its answer waits. Metadata isn't marked:
+    """An intent is what an administrator's request asks for, as the metadata store records it. Each API whose handler
+    writes an intent is declared with `changes_metadata`, so its answer waits. Metadata isn't declared so:
     its handler waits itself, and only if it has created a topic.
     """
     writes = ("intents.", "config_resources")

@@ -55,8 +55,8 @@ class Partitions:
 
 
 def answer(partitions: Partitions, indexes: list[int], meanwhile: Callable[[], None] = lambda: None) -> Any:
-    """The answer that a client reads. `meanwhile` is called in each turn of the event loop until the answer is
-    there."""
+    """The answer that a client reads. `meanwhile` is called in each iteration of the event loop until the answer has
+    come."""
     asked = {"topics": [{"name": "t", "partition_indexes": indexes}]}
     frame = bytearray(struct.pack(">hhih", KEY, 0, 7, 2) + b"me" + b"\0" + write_request(KEY, 0, asked))
     client: Any = SimpleNamespace(

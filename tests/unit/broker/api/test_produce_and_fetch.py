@@ -75,7 +75,7 @@ class Client:
 
 
 class Stage:
-    """Two partitions of one topic, and the parts of a broker that the handlers need."""
+    """Two partitions of one topic, and the objects of a broker that the handlers of Produce and Fetch need."""
 
     def __init__(self, folder: Path) -> None:
         self.counters = TopicCounters()

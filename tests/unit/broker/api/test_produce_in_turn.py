@@ -251,7 +251,8 @@ def test_a_batch_that_lies_about_its_size_leaves_the_loop_behind_what_is_appende
 
 
 def test_a_request_of_many_small_packed_batches_lets_the_loop_turn(play: Any) -> None:
-    """Each batch is small enough for the event loop, but all of them together are too many for one of its turns."""
+    """Each batch is small enough to be checked on the event loop, but all of them together are too many for a single
+    iteration of the loop."""
 
     async def body(stage: Stage, threads: HeldThreads) -> None:
         records = {0: batch_of([b"x" * 60_000], codec=Codec.gzip), 1: batch_of([b"y" * 60_000], codec=Codec.gzip)}

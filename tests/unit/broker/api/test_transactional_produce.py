@@ -147,8 +147,8 @@ def test_other_producers_do_not_wait_for_a_transactions_coordinator(play: Any) -
 
 
 def test_a_batch_that_waits_while_its_transaction_ends_is_refused(play: Any) -> None:
-    """The answer of the coordinator is older than the marker. Without the guard the batch would begin a transaction
-    that nobody ends."""
+    """The coordinator's answer is older than the marker. If the leader didn't notice this, the batch would begin a
+    transaction that nobody ends."""
 
     async def body(stage: Stage, coordinator: Coordinator) -> None:
         coordinator.held.clear()

@@ -23,8 +23,8 @@ BOTH = (("range", b"r"), ("roundrobin", b"rr"))
 
 
 class Scene:
-    """A shard with one group, a clock, and the answers so far. Writes to the log fail with the error `failing`, if it
-    is set.
+    """The groups of one partition of `__consumer_offsets`, here a single group, with a clock and the answers so far.
+    If `failing` is set, writes to the log fail with this error.
     """
 
     def __init__(self, **limits: int) -> None:

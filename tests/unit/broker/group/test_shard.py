@@ -1,5 +1,5 @@
-"""A shard serves groups of any type by the `Group` protocol of Python; only the requests of Kafka's classic group
-protocol ask for a classic group.
+"""A shard (the groups of one partition of `__consumer_offsets`) serves groups of any type by the Python protocol
+`Group`. Only the requests of Kafka's classic group protocol need a classic group.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def known(bench: Workbench, offset: int) -> dict[int, int]:
 
 
 class GatedDisk(RealDisk):
-    """Holds threads that have written a snapshot until they may go on."""
+    """Blocks each thread that has written a snapshot until the test lets the thread continue."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -122,7 +122,7 @@ def test_many_producers_dont_hold_a_roll(tmp_path: Path) -> None:
 
 
 def test_many_producers_are_written_while_the_loop_turns(tmp_path: Path) -> None:
-    """The thread lets the event loop run after each piece."""
+    """The thread lets the event loop run after each piece of the snapshot that it writes."""
     bench = Workbench(tmp_path, config=SMALL)
     log = bench.log()
     for producer in range(20_000):

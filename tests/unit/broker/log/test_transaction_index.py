@@ -1,4 +1,5 @@
-"""A segment's transaction index: its file, its tail, its truncation, and what a reader is told of it."""
+"""A segment's transaction index: its file, its newest entries (in memory until they fill a page), its truncation, and
+the aborted transactions that a fetch gets from it."""
 
 from __future__ import annotations
 

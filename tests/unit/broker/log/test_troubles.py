@@ -289,7 +289,7 @@ def test_one_unexpected_error_ends_no_other_logs_care(
     duty: str,
     method: str,
 ) -> None:
-    """The error is logged once and counted each time, and the round goes on."""
+    """The error is logged once and counted each time, and the duty continues with the other logs."""
     strange = log_of(logs, 0)
     log_of(logs, 1)
     seen: list[Log] = []

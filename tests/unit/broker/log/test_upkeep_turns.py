@@ -1,5 +1,5 @@
-"""The upkeep of a log with many segments or producers leaves turns to the event loop; the work of each turn is
-measured."""
+"""The upkeep of a log with many segments or producers doesn't block the event loop: the work in each iteration of the
+loop (turn) is measured."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def test_a_compaction_of_many_producers_log_has_no_turn_of_much_work(log: tuple[
 def test_a_job_of_many_producers_is_written_down_while_the_loop_turns(
     log: tuple[LogDirectories, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread lets the event loop run after each piece. Encoding the JSON of all producers in one call would hold
-    the interpreter lock until the call's end.
+    """The thread lets the event loop run after each piece of the JSON. Encoding the JSON of all producers in one call
+    would hold the interpreter lock until the call's end.
     """
     logs, _ = log
     many = with_producers(logs, 20_000)

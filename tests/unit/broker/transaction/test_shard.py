@@ -1,4 +1,5 @@
-"""A shard: a change counts when it is committed, and until then its id waits."""
+"""One partition of `__transaction_state` (a shard): a change of a transactional id counts once its record is committed;
+until then further requests for the id are answered CONCURRENT_TRANSACTIONS."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ BUSY = Plan(Answer(ErrorCode.concurrent_transactions))
 
 
 def shard_with(*states: Transaction) -> TransactionShard:
-    """A shard with the ids "0", "1", … in these states."""
+    """A shard with the transactional ids "0", "1", … in these states."""
     shard = TransactionShard(Limits())
     for number, transaction in enumerate(states):
         assert shard.replayed(id_key(str(number)), value(transaction, 1), 0, True)

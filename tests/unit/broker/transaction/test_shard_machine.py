@@ -1,4 +1,5 @@
-"""Random requests to a shard, whose state is compared with that of a shard that replays the log.
+"""Random requests to a shard (the transactional ids of one partition of `__transaction_state`), whose state is compared
+with that of a shard that replays the log.
 
 After every step, a fresh shard that replays the committed records knows the same ids in the same states, has the same
 open transactions, and has markers begun for the same decided transactions. The comparison leaves out fields that no
@@ -207,7 +208,7 @@ class Machine(RuleBasedStateMachine):
             )
 
     def as_loaded(self, latest: dict[bytes, bytes | None]) -> dict[str, Transaction]:
-        """The shard's ids as they are after a load."""
+        """The shard's transactional ids, in the states that they have after a load from the log."""
         loaded = {}
         for name, transaction in self.shard.transactions.items():
             record = latest[id_key(name)]
