@@ -14,8 +14,6 @@ FAILS_ANYWHERE = {
 }
 # These tests pass against Apache Kafka only.
 DIFFERENCES = {
-    "test_producer_integration::test_transactional_producer_messages": "transactions are a later issue",
-    "test_producer_integration::test_transactional_producer_offsets": "transactions are a later issue",
     "test_admin_integration::test_describe_metadata_quorum": "there is no Raft quorum to describe",
 }
 
