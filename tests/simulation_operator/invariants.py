@@ -25,16 +25,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
 from ottla.operator.objects import Object, going
 from ottla.operator.plan.names import COMPONENT, POD_NAME
+from ottla.operator.plan.observed import broker_names
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Delete, KafkaTopic
 from ottla.operator.plan.topic_owner import OWNER, read_mark
+from ottla.operator.spec.cluster import Defaults, parse_cluster
+from ottla.operator.spec.spec_error import SpecError
 from tests.simulation_operator.brokers import Brokers
 from tests.simulation_operator.directories import templates, volumes
 from tests.simulation_operator.kubernetes import ApiServer
 
+DEFAULTS = Defaults("ottla:1", "etcd:1", "1")
 AWAITED_S = 280.0  # the operator waits no longer than this for a pod to be back
 
 
@@ -62,6 +67,7 @@ class Invariants:
         self._together: Mapping[int, Report] = {}  # the last reports about the stop of several brokers
         self._reports: Mapping[int, Report] = {}
         self._paused = False
+        self._asked_for: set[str] = set()  # the names of the brokers' pods that the last valid spec wants
         server.claim_deleted = self._volume_went
 
     def new_process(self) -> None:
@@ -73,6 +79,9 @@ class Invariants:
     def read_cluster(self, found: Object | None) -> None:
         """Notes the Cluster that the operator has read; None if there is none."""
         self._paused = bool(found and (found.get("spec") or {}).get("paused"))
+        with suppress(SpecError):  # while the spec is invalid, the operator follows the last valid one
+            if found is not None:
+                self._asked_for = set(broker_names(parse_cluster(found, DEFAULTS), (), ()).values())
 
     def reported(self, reports: Mapping[int, Report]) -> None:
         """Notes the reports of brokers that the operator has got."""
@@ -210,7 +219,7 @@ class Invariants:
             if now - since < AWAITED_S and pod in self._wanted()
         }
         served = self._server.serves(name)
-        if _component(item) == "broker" and _broker(name) in self._leaving():
+        if _component(item) == "broker" and self._leaves(name):
             if served:  # a broker that doesn't serve is restarted, and drained afterwards
                 self._leave(range(_broker(name), _broker(name) + 1))
             return
@@ -281,17 +290,19 @@ class Invariants:
 
     def _wanted(self) -> set[str]:
         """The pods that have to come back after a deletion: all but those of brokers that are drained to be removed."""
-        leaving = self._leaving()
         return {
             f"{item['metadata']['name']}-{number}"
             for item in self._server.all("StatefulSet")
             for number in _ordinals(item)
-            if not (_component(item) == "broker" and number in leaving)
+            if not (_component(item) == "broker" and self._leaves(f"{item['metadata']['name']}-{number}"))
         }
 
-    def _leaving(self) -> set[int]:
-        """The brokers that are drained to be removed."""
-        return {broker for item in self._server.all("Cluster") for broker in _draining(item)}
+    def _leaves(self, pod: str) -> bool:
+        """Whether a broker, by its pod's name, is drained to be removed. The status still names a broker as drained
+        during the first reconcile after the spec asked for that broker again.
+        """
+        draining = {broker for item in self._server.all("Cluster") for broker in _draining(item)}
+        return _broker(pod) in draining and pod not in self._asked_for
 
     def _leave(self, brokers: range) -> None:
         if left := self._brokers.only_holders(brokers):

@@ -374,8 +374,9 @@ class Person:
         there = {broker for broker, pod in wanted.items() if homes.get(broker, pod) == pod}
         if not (needed := self._brokers.needed_beside(there)):
             return False
-        for broker in sorted((needed - there) & homes.keys()):
-            of = homes[broker].rpartition("-")[0]
+        for broker in sorted(needed - there):
+            # A broker may have stopped before it made a new replica on one of its volumes. Then any pool will do.
+            of = homes[broker].rpartition("-")[0] if broker in homes else _pool_for(pools, broker)
             if (pool := pools.get(of)) is None or broker < pool.get("firstId", 0):
                 return self._bring_back_pool(spec, broker, of.removeprefix(f"{NAME}-"))
             pool["replicas"] = max(pool["replicas"], broker + 1 - pool.get("firstId", 0))
@@ -555,3 +556,9 @@ def _pools(spec: Object) -> list[Object]:
     """The parts of a Cluster's spec that have a number of brokers: the pools, or `brokers` itself."""
     brokers: Object = spec["brokers"]
     return list(brokers.get("pools") or [brokers])
+
+
+def _pool_for(pools: dict[str, Object], broker: int) -> str:
+    """The name of the StatefulSet whose pool gets this broker with the fewest more brokers. `pools`: by StatefulSet."""
+    firsts = {of: pool.get("firstId", 0) for of, pool in pools.items()}
+    return max((of for of, first in firsts.items() if first <= broker), key=firsts.__getitem__)

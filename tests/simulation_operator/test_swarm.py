@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+from uuid import UUID
 
+from ottla.operator.plan.topic import KafkaPartition, KafkaTopic
 from tests.simulation.fixed_hashes import run
 from tests.simulation_operator.catches import TABLE
 from tests.simulation_operator.planted import BUGS
@@ -103,5 +105,48 @@ def test_a_budget_of_the_cluster_before_is_no_word_of_this_cluster() -> None:
         world.server.make("Cluster", KEY.name, spec)
         assert await world.done(world.process.clusters.reconcile(KEY))
         assert list(world.agreement.budget_lies()) == []
+
+    world.play(scene())
+
+
+def test_a_restart_of_a_drained_broker_that_is_wanted_again_is_no_removal() -> None:
+    """While the spec didn't want a broker, its drain was noted in the status. Then the spec wanted the broker again,
+    and the next reconcile restarted it for other settings before the status said so. The simulation took that for the
+    removal of a broker with replicas (seed 2145).
+    """
+    world = Run(4)
+
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        broker, pod = max(world.brokers.running().items())
+        cluster = world.person.cluster
+        assert cluster is not None
+        assert world.brokers.only_holders([broker])
+        cluster["status"]["draining"] = [broker]
+        world.invariants.read_cluster(cluster)
+        world.invariants.reported({broker: world.brokers.report(broker)})
+        world.invariants.deletes("Pod", pod, "Background")
+        assert world.invariants.wrong == []
+        brokers = cluster["spec"]["brokers"]
+        unwanted = {**cluster, "spec": {**cluster["spec"], "brokers": {**brokers, "replicas": brokers["replicas"] - 1}}}
+        world.invariants.read_cluster(unwanted)
+        world.invariants.deletes("Pod", pod, "Background")
+        assert [f"brokers [{broker}] are taken away" in said for said in world.invariants.wrong] == [True]
+
+    world.play(scene())
+
+
+def test_a_person_brings_back_a_broker_that_stopped_before_it_made_its_replica() -> None:
+    """Such a broker has no replica on any volume yet, but the partition has no other broker (seed 3376)."""
+    world = Run(4)
+
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        brokers = world.person.spec["brokers"]
+        gone = brokers["replicas"]
+        one = KafkaPartition((gone,), frozenset({gone}))
+        world.brokers.topics["t"] = KafkaTopic("t", UUID(int=99), {0: one}, {})
+        assert world.person.bring_back()
+        assert world.person.spec["brokers"]["replicas"] == gone + 1
 
     world.play(scene())

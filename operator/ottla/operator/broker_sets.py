@@ -36,7 +36,9 @@ class BrokerSets:
 
     async def keep(self, visit: Visit) -> None:
         """Applies each pool's StatefulSet, with at least as many replicas as the pool has brokers. If Kubernetes
-        refuses one StatefulSet, those of the other pools are applied all the same."""
+        refuses one StatefulSet, those of the other pools are applied all the same.
+
+        Deletes the StatefulSets of removed pools that have no brokers: nothing has to be drained before."""
         cluster, found = visit.cluster, visit.found
         refusals = Refusals()
         for pool in cluster.pools:
@@ -53,7 +55,10 @@ class BrokerSets:
                     visit.findings.storage_is(Storage("Refused", trouble))
         for item in _of_removed_pools(visit):
             with refusals.gathered():
-                await self._let_start(visit, item)
+                if _is_empty(visit, item):
+                    await self._delete_unwanted(visit, "StatefulSet", item, "Foreground")
+                else:
+                    await self._let_start(visit, item)
         refusals.told()
 
     async def shrink(self, visit: Visit) -> None:
@@ -74,6 +79,8 @@ class BrokerSets:
                 await visit.tell("ScalingDown", f"{name} goes from {len(ids)} to {pool.replicas} brokers")
                 await found.apply_set(_wanted(visit, pool, pool.replicas))
         for item in _of_removed_pools(visit):
+            if _is_empty(visit, item):
+                continue  # `keep` has deleted it
             # Foreground: the StatefulSet goes after its pods. Pods that still ran without it wouldn't count as the
             # Cluster's any more, and would stop being drained.
             await self._delete_unwanted(visit, "StatefulSet", item, "Foreground")
@@ -160,3 +167,9 @@ def _of_removed_pools(visit: Visit) -> list[Object]:
     wanted = {names.broker_set(visit.cluster, pool) for pool in visit.cluster.pools}
     sets = visit.found.all("StatefulSet", BROKER)
     return [item for item in sets if item["metadata"]["name"] not in wanted and not going(item)]
+
+
+def _is_empty(visit: Visit, item: Object) -> bool:
+    """Whether a StatefulSet wants no pods and has none."""
+    pods = map(names.set_of, visit.found.by_name("Pod", BROKER))
+    return not item["spec"].get("replicas", 0) and item["metadata"]["name"] not in pods

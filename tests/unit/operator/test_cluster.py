@@ -967,6 +967,17 @@ def test_a_pool_that_is_not_wanted_any_more_goes() -> None:
     assert scene.world.foreground == ["k-big"], "while the pool's pods run, they belong to the Cluster and stay drained"
 
 
+def test_a_pool_without_brokers_that_is_not_wanted_any_more_goes() -> None:
+    """Before the fix its StatefulSet stayed for ever, because StatefulSets were deleted only after a drain."""
+    pools = [{"name": "broker", "firstId": 0, "replicas": 3}, {"name": "big", "firstId": 100, "replicas": 0}]
+    scene = running(brokers={"storage": {"size": "1Gi"}, "pools": pools})
+    assert ("StatefulSet", "shop", "k-big") in scene.world.objects
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(pools=pools[:1]))
+    scene.rounds(2)
+    assert ("StatefulSet", "shop", "k-big") not in scene.world.objects
+    assert ("StatefulSet", "shop", "k-broker") in scene.world.objects
+
+
 def test_a_pool_that_has_another_ones_ids_waits_until_its_brokers_are_drained_and_gone() -> None:
     """Without that wait, the volume of the removed pool's broker would be deleted before a drain, with the partitions
     that only this broker has."""
