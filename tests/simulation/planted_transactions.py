@@ -3,7 +3,6 @@ transaction atomic; most of them are bugs that Kafka or one of its relatives had
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +14,11 @@ from ottla.broker.log import pending_snapshot, producers, segment_recovery
 from ottla.broker.log.log import Log
 from ottla.broker.log.producers import Producers
 from ottla.broker.log.transaction_index import TransactionIndex
-from ottla.broker.log.transactions import Transactions
-from ottla.broker.marker_sender import MarkerSender
 from ottla.broker.partition import Partition
 from ottla.broker.transaction import ending as endings
 from ottla.broker.transaction import initialization, shard
 from ottla.broker.transaction.decision import Answer, Decision
 from ottla.broker.transaction.metadata import Transaction
-from ottla.broker.transaction.shard import TransactionShard
 from ottla.broker.transaction_service import TransactionService
 from ottla.broker.transaction_verifier import TransactionVerifier
 from ottla.broker.verification import Verifications
@@ -62,14 +58,6 @@ def batches_that_begin_transactions_arent_verified() -> None:
 @bug
 def the_last_stable_offset_is_the_high_watermark() -> None:
     Partition.last_stable_offset = property(lambda self: self.high_watermark)  # type: ignore[assignment]
-
-
-@bug
-def the_last_stable_offset_ignores_markers_that_arent_replicated() -> None:
-    def first_unstable(self: Transactions[Any], high_watermark: int) -> int | None:
-        return next(iter(self._open)) if self._open else None
-
-    Transactions.first_unstable_offset = first_unstable  # type: ignore[method-assign]
 
 
 @bug
@@ -148,18 +136,6 @@ def snapshots_have_no_open_transactions() -> None:
 
 
 @bug
-def a_truncated_marker_still_ends_its_transaction() -> None:
-    def truncate(original: Any) -> Any:
-        def forgetful(self: Transactions[Any], end_offset: int) -> Any:
-            original(self, end_offset)
-            return []
-
-        return forgetful
-
-    replace_attribute(Transactions, "truncate_to", truncate)
-
-
-@bug
 def a_new_leader_forgets_the_batches_of_producers() -> None:
     def lead(original: Any) -> Any:
         def forgetful(self: Partition, *args: Any) -> None:
@@ -198,32 +174,6 @@ def v2_keeps_the_epoch() -> None:
 
 
 @bug
-def a_decision_is_answered_before_it_is_committed() -> None:
-    def write(original: Any) -> Any:
-        def at_once(self: Any, led: Any, changes: Any) -> Any:
-            original(self, led, changes)
-            done = asyncio.get_running_loop().create_future()
-            done.set_result(None)
-            return done
-
-        return at_once
-
-    replace_attribute(TransactionService, "_write", write)
-
-
-@bug
-def markers_are_sent_before_the_decision_is_committed() -> None:
-    def appended(original: Any) -> Any:
-        def both(self: TransactionShard, *args: Any, **options: Any) -> None:
-            original(self, *args, **options)
-            self.committed(1 << 60)
-
-        return both
-
-    replace_attribute(TransactionShard, "appended", appended)
-
-
-@bug
 def a_new_producer_doesnt_fence_the_old_one() -> None:
     def begins(original: Any) -> Any:
         def again(known: Transaction, present: Any, timeout_ms: int, moment: Any, unused: Any) -> Any:
@@ -254,28 +204,11 @@ def transactions_have_no_time_out() -> None:
 
 
 @bug
-def the_sender_of_markers_gives_up_at_the_first_error() -> None:
-    MarkerSender._again = lambda self, *args: None  # type: ignore[method-assign]
-
-
-@bug
 def a_new_coordinator_doesnt_send_markers_again() -> None:
     async def loaded(self: TransactionService, led: Any, replay: Any) -> None:
         led.core.take_begun()
 
     TransactionService.loaded = loaded  # type: ignore[method-assign]
-
-
-@bug
-def a_partition_without_a_leader_counts_as_gone() -> None:
-    def leader(original: Any) -> Any:
-        def found(self: MarkerSender, image: Any, partition: Any) -> int | None:
-            known = original(self, image, partition)
-            return None if known is not None and known < 0 else known
-
-        return found
-
-    replace_attribute(MarkerSender, "_leader", leader)
 
 
 @bug
