@@ -10,7 +10,7 @@ this offset of the group, unless the offset is negative |
 | write | process, transaction, partition, values: a batch; ok: offset of the first value, −1 if it isn't known |
 | end | process, name, transaction, commits: an EndTxn, with its repeats; fail: it certainly had no effect |
 | read | process, partition, position; ok: records as [offset, value], next: the next position, stable: the last \
-stable offset |
+stable offset, high_watermark |
 | plain commit | group, transaction, offset: an offset of the group, committed without a transaction |
 | settled | partition; ok: records: the committed records when all is healed, raw: all records, aborted ones included |
 | settled offset | group; ok: offset |
@@ -165,7 +165,7 @@ def falling_stable_offsets(events: Sequence[Event]) -> Iterator[str]:
         if permitted.anything(key):
             continue
         stable, at = seen.get((event["process"], key), (-1, 0.0))
-        if event["stable"] < stable:
+        if event["stable"] < stable <= event["high_watermark"]:
             yield (
                 f"unstable offset: {event['process']} was told {event['stable']} as the last stable offset of"
                 f" {name_of(key)} at {event['t']} s, and {stable} at {at} s"

@@ -49,7 +49,9 @@ class CommittedReader:
                 self.position = 0
             await self.client.refreshed(self.partition[0])
             return None
-        self.client.history.end(begun, "ok", records=found, next=self.position, stable=self.stable)
+        self.client.history.end(
+            begun, "ok", records=found, next=self.position, stable=self.stable, high_watermark=self.high_watermark
+        )
         return found
 
     async def _fetch(self, wait_ms: int) -> list[tuple[int, str]]:

@@ -194,9 +194,13 @@ class Scenario:
             working.append((recreated, recreating))
         for worker, _ in working:
             worker.stopped = True
-        for _, task in ending if transacting.may_be_stuck() else ():
-            task.cancel()
-        if not await self._until(lambda: all(task.done() for _, task in working), CONVERGENCE_S):
+
+        def finished() -> bool:
+            for _, task in ending if transacting.may_be_stuck() else ():
+                task.cancel()
+            return all(task.done() for _, task in working)
+
+        if not await self._until(finished, CONVERGENCE_S):
             late = [worker.client.name for worker, task in working if not task.done()]
             self.wrong.append(
                 f"no convergence: the clients {', '.join(late)} still wait {CONVERGENCE_S:.0f} s after healing"

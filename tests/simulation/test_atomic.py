@@ -41,10 +41,10 @@ def settled(partition: list[Any], records: list[list[Any]], raw: list[list[Any]]
     return {"op": "settled", "phase": "ok", "partition": partition, "records": records, "raw": found}
 
 
-def read(records: list[list[Any]], position: int, following: int, stable: int) -> Event:
+def read(records: list[list[Any]], position: int, following: int, stable: int, high_watermark: int = 9) -> Event:
     return {
         "op": "read", "phase": "ok", "process": "r", "partition": P0, "position": position, "records": records,
-        "next": following, "stable": stable,
+        "next": following, "stable": stable, "high_watermark": high_watermark,
     }  # fmt: skip
 
 
@@ -101,6 +101,7 @@ def test_reads_of_what_isnt_committed_and_skipped_records_are_found() -> None:
 def test_a_last_stable_offset_that_falls_is_found() -> None:
     begun = [*transaction("a"), *end("a", "ok")]
     assert wrong(*begun, read([], 1, 1, 1), read([], 1, 1, 1), *BOTH) == []
+    assert wrong(*begun, read([], 1, 1, 3), read([], 1, 1, 2, 2), *BOTH) == []  # a new leader
     assert "unstable offset" in wrong(*begun, read([], 1, 1, 3), read([], 1, 1, 2), *BOTH)[0]
 
 

@@ -14,7 +14,7 @@ from ottla.protocol.errors import KafkaError
 
 from .client import FIND_COORDINATOR, OFFSET_FETCH, Client, Unavailable, create_topic
 from .committed import CommittedReader
-from .history import name_of
+from .history import name_of, of
 from .losses import Permitted
 from .topics import TRANSACTED
 from .transactional import GROUP, TransactionalId
@@ -73,7 +73,9 @@ class Transacting:
     def may_be_stuck(self) -> bool:
         """Whether an id's state may be older than the markers that were written for it, because the coordinator's
         records were lost: then the id may never get a producer again, as in Kafka."""
-        return Permitted(self._world.history.events).anything_of(TRANSACTIONS_TOPIC)
+        return any(
+            event["partition"][0] == TRANSACTIONS_TOPIC for event in of(self._world.history.events, "permitted", "ok")
+        )
 
     async def settle(self, observer: Observer) -> str:
         """Waits until no transaction is open, and reads everything. Returns a sentence where that can't be done, or an
@@ -83,10 +85,9 @@ class Transacting:
         for task in self._reading:
             task.cancel()
         permitted = Permitted(self._world.history.events)
-        # Otherwise the record or the marker that ends a transaction may be lost.
         complete = not any(permitted.anything_of(topic) for topic in (TRANSACTED, OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
-        if complete and (refused := await self._all_over(observer)):
-            return refused
+        if (refused := await self._all_over(observer)) and complete:
+            return refused  # otherwise the record or the marker that ends a transaction may be lost
         for partition in self.partitions:
             if refused := await self._read(CommittedReader(self._client_of("final"), partition)):
                 return refused
@@ -113,7 +114,7 @@ class Transacting:
         return f"a transaction isn't over {limit_s:.0f} s after healing: {observer.unstable(topics)}"
 
     async def _read(self, reader: CommittedReader) -> str:
-        """Notes the content of a partition."""
+        """Notes the content of a partition, unless a transaction in it isn't over."""
         committed: list[tuple[int, str]] = []
         raw: list[tuple[int, str]] = []
 
@@ -125,7 +126,8 @@ class Transacting:
 
         if not await self._within(READ_WITHIN_S, at_end):
             return f"the committed records of {name_of(reader.partition)} can't be read"
-        self._world.history.add("settled", "ok", partition=list(reader.partition), records=committed, raw=raw)
+        if reader.stable == reader.high_watermark:
+            self._world.history.add("settled", "ok", partition=list(reader.partition), records=committed, raw=raw)
         return ""
 
     async def _offset_of(self, group: str) -> bool:

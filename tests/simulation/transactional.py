@@ -49,6 +49,7 @@ VERSIONS = {
 GROUP, TRANSACTION = 0, 1  # types of coordinators
 IMPATIENT_S = (0.001, 0.003, 0.01)  # about as long as a request and its verification take
 LATE_OF_THE_IMPATIENT = 0.4
+DEATHS_AT_THE_END = 0.5
 LATE_S = (0.003, 0.01, 0.1, 0.5, 2.0)  # the mean delay of a request that got lost on its way
 
 # Errors after which the producer is over, by the API; those of Kafka's clients.
@@ -136,7 +137,7 @@ class TransactionalId:
         self._others: list[asyncio.Task[None]] = []  # producers that go on although a successor has begun
 
     async def run(self) -> None:
-        """Runs one producer after the other until stopped. The last one ends its transaction."""
+        """Runs one producer after the other until stopped. The last one ends its transaction, or dies in it."""
         while not self.stopped:
             life = Life(self, self._next_client())
             living = asyncio.create_task(life.run())
@@ -307,7 +308,10 @@ class Life:
             await self._init()
 
     def _may_die(self) -> None:
-        if self.client.random.random() < self._habits.deaths:
+        """Dies with the id's probability; more probably when the id is stopped, so that no successor ends the
+        transaction, and its time-out has to."""
+        deaths = self._habits.deaths
+        if self.client.random.random() < (DEATHS_AT_THE_END if deaths and self._owner.stopped else deaths):
             raise _Died
 
     # ---- steps

@@ -221,7 +221,8 @@ class TransactionShard:
         """Applies one record that was read back from `offset` of the log. Returns False if the record's kind or version
         is skipped.
 
-        If the record isn't `visible` yet, because it isn't below the high watermark, `committed` applies it later.
+        If the record isn't `visible` yet, because it isn't below the high watermark, `committed` applies it later, and
+        with it all records behind it: the high watermark may rise while the log is read.
         Records of this topic never belong to a transaction, so `producer_id` is ignored. Raises ProtocolError at
         malformed bytes.
         """
@@ -232,7 +233,7 @@ class TransactionShard:
         if value is not None and after is None:
             return False
         change = Change(transactional_id, after)
-        if visible:
+        if visible and not self._appended:
             self._apply(change)
         else:
             self._appended.append((offset, change))

@@ -279,6 +279,18 @@ def test_ids_at_rest_expire() -> None:
 # --- records ---
 
 
+@pytest.mark.parametrize("last_visible", [True, False])
+def test_records_count_in_their_order_although_the_high_watermark_rises_while_they_are_read(last_visible: bool) -> None:
+    shard = TransactionShard(Limits())
+    shard.replayed(id_key("0"), value(known(State.ONGOING, epoch=4), 1), 5, False)
+    shard.replayed(id_key("0"), value(known(State.COMPLETE_ABORT, epoch=7), 1), 6, True)
+    shard.replayed(id_key("0"), value(known(State.EMPTY, epoch=8), 1), 7, last_visible)
+    shard.committed(7)
+    assert (state(shard), shard.first_unshown) == (State.COMPLETE_ABORT, 7)
+    shard.committed(8)
+    assert (state(shard), shard.transactions["0"].epoch) == (State.EMPTY, 8)
+
+
 def test_the_feature_level_says_how_a_change_is_written() -> None:
     change = Change("id", known(State.ONGOING))
     assert encode(change, 0) == (id_key("id"), value(known(State.ONGOING), 0))
