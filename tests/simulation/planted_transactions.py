@@ -8,19 +8,51 @@ from typing import Any
 
 from ottla.broker import partition as partitions
 from ottla.broker.group.offsets import Offsets
+from ottla.broker.group.shard import GroupShard
 from ottla.broker.group.undecided import UndecidedOffsets
-from ottla.broker.log import segment_recovery
+from ottla.broker.log import pending_snapshot, producers, segment_recovery
+from ottla.broker.log.log import Log
+from ottla.broker.log.producers import Producers
+from ottla.broker.log.transaction_index import TransactionIndex
 from ottla.broker.partition import Partition
 from ottla.broker.transaction import ending as endings
 from ottla.broker.transaction import initialization, shard
 from ottla.broker.transaction.decision import Answer, Decision
 from ottla.broker.transaction.metadata import Transaction
 from ottla.broker.transaction_service import TransactionService
+from ottla.broker.transaction_verifier import TransactionVerifier
+from ottla.broker.verification import Verifications
 from ottla.protocol.errors import ErrorCode
 
 from .bugs import bug, replace_attribute
 
 # ---- the partition's side
+
+
+@bug
+def a_guard_need_not_be_the_partitions_own() -> None:
+    Verifications.is_current = lambda self, producer_id, guard: guard is not None  # type: ignore[method-assign]
+
+
+@bug
+def a_marker_doesnt_drop_the_guard() -> None:
+    def appended(original: Any) -> Any:
+        return lambda self, header: None if header.is_control else original(self, header)
+
+    replace_attribute(Verifications, "appended", appended)
+
+
+@bug
+def batches_that_begin_transactions_arent_verified() -> None:
+    def confirm(original: Any) -> Any:
+        async def trusting(self: Any, name: str, producer: Any, asked: Any, *, adds: bool) -> Any:
+            if adds:
+                return await original(self, name, producer, asked, adds=adds)
+            return dict.fromkeys(asked, ErrorCode.none)
+
+        return trusting
+
+    replace_attribute(TransactionVerifier, "confirm", confirm)
 
 
 @bug
@@ -45,6 +77,40 @@ def a_repeated_marker_is_refused() -> None:
 
 
 @bug
+def the_aborted_list_ends_with_the_first_segment() -> None:
+    def between(self: Log, offset: int, end_offset: int, wait: bool = True) -> Any:
+        found: list[Any] = []
+        segment = self.segments.all[self.segments.index_of(offset)]
+        if segment.aborted is not None:
+            segment.aborted.find(offset, end_offset, found, wait)
+        return found
+
+    Log.aborted_between = between  # type: ignore[method-assign]
+
+
+@bug
+def entries_of_the_aborted_list_dont_know_of_other_transactions() -> None:
+    def ended(original: Any) -> Any:
+        def alone(self: Any, producer_id: int, epoch: int, marker: Any, offset: int) -> Any:
+            found = original(self, producer_id, epoch, marker, offset)
+            return None if found is None else found._replace(last_stable_offset=offset + 1)
+
+        return alone
+
+    replace_attribute(Producers, "transaction_ended", ended)
+
+
+@bug
+def a_truncation_empties_the_aborted_list() -> None:
+    TransactionIndex.truncate_to = lambda self, end_offset: self.clear()  # type: ignore[method-assign]
+
+
+@bug
+def the_aborted_list_survives_a_truncation() -> None:
+    TransactionIndex.truncate_to = lambda self, end_offset: None  # type: ignore[method-assign]
+
+
+@bug
 def recovery_doesnt_rebuild_the_aborted_list() -> None:
     def note(original: Any) -> Any:
         def without(*args: Any) -> None:
@@ -53,6 +119,20 @@ def recovery_doesnt_rebuild_the_aborted_list() -> None:
         return without
 
     replace_attribute(segment_recovery, "note_batch", note)
+
+
+@bug
+def snapshots_have_no_open_transactions() -> None:
+    def pieces(original: Any) -> Any:
+        def closed(entry: Any) -> Any:
+            made = entry.copy(entry.version)
+            made.transaction_start = -1
+            return made
+
+        return lambda found: original((producer_id, closed(entry)) for producer_id, entry in found)
+
+    for module in (producers, pending_snapshot):
+        replace_attribute(module, "snapshot_pieces", pieces)
 
 
 @bug
@@ -72,6 +152,15 @@ def a_new_leader_forgets_the_batches_of_producers() -> None:
 
 
 # ---- the coordinator
+
+
+@bug
+def a_transaction_is_complete_before_all_markers_are_written() -> None:
+    def progressed(self: TransactionService, led: Any, markers: Any) -> None:
+        markers.missing.clear()
+        self._runtime.spawn(self._complete(led, markers))
+
+    TransactionService.progressed = progressed  # type: ignore[method-assign]
 
 
 @bug
@@ -105,6 +194,16 @@ def aborts_in_the_same_epoch() -> None:
 
 
 @bug
+def a_time_out_doesnt_fence_the_producer() -> None:
+    aborts_in_the_same_epoch()
+
+
+@bug
+def transactions_have_no_time_out() -> None:
+    Transaction.overdue = lambda self, now_ms: False  # type: ignore[method-assign]
+
+
+@bug
 def a_new_coordinator_doesnt_send_markers_again() -> None:
     async def loaded(self: TransactionService, led: Any, replay: Any) -> None:
         led.core.take_begun()
@@ -129,6 +228,17 @@ def a_partition_that_is_added_replaces_the_others() -> None:
 @bug
 def offsets_of_a_transaction_replace_later_ones() -> None:
     UndecidedOffsets.supersede = lambda self, key, log_offset: None  # type: ignore[method-assign]
+
+
+@bug
+def a_new_group_coordinator_skips_markers() -> None:
+    def decided(original: Any) -> Any:
+        def unless_read(self: GroupShard, producer_id: int, commit: bool, offset: int, visible: bool) -> int:
+            return 0 if visible else int(original(self, producer_id, commit, offset, visible))
+
+        return unless_read
+
+    replace_attribute(GroupShard, "decided", decided)
 
 
 @bug
