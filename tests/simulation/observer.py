@@ -33,6 +33,7 @@ from ottla.metadata.model.partitions import Partition as PartitionState
 from ottla.metadata.model.topics import Tombstone, TopicIntent
 from ottla.metadata.store import Revision
 from ottla.protocol.batches import iterate_headers, records
+from ottla.protocol.markers import read_marker
 
 from .history import of
 from .producer import value_of
@@ -421,12 +422,29 @@ def _last_batches(partition: Partition) -> dict[int, tuple[int, int, int]]:
 
 
 def _latest_by_key(log: Log, start: int, end: int) -> dict[bytes | None, bytes]:
-    """The last record of each key. Only these must be the same, because replicas compact at different times."""
+    """The last record of each key, without those of aborted transactions. Only these must be the same, because replicas
+    compact at different times."""
     found: dict[bytes | None, bytes | None] = {}
     content = _content(log, start, end)
+    aborted = _aborted_batches(content)
     for at, header in iterate_headers(content):
-        found.update((record.key, record.value) for record in records(content[at : at + header.size]))
+        if not header.is_control and header.base_offset not in aborted:
+            found.update((record.key, record.value) for record in records(content[at : at + header.size]))
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _aborted_batches(content: bytes) -> set[int]:
+    """The base offsets of the batches of aborted transactions."""
+    written: dict[int, list[int]] = {}  # producer → its batches since its last marker
+    aborted: set[int] = set()
+    for at, header in iterate_headers(content):
+        if header.is_control:
+            marker = read_marker(content[at : at + header.size])
+            batches = written.pop(header.producer_id, [])
+            aborted.update(batches if marker is not None and not marker.committed else ())
+        elif header.is_transactional:
+            written.setdefault(header.producer_id, []).append(header.base_offset)
+    return aborted
 
 
 def _content(log: Log, start: int, end: int) -> bytes:
