@@ -30,7 +30,7 @@ from ottla.broker.transaction.metadata import TopicPartition
 from ottla.metadata.image import Image
 from ottla.net.peer import Answer
 from ottla.net.streams import Connect
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_response, write_request
 
 logger = logging.getLogger(__name__)
@@ -152,8 +152,8 @@ class MarkerSender:
     async def _write_here(self, sending: Sending, partitions: Sequence[TopicPartition], failures: int) -> None:
         try:
             errors = await self._log.append_markers(marker_of(sending), partitions)
-        except (OSError, KafkaError) as error:
-            logger.warning("markers of %s could not be written: %s", sending.markers.transactional_id, error)
+        except Exception:  # whatever it is, the markers must not be lost
+            logger.exception("markers of %s could not be written", sending.markers.transactional_id)
             errors = {}
         self._answered(sending, {each: errors.get(each) for each in partitions}, failures)
 

@@ -422,10 +422,11 @@ class TransactionService:
         """Completes the transactions in `_complete_next`, in slices: an answer to WriteTxnMarkers may be the last one
         for thousands of transactions."""
         while self._complete_next:
-            for led, markers in self._complete_next[:BEGUN_PER_TURN]:
+            taken = self._complete_next[:BEGUN_PER_TURN]
+            for led, markers in taken:
                 self._runtime.spawn(self._complete(led, markers))
-            await asyncio.sleep(0)
-            del self._complete_next[:BEGUN_PER_TURN]
+            await asyncio.sleep(0)  # further transactions may join the list meanwhile
+            del self._complete_next[: len(taken)]
 
     async def _complete(self, led: Shard, markers: Markers) -> None:
         """Writes the record by which the transaction is complete, and tries again after each failure."""

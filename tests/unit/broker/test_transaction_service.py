@@ -125,6 +125,30 @@ def test_a_transaction_from_its_producer_to_its_end() -> None:
     virtually(scene)
 
 
+def test_transactions_whose_last_markers_are_answered_one_after_another_all_end() -> None:
+    """The other answers come in the turn of the event loop in which the first transaction is being completed."""
+
+    async def scene() -> None:
+        stage = Stage()
+        names = [f"id-{number}" for number in range(5)]
+        for name in names:
+            await stage.service.end(name, Ending(*await stage.begun(name), True, V2))
+        first, *others = stage.sent
+        for sending in stage.sent:
+            for partition in list(sending.markers.missing):
+                sending.markers.answered(partition, ErrorCode.none)
+        first.progressed()
+        await asyncio.sleep(0)
+        for sending in others:
+            sending.progressed()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert {stage.state(name) for name in names} == {State.COMPLETE_COMMIT}
+        await stage.service.stop()
+
+    virtually(scene)
+
+
 def test_an_answer_waits_for_the_commit_and_ids_of_the_partition_dont_wait_for_each_other() -> None:
     async def scene() -> None:
         stage = Stage()
