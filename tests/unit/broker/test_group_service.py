@@ -25,7 +25,7 @@ from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
 from ottla.broker.group.shard import GroupShard, OffsetToCommit
 from ottla.broker.group.states import State
-from ottla.broker.group_service import GroupService
+from ottla.broker.group_service import SURE_S, GroupService
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.segment import Segment
 from ottla.broker.verification import Guard
@@ -366,6 +366,38 @@ def test_an_offset_fetch_that_waits_is_sent_away_by_a_resignation() -> None:
             await read
         assert error.value.code is ErrorCode.not_coordinator
         await asyncio.gather(*commits, return_exceptions=True)
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+def test_a_coordinator_that_may_have_a_successor_looks_before_it_answers_offsets() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await stage.commit("g", 2)
+        stage.leads_for_sure = False
+        read = asyncio.ensure_future(stage.fetch("g"))
+        await asyncio.sleep(SURE_S / 2)
+        assert not read.done()
+        stage.service.lost_leadership(stage.of("g").index)
+        with pytest.raises(KafkaError) as error:
+            await read
+        assert error.value.code is ErrorCode.not_coordinator
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+def test_offsets_are_answered_while_the_metadata_store_answers_nobody() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.lead()
+        await stage.commit("g", 2)
+        stage.leads_for_sure = False
+        begin = asyncio.get_running_loop().time()
+        assert await stage.fetch("g") == 2
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(SURE_S)
         await stage.service.stop()
 
     virtually(scene)
