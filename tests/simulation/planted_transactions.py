@@ -3,6 +3,7 @@ transaction atomic; most of them are bugs that Kafka or one of its relatives had
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from ottla.broker.transaction.metadata import Transaction
 from ottla.broker.transaction_service import TransactionService
 from ottla.broker.transaction_verifier import TransactionVerifier
 from ottla.broker.verification import Verifications
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, KafkaError
 
 from .bugs import bug, replace_attribute
 
@@ -161,6 +162,34 @@ def a_transaction_is_complete_before_all_markers_are_written() -> None:
         self._runtime.spawn(self._complete(led, markers))
 
     TransactionService.progressed = progressed  # type: ignore[method-assign]
+
+
+@bug
+def the_end_of_a_transaction_is_answered_before_it_is_committed() -> None:
+    def write(original: Any) -> Any:
+        def at_once(self: TransactionService, led: Any, changes: Any) -> Any:
+            original(self, led, changes)
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+
+        return at_once
+
+    replace_attribute(TransactionService, "_write", write)
+
+
+@bug
+def a_decision_whose_outcome_is_unknown_is_taken_back() -> None:
+    def resigned(original: Any) -> Any:
+        def taken_back(self: TransactionService, led: Any) -> None:
+            for waits in self._unanswered.pop(led, set()):
+                if not waits.done():
+                    waits.set_exception(KafkaError(ErrorCode.invalid_txn_state))
+            original(self, led)
+
+        return taken_back
+
+    replace_attribute(TransactionService, "resigned", resigned)
 
 
 @bug
