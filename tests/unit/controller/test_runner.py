@@ -372,8 +372,8 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller adds random words to the store, by which processes recognise it (`ottla.metadata.lineage`). Before
-    the fix, a word was written at the same time as the transactions of the controller's decisions. These transactions
+    """The controller adds random strings (words) to the store, by which processes recognise the store. Before the
+    fix, a word was written at the same time as the transactions of the controller's decisions. These transactions
     compare the newest word, so they were rejected, and four more calls had to check whether the store is the right one.
     """
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)
