@@ -4,7 +4,7 @@ A cluster of one broker, and one of three brokers, run on the embedded store. Th
 with sixteen busy loops and three saturating lz4 producers (acks=all; retention deletes their records after some
 megabytes). This keeps the machine's load at 20 and above. Meanwhile 200 topics of three partitions are created one
 after the other. Each request has at most a minute. Before every twentieth topic there is a pause of six seconds: after
-the first change that follows such a pause, the controller also writes a random word by which brokers recognise the
+the first change that follows such a pause, the controller also writes a random string by which brokers recognise the
 store (`lineage.py`).
 
 The goals: no request fails, and the slowest takes at most half a minute. The other durations, and the load in `note`,

@@ -15,8 +15,8 @@ have become false aren't restored:
    seconds since 2020, by the clock, times 2^30. If the backup or the store has an id that the clock would reach only
    after more than a minute, the clock was ahead at an earlier restore. Then the first id is 2^40 above the highest id
    of the backup and the store.
-3. Requested elections and reassignments are dropped. So are the words of the lineage (`lineage.py`): a new lineage
-   begins.
+3. Requested elections and reassignments are dropped. So are the words of the lineage, the random strings by which
+   processes recognise the store (`lineage.py`): a new lineage begins.
 4. Topics are written after the states of their partitions, and the cluster is `restoring` until everything is written.
    Until then, brokers don't start, and no controller decides by the part of the metadata that is already written.
 """

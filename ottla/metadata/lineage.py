@@ -1,9 +1,9 @@
-"""The store's lineage: random words by which a process tells its own store from an older copy or another store. Pure.
+"""The store's lineage: random strings by which a process tells its own store from an older copy or another store. Pure.
 
 While brokers run or are stopped, the store may be emptied, restored from a snapshot, or replaced by another cluster's.
 Revisions don't show that: a restored store may have been given higher ones (`etcdutl --bump-revision`), or may have
-passed the old store's revision by the writes since the restore. So the controller writes random words to the store, and
-each process remembers the last word that it has seen (brokers on disk).
+passed the old store's revision by the writes since the restore. So from time to time the controller adds a *word* to
+the store: a random string of eight characters. Each process remembers the last word that it has seen (brokers on disk).
 
 Words are numbered. A row of `WORDS_PER_ROW` words is the value of one key. A word is written when metadata has changed
 since the last word, but at most one in `INTERVAL_S`; an idle cluster writes none. The newest `ROWS_MAX` rows are kept:
@@ -78,12 +78,12 @@ class Known(NamedTuple):
 
     @property
     def restore_id(self) -> str:
-        """The id of the last restore, as in `Cluster.restore_id`."""
+        """The id of the last restore of the store from a backup, as in `Cluster.restore_id`."""
         return self.restore or restore_id(self.generation, self.restored_ms)
 
     @property
     def age(self) -> tuple[int, int]:
-        """Orders restores without random ids, as `Cluster.age` does."""
+        """Orders restores from backups that have no random ids, as `Cluster.age` does."""
         return self.restored_ms, self.generation
 
 

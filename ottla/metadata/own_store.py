@@ -1,8 +1,8 @@
 """A metadata store that refuses all calls as soon as another store has taken the place of the process's own.
 
 `OwnStore` is a `Store` around another `Store`. It notices when an empty, older or foreign store has replaced the inner
-store (`lineage.py` says how). From then on it refuses every call with the same error. Its owner waits for the refusal
-(`refused`) and stops the process.
+store: it compares the *words*, random strings that the controller adds to the store (`lineage.py`). From then on it
+refuses every call with the same error. Its owner waits for the refusal (`refused`) and stops the process.
 
 Numbered argument that the process reads nothing from a wrong store, and writes nothing to one:
 
@@ -53,7 +53,7 @@ from .store import (
 class OwnStore:
     """A `Store` that refuses all calls once the store behind it isn't the one that this process belongs to.
 
-    The store's lineage is the sequence of random words that the controller adds to the store (`lineage.py`). This class
+    The store's lineage is the sequence of the words that the controller adds to the store (`lineage.py`). This class
     compares the words in the store with `known`, the lineage that the process knows. At the process's start,
     `known` is the lineage that a former process of the same broker wrote to the disk, if there was one.
     """

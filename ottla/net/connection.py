@@ -403,7 +403,7 @@ class Connection:
             self._resume()
 
     def _unreadable(self, error: BaseException) -> None:
-        self.close(f"its answer can't be read: {error}")
+        self.close(f"a file range of an answer can't be read from disk: {error}")
 
     def close(self, reason: str = "") -> None:
         """Closes the channel, and forgets the requests that wait for their answers."""

@@ -67,14 +67,15 @@ FINAL = _codes(
 
 
 class Retry(Exception):
-    """A broker answered a code of PASSING. The message names the code and the broker."""
+    """A broker answered an error code in PASSING. The message names the code and the broker."""
 
 
 def check(code: ErrorCode, what: str, address: Address, message: str | None = None) -> None:
-    """Raises Retry for a code of PASSING and KafkaError for any other error that was answered about `what`.
+    """Raises Retry if the broker at `address` answered an error code in PASSING, and KafkaError for any other error.
 
-    A code of ABSENT is raised as KafkaError, too: a caller that knows the topic must ask the other brokers before it
-    calls this.
+    `what` names the topic, partition or id that the client asked about, for the error's message. A code in ABSENT is
+    raised as KafkaError, too. If the caller has reason to believe that the topic exists, it asks other brokers
+    (`ottla.net.existence`) before it calls this with such a code.
     """
     if code == ErrorCode.none:
         return

@@ -180,12 +180,13 @@ def begin(query_id: str | None, confirmed: str) -> Generator[Step, Any, Begun]:
 
 
 def check_owner(last: Decision | None, query_id: str, confirmed: str) -> None:
-    """Raises Refused if the last decision was made under another checkpoint, and its replacement isn't confirmed."""
+    """Raises Refused if the last decision was made under another checkpoint, unless `confirmed` (the value of the
+    option ottla.exactlyOnce.confirm) allows this checkpoint to replace the other one."""
     if last is not None and last.query_id != query_id and confirmed != f"replace {last.query_id}":
         raise Refused(
-            f"another checkpoint has written under this query name: its query id is {last.query_id}, and the id in "
-            f"this checkpoint is {query_id}. What it read may be written a second time. Take its checkpoint, or "
-            "another queryName, or allow the replacement once by the option "
+            f"another checkpoint has written under this query name: that checkpoint's query id is '{last.query_id}', "
+            f"and this one's is '{query_id}'. Rows that the other one has written may be written a second time. Use "
+            "the other checkpoint, or another queryName, or allow the replacement once by the option "
             f"ottla.exactlyOnce.confirm = 'replace {last.query_id}'"
         )
 

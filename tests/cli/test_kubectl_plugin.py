@@ -27,7 +27,8 @@ BOOTSTRAP = f"flights-bootstrap.demo.svc:{PORT}"
 
 
 class Demo:
-    """Two brokers that serve as the Cluster `flights`, and the plug-in as a process whose kubectl is a stand-in."""
+    """Runs `kubectl ottla` on two brokers that stand for the Cluster `flights`. A stand-in takes the place of the
+    kubectl that the plug-in calls."""
 
     def __init__(self, brokers: list[OttlaBroker], kubectl: KubectlStandIn, environment: dict[str, str]) -> None:
         self.brokers = brokers
@@ -36,7 +37,7 @@ class Demo:
 
     @property
     def targets(self) -> dict[str, str]:
-        """The targets that kubectl can forward to while both brokers run."""
+        """The broker's address behind each pod and Service to which the stand-in forwards while both brokers run."""
         pods = {f"pod/flights-broker-{number}": broker.bootstrap for number, broker in enumerate(self.brokers)}
         return {"service/flights-bootstrap": self.brokers[0].bootstrap, **pods}
 
@@ -85,7 +86,8 @@ def two_brokers(folder: Path) -> Iterator[list[OttlaBroker]]:
 
 @contextmanager
 def demo_of(brokers: list[OttlaBroker], folder: Path, environment: dict[str, str]) -> Iterator[Demo]:
-    """A demo in which kubectl reaches both brokers. At the end no kubectl may be left running."""
+    """A `Demo` whose stand-in for kubectl can forward to both brokers. Asserts at its end that no process of the
+    stand-in still runs."""
     found = Demo(brokers, KubectlStandIn(folder / "bin"), environment)
     found.kubectl.tell([cluster("flights", BOOTSTRAP)], found.targets)
     yield found
@@ -219,8 +221,8 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_a_pod_that_is_restarted_in_between_is_found_again(
     tmp_path: Path, topic: str, environment: dict[str, str]
 ) -> None:
-    """A consumer's kubectl ends, then the pod is missing for a while, then the pod is back. The consumer continues by
-    itself."""
+    """A broker that a consumer reads from stops, and so does the `kubectl port-forward` to the broker's pod. The pod is
+    missing for a while, and comes back. The consumer continues by itself."""
     with two_brokers(tmp_path) as brokers, demo_of(brokers, tmp_path, environment) as demo:
         _restarted(demo, topic)
 

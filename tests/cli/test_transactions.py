@@ -44,7 +44,8 @@ def read(ottla: Ottla, topic: str, *options: str, isolation: str = "read_committ
 
 @pytest.fixture
 def unverified(ottla: Ottla) -> Iterator[None]:
-    """The leaders of the cluster let producers write that haven't told their coordinator of the partition."""
+    """Sets `transaction.partition.verification.enable` to false on all brokers during a test. Then a partition's leader
+    accepts transactional records even if the producer hasn't added the partition to its transaction."""
     brokers = [str(row["id"]) for row in ottla("brokers", "list", "--json").json]
     for broker in brokers:
         changed = ottla("configs", "alter", "broker", broker, "--set", f"{VERIFICATION}=false")
@@ -55,7 +56,8 @@ def unverified(ottla: Ottla) -> Iterator[None]:
 
 
 def hang(bootstrap: str, topic: str, transactional_id: str, *, timestamp_ms: int | None = None) -> None:
-    """Writes a record in a transaction whose coordinator doesn't learn of the partition."""
+    """Leaves a hanging transaction in partition 0: writes a record in a transaction, but doesn't tell the transaction's
+    coordinator of the partition. So the coordinator never ends the transaction there."""
     with begun(bootstrap, transactional_id) as producer:
         producer._transaction_manager._partitions_in_transaction.add(TopicPartition(topic, 0))
         write(producer, topic, "hangs", timestamp_ms=timestamp_ms)

@@ -180,8 +180,9 @@ def test_a_new_connection_may_be_looked_at_before_anything_of_it_comes(etcd: Etc
 
 
 def test_a_member_that_lags_behind_is_no_older_store(tmp_path: Path) -> None:
-    """One member is paused while the controller's random words, by which processes recognise their store, are added. It
-    is read as soon as it continues, when it still lacks the newest words. It must not be taken for an older store."""
+    """One member is paused while lineage words are added, the random strings by which processes recognise their store.
+    The member is read as soon as it continues, when it still lacks the newest words. It must not be taken for an older
+    store."""
 
     async def words(store: EtcdStore, count: int) -> None:
         for number in range(count):

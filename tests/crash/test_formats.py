@@ -45,8 +45,8 @@ async def read(path: Path) -> dict[str, Any]:
 
 
 def lasting(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries without a lease, except the random words by which brokers recognise their store (`lineage/`): only
-    the controller adds such words. If this test changed them, brokers would take the store for another one."""
+    """The entries without a lease, except the random strings by which brokers recognise their store (`lineage/`):
+    only the controller adds such strings. If this test changed them, brokers would take the store for another one."""
     return [entry for entry in entries if entry.lease == NO_LEASE and not entry.key.startswith("lineage")]
 
 

@@ -207,8 +207,9 @@ def all_stop(cluster: OttlaCluster, because: str) -> None:
 
 
 def until_worded(url: str) -> None:
-    """Waits until the store's newest key is one of the random words that the controller adds
-    (`ottla.metadata.lineage`): a broker that knows this word recognises any older copy of the store, which lacks it."""
+    """Waits until the store's newest key has a lineage word, a random string that the controller adds
+    (`ottla.metadata.lineage`). A broker that knows this word recognises any older copy of the store, which lacks the
+    word."""
     deadline = time.monotonic() + 60
     while not _worded(held(url)):
         assert time.monotonic() < deadline

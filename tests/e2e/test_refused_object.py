@@ -77,7 +77,7 @@ def the_budget_follows_the_brokers(scene: Scene) -> None:
         scene.kube.delete("pod", away, "--wait=false")
         wait("a broker says so", lambda: "below_min_isr" in scene.page(f"{NAME}-broker-0", "/v1/restart-risk"), 60, 1.0)
         wait("none may be evicted", lambda: allowed(scene) == 0, 60)
-        assert why(scene, "ExternalServices"), "the port is still refused"
+        assert why(scene, "ExternalServices"), "the status doesn't report the node port in use any more"
     scene.in_sync()
     wait("a broker may be evicted again", lambda: allowed(scene) == 1, 120)
 
@@ -90,7 +90,7 @@ def a_second_cluster_is_made(scene: Scene) -> None:
     wait("the port is refused", lambda: str(FIRST) in why(scene, "ExternalServices", SECOND), 60)
     wait("it has its etcd", lambda: condition(found(scene, SECOND), "MetadataReady").get("status") == "True", 180)
     wait("its broker serves", lambda: found(scene, SECOND)["status"].get("brokers", {}).get("ready") == 1, 180)
-    assert why(scene, "ExternalServices", SECOND), "the port is still refused"
+    assert why(scene, "ExternalServices", SECOND), "the status doesn't report the node port in use any more"
     scene.kube.delete("clusters.ottla.dev", SECOND)
 
 

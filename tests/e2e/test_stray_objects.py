@@ -80,11 +80,11 @@ def stray_set(labels: dict[str, str]) -> dict[str, Any]:
 
 
 def births(scene: Scene) -> dict[str, str]:
-    """The uid of each stray pod."""
+    """The uids of the stray pods, by the pods' names."""
     names = (*STRAYS, "shadow-0")
     return {name: scene.kube.get("pod", name)["metadata"]["uid"] for name in names}
 
 
 def of_the_cluster(scene: Scene) -> dict[str, str]:
-    """The brokers' own pods."""
+    """The uids of the pods of the Cluster's three brokers, by the pods' names. The stray pods aren't included."""
     return {name: uid for name, uid in scene.births().items() if name.startswith(f"{NAME}-broker-")}

@@ -58,7 +58,7 @@ class Knobs:
     topic: dict[str, str] = field(default_factory=dict)
     keyed_topic: dict[str, str] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
-    lineage_s: float = 5.0  # the time between two words of the store's lineage
+    lineage_s: float = 5.0  # the time between two words (random strings) of the store's lineage
     transactional_ids: int = 0
     transacted_partitions: int = 2
     transacted_topic: dict[str, str] = field(default_factory=dict)

@@ -2,8 +2,8 @@
 
 - The other store is empty, another cluster's, an older copy, or an older copy that other writes have taken beyond the
   right store's revision. A copy replaces the store only after every broker's disk has got a lineage word
-  (`ottla.metadata.lineage`) that is newer than the copy: a broker that knows no newer word can't recognise the copy as
-  a wrong store.
+  that is newer than the copy. Lineage words are random strings by which processes recognise the store
+  (`ottla.metadata.lineage`): a broker that knows no newer word can't recognise the copy as a wrong store.
 - No process writes to a wrong store, so no process registers there or makes a decision there. Keys may vanish from a
   wrong store only because their leases end.
 - No broker deletes a replica that the right store assigns to it. When the right store is back, the cluster converges.

@@ -66,7 +66,7 @@ class Brokers:
         return {broker: pods[name] for broker, name in self.running().items()}
 
     def topics_now(self) -> list[KafkaTopic]:
-        """All topics."""
+        """All topics, the internal one included."""
         return list(self.topics.values())
 
     def started(self, broker: int) -> None:
@@ -101,7 +101,7 @@ class Brokers:
         self.directories.step()
 
     def now(self, *, internal: bool = True) -> KafkaCluster:
-        """The cluster's metadata, as a broker would answer."""
+        """The cluster's metadata, as a broker would describe it. `internal`: whether the internal topic is included."""
         running = self.running()
         in_sync = running.keys() - self._behind.keys()
         topics = {}
@@ -125,14 +125,14 @@ class Brokers:
         return self._rack_of(self.running()[broker])
 
     def _rack_of(self, name: str) -> str | None:
-        """The rack in the environment of a broker's pod."""
+        """The rack that the environment of the pod `name` gives to its broker; None if it gives none."""
         pod = self._server.get_now("Pod", name)
         assert pod is not None
         told = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
         return told.get("OTTLA_BROKER_RACK")
 
     def only_holders(self, leaving: Iterable[int]) -> list[str]:
-        """Partitions that have a replica on one of these brokers."""
+        """The partitions that have a replica on one of the brokers `leaving`."""
         gone = set(leaving)
         return [
             f"{topic.name}-{index}"

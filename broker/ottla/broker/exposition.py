@@ -86,7 +86,8 @@ def _escaped_help(doc: str) -> str:
 
 
 def _number(value: int | float) -> str:
-    """The number as text. Go's ParseFloat reads Python's notation of all numbers except the infinities."""
+    """The number as text that Go's ParseFloat reads, as the format demands. This is Python's notation, except that the
+    format writes the infinities +Inf and -Inf."""
     if value == float("inf"):
         return "+Inf"
     if value == float("-inf"):

@@ -1,9 +1,10 @@
 """Keeps in the log directories the newest word of the metadata store's lineage that this broker has seen.
 
-The controller writes random words to the store from time to time, by which a broker recognises the store
-(`ottla.metadata.lineage`). Every log directory has a file with the newest word, because any directory may fail or be
-replaced; the file with the newest word counts. A file is replaced atomically, in a thread. It may lack the word that
-the broker has seen last: that does no harm, because the right store also has the older words.
+A word is a random string of eight characters that the controller adds to the store from time to time. A broker
+recognises its own store by the words that the store contains (`ottla.metadata.lineage`). Every log directory has a file
+with the newest word that the broker has seen, because any directory may fail or be replaced. If the files differ, the
+one with the newest word counts. A file is replaced atomically, in a thread. If the broker is killed before that, the
+file has an older word. That does no harm, because the right store also has the older words.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _VERSION = 1
 
 
 def read_known(logs: LogDirectories) -> Known | None:
-    """The newest word in the broker's log directories; None if no directory has one."""
+    """The newest lineage word in the broker's log directories; None if no directory has one."""
     found = []
     for path in logs.online_paths:
         try:
@@ -38,8 +39,8 @@ def read_known(logs: LogDirectories) -> Known | None:
 
 
 async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
-    """Writes the store's newest word to the log directories whenever this broker has seen a new word. Runs until
-    cancelled."""
+    """Writes the newest lineage word to the log directories whenever this broker has seen a new one in the store. Runs
+    until cancelled."""
     known = store.known
     await asyncio.to_thread(_write, logs, known)
     while True:
@@ -48,7 +49,7 @@ async def keep_known(store: OwnStore, logs: LogDirectories) -> None:
 
 
 def read_known_of(disk: Disk, path: str) -> Known | None:
-    """The word in one log directory's file; None if the file is missing or damaged. Raises OSError."""
+    """The lineage word in one log directory's file; None if the file is missing or damaged. Raises OSError."""
     file = f"{path}/{names.LINEAGE}"
     if not disk.exists(file):
         return None
@@ -84,4 +85,7 @@ def _write(logs: LogDirectories, known: Known | None) -> None:
         try:
             logs.disk.write_atomically(f"{path}/{names.LINEAGE}", json.dumps(document).encode())
         except OSError as error:
-            logger.warning("the last word by which this broker knows its store can't be written to %s: %s", path, error)
+            logger.warning(
+                "the newest lineage word, by which a broker recognises its metadata store, can't be written to %s: %s",
+                path, error,
+            )  # fmt: skip

@@ -1,5 +1,5 @@
-"""One broker: creates its parts, starts them and drains them in order. The broker has all ports (`ports.py`), so it can
-be passed wherever a port is asked for.
+"""One broker: creates its parts, starts them and drains them in order. `Broker` implements all protocols of `ports.py`,
+so it can be passed to every handler, metric and page that requires some of these protocols.
 
 Start: the metadata is read, the logs are opened and recovered, and the broker registers as running. The broker accepts
 clients once it leads all partitions whose only replica it has. Stop: the broker registers as draining and hands over

@@ -10,7 +10,7 @@ decides about its partitions again.
 A term of the controller ends when its lease or its key is lost. When the store didn't accept a write, the controller
 keeps its lease and decides again, because a new lease would burden a store that is slow already.
 
-Between rounds the controller adds words to the store's lineage: random texts, by which processes recognise the store
+Between rounds the controller adds words to the store's lineage: random strings by which processes recognise the store
 (`ottla.metadata.lineage`). It never adds a word during a round, because a new word rejects every transaction that is
 under way at that moment (`own_store.py`). Nor does it add a word soon after its term began, unless the store has none:
 where terms follow each other quickly, the store is usually busy.
@@ -261,10 +261,13 @@ class Controller:
             raise
         except (StoreUnavailable, UnknownOutcome) as reason:
             logger.info(
-                "controller %s can't write the next word by which brokers know the store: %s", self._name, reason
-            )
+                "controller %s can't write the next lineage word, by which brokers recognise the store: %s",
+                self._name, reason,
+            )  # fmt: skip
         except Exception:  # the term continues: without the word, each new connection of a broker costs a snapshot
-            logger.exception("controller %s can't write the next word by which brokers know the store", self._name)
+            logger.exception(
+                "controller %s can't write the next lineage word, by which brokers recognise the store", self._name
+            )
 
     def _check_term(self) -> None:
         """Raises Deposed if the metadata names another controller, or none (`quick_death.py` may have deleted the key

@@ -1,9 +1,10 @@
 """Restarts the pods of one Cluster at a time for another release of the operator, by the rules of `plan/turns.py`.
 
 The Cluster whose pods may be restarted *has the turn*. No pod is restarted before the turn stands in the Cluster's
-status, so that an operator process that starts later knows who has the turn. The statuses are read by a list of all
-Clusters, because watches may not have reported every Cluster yet. The state in memory only keeps two Clusters from
-taking the turn at the same time, spares further lists, and has waiting Clusters reconciled when the turn ends.
+status, so that an operator process that starts later knows who has the turn. The statuses are read by a LIST request
+for all Clusters, because watches may not have reported every Cluster yet. The state in memory only keeps two Clusters
+from taking the turn at the same time, spares further LIST requests, and has waiting Clusters reconciled when the turn
+ends.
 """
 
 from __future__ import annotations

@@ -50,12 +50,12 @@ class Cluster(Value):
 
     @property
     def restore_id(self) -> str:
-        """The id of the last restore. Empty if there was no restore."""
+        """The id of the last restore of the store from a backup. Empty if there was no restore."""
         return self.restore or restore_id(self.generation, self.restored_ms)
 
     @property
     def age(self) -> tuple[int, int]:
-        """Orders restores without random ids: a later restore has a greater age."""
+        """Orders restores from backups that have no random ids: a later restore has a greater age."""
         return self.restored_ms, self.generation
 
     def _fields(self) -> dict[str, Any]:
@@ -94,7 +94,8 @@ class Cluster(Value):
 
 @dataclass(frozen=True, slots=True)
 class LineageRow(Value):
-    """Up to 64 of the random words by which processes recognise the store (`lineage.py`), without separators."""
+    """Up to 64 lineage words, without separators: random strings by which processes recognise the store
+    (`lineage.py`)."""
 
     words: str
     revision: int = 0
@@ -109,8 +110,8 @@ class LineageRow(Value):
 
 @dataclass(frozen=True, slots=True)
 class LineageWord(Value):
-    """An empty value. The name of its key is the newest of the random words by which processes recognise the store
-    (`lineage.py`): transactions compare this key, so that none is carried out on another store."""
+    """An empty value. The name of its key is the newest lineage word, one of the random strings by which processes
+    recognise the store (`lineage.py`): transactions compare this key, so that none is carried out on another store."""
 
     def _fields(self) -> dict[str, Any]:
         return {}

@@ -15,7 +15,8 @@ from .value import Value
 
 @dataclass(frozen=True, slots=True)
 class TopicIntent(Value):
-    """A topic as an administrator requested it. `assignments[i]` are the first replicas of partition `i`."""
+    """A topic as an administrator requested it. `assignments[i]` are the replicas with which partition `i` is
+    created."""
 
     name: str
     id: UUID
@@ -50,7 +51,8 @@ class Ready(Value):
 
 @dataclass(frozen=True, slots=True)
 class Tombstone(Value):
-    """The value that says that a topic was deleted, by topic id. Brokers may remove the topic's directories.
+    """Says that the topic with the id `topic_id` was deleted, so that brokers may remove the directories of its
+    partitions.
 
     `pending` are the brokers that haven't yet confirmed that they have removed all directories of the topic.
     """

@@ -1,5 +1,5 @@
-"""Every log directory has a file with the last random word by which the broker recognises its metadata store
-(`ottla.metadata.lineage`). If the files differ, the one with the newest word counts."""
+"""Every log directory has a file with the newest lineage word, a random string by which the broker recognises its
+metadata store (`ottla.metadata.lineage`). If the files differ, the one with the newest word counts."""
 
 from __future__ import annotations
 

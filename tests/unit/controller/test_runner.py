@@ -312,8 +312,9 @@ def test_a_write_that_the_store_did_not_take_ends_no_term(run: Any, fate: str) -
 
 
 class Counting(FaultyStore):
-    """A store that notes each transaction: the time, whether it wrote a lineage word (a random word by which processes
-    recognise the store, `ottla.metadata.lineage`), and whether it was rejected."""
+    """A store that counts reads in `reads`, and notes each transaction in `asked`: its time, whether it wrote a lineage
+    word (a random string by which processes recognise the store, `ottla.metadata.lineage`), and whether it was
+    rejected."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -338,8 +339,9 @@ class Counting(FaultyStore):
 
 @asynccontextmanager
 async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follower, Intents, Controller]]:
-    """A controller whose store connection checks that the store is its cluster's own, as a broker's does. The
-    administrator has another connection to the same store.
+    """A controller whose connection to the store notes transactions and counts reads (`Counting`), and checks that the
+    store is its cluster's own (`OwnStore`), as a broker's connection does. The follower and the Intents that are
+    yielded have another connection to the same store: a test changes metadata by them, as an administrator would.
     """
     stores = [await EmbeddedStore.open(path / "metadata.db") for _ in range(2)]
     counting = Counting(stores[0])
@@ -370,8 +372,8 @@ async def counted_controller(path: Path) -> AsyncIterator[tuple[Counting, Follow
 def test_the_first_decision_after_some_quiet_is_not_rejected_by_the_lineage_word_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller adds random words to the store, by which processes recognise it (`ottla.metadata.lineage`). Before
-    the fix, a word was written at the same time as the transactions of the controller's decisions. These transactions
+    """The controller adds random strings (words) to the store, by which processes recognise the store. Before the
+    fix, a word was written at the same time as the transactions of the controller's decisions. These transactions
     compare the newest word, so they were rejected, and four more calls had to check whether the store is the right one.
     """
     monkeypatch.setattr(lineage, "INTERVAL_S", 0.2)

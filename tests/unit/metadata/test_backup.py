@@ -238,7 +238,7 @@ def test_a_clock_that_is_set_back_is_refused(tmp_path: Path, monkeypatch: pytest
 
 def test_a_restore_by_an_earlier_version_of_a_backup_that_has_an_id(tmp_path: Path) -> None:
     """A restore by an earlier version copies the restore id from the backup. So the new store has the same id as the
-    store of the restore before, but none of its random words (`ottla.metadata.lineage`). Brokers must accept the new
+    store of the restore before, but none of its lineage words (`ottla.metadata.lineage`). Brokers must accept the new
     store, and not take it for an older copy of that store."""
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""A process recognises the store that it knew before: by the random words in the store (its lineage), the ids of
+"""A process recognises the store that it knew before: by the random strings (words) in the store's lineage, the ids of
 restores (generations), and the epochs of partitions."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOPIC = UUID(int=7)
 
 
 class History:
-    """The rows of random words that one store's controller has written."""
+    """The rows of lineage words that the controller of one store has written."""
 
     def __init__(self, seed: int, rows: Mapping[int, LineageRow] = {}) -> None:
         self.rows = dict(rows)

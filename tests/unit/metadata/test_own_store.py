@@ -64,7 +64,7 @@ async def own_store(folder: Path, known: Known | None = None) -> AsyncIterator[t
 
 
 async def word(store: Store, text: str) -> None:
-    """Adds a random word to the store's lineage, as a controller does (see `ottla.metadata.lineage`)."""
+    """Adds the word `text` to the store's lineage, as a controller adds random strings (`ottla.metadata.lineage`)."""
     found = (await store.read(keys.lineage.prefix)).entries
     rows = {keys.lineage.of(entry.key): LineageRow.decode(entry) for entry in found}
     guard, writes = next_word(rows, text)
@@ -135,9 +135,10 @@ def test_another_word_of_the_same_store_fails_no_transaction(tmp_path: Path) -> 
 
 
 def test_a_word_that_comes_between_costs_a_transaction_one_more_and_no_read(tmp_path: Path) -> None:
-    """A transaction compares the newest of the random words by which processes recognise the store. So a transaction
-    fails if the controller has added a word since the last read. It is then repeated without a read. This is frequent:
-    after a change of the metadata all brokers write, and the controller adds a word."""
+    """A transaction compares the newest of the random strings (lineage words) by which processes recognise the store.
+    So a transaction fails if the controller has added a word since the last read. The transaction is then repeated
+    without a read. This is frequent: after a change of the metadata all brokers write, and the controller adds a
+    word."""
 
     async def body() -> None:
         async with own_store(tmp_path) as (inner, own):

@@ -1,4 +1,4 @@
-"""The persistent map, compared with a dict."""
+"""The immutable map `PersistentMap` behaves as a dict, and a change of it leaves the earlier maps as they were."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_a_disk_that_fails_closes_the_connection(caplog):
         assert server.memory.used_bytes == 0
 
     run(scenario)
-    assert "its answer can't be read: [Errno 5] Input/output error" in caplog.text
+    assert "a file range of an answer can't be read from disk: [Errno 5] Input/output error" in caplog.text
 
 
 @pytest.mark.parametrize("size", [SMALL, len(CONTENT)])

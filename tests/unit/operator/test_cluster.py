@@ -506,9 +506,10 @@ def test_a_cluster_made_again_in_the_middle_of_a_drain_has_its_brokers_serve() -
     assert scene.kafka.dynamic["ottla.brokers.drained"] == "1", "once the Cluster is settled, a person's drain stays"
 
 
-def test_a_cluster_made_again_with_fewer_brokers_copies_what_those_had_that_did_not_come_back() -> None:
-    """Before the fix, the missing brokers weren't drained: their partitions lacked a replica for ever, and a roll
-    waited for these replicas for ever.
+def test_a_cluster_made_again_with_fewer_brokers_copies_the_replicas_of_a_broker_that_did_not_come_back() -> None:
+    """Broker 4 of the deleted Cluster has no pod in the new one, whose spec asks for brokers 0 to 2 only. Before the
+    fix, broker 4's replicas weren't copied to other brokers: its partitions lacked a replica for ever, and a roll
+    waited for this replica for ever.
     """
     scene = running()
     cluster = replace(_cluster(3, {"orders": [(0, 1), (1, 4)], "old": [(4,)]}), racks=dict.fromkeys(range(3)))

@@ -27,7 +27,8 @@ ORDERS = [("orders", 0), ("orders", 1)]
 
 
 class Disks:
-    """The log directories of all brokers. The replicas on a volume stay there when its pod is deleted."""
+    """The log directories of all brokers, each on a volume. The replicas on a volume stay there when the pod that
+    mounts the volume is deleted."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -332,8 +333,8 @@ def test_a_volume_that_was_never_made_is_taken_away_again(storage: Any, correcte
 
 
 def _with_a_claim_that_was_never_made(storage: Any) -> tuple[Scene, Disks]:
-    """A Cluster from which a volume of a class that makes none was removed again: its claim is left over, and all
-    brokers serve without it.
+    """A Cluster whose brokers were to get a second volume of a StorageClass that makes no volumes. The spec doesn't
+    have this volume any more. Its PersistentVolumeClaim is left over, and all brokers serve without the volume.
     """
     scene, disks = storage({"size": "1Gi"})
     scene.world.idle_classes = {"idle"}
@@ -353,9 +354,10 @@ def volumes_of_set(scene: Scene) -> list[str]:
     return [template["metadata"]["name"] for template in templates]
 
 
-def test_a_volume_that_was_never_made_stays_away_when_its_brokers_pod_is_missing_for_a_look(storage: Any) -> None:
-    """Before the fix, the left-over claim counted as full while the pod was missing. So the StatefulSet was created
-    anew with this volume, and the broker's next pod waited for it.
+def test_a_volume_that_was_never_made_stays_away_when_its_brokers_pod_is_missing_at_a_reconcile(storage: Any) -> None:
+    """The unwanted volume was never made, and only its PersistentVolumeClaim is left over. Before the fix, the operator
+    took this claim for one with replicas on its volume while the broker's pod was missing. So the StatefulSet was made
+    again with the unwanted volume, and the broker's next pod waited in vain for this volume.
     """
     scene, disks = _with_a_claim_that_was_never_made(storage)
     del scene.world.objects["Pod", "shop", "k-broker-0"]  # evicted
@@ -407,9 +409,9 @@ def test_a_claim_that_an_older_operator_gave_up_is_noted_as_never_made(storage: 
     assert volumes_of_set(scene) == ["data-0"]
 
 
-def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_counts_as_full(storage: Any) -> None:
-    """Just after the note, the storage class makes the volume after all, and the waiting pod starts and gets replicas
-    on the volume. These must not be left behind.
+def test_a_claim_that_gets_its_volume_after_it_was_noted_as_never_made_may_hold_replicas(storage: Any) -> None:
+    """Just after the note, the storage class makes the volume after all. The waiting pod starts, and gets replicas on
+    the volume. The volume must not be removed with these replicas.
     """
     scene, disks = storage({"size": "1Gi"})
     scene.world.idle_classes = {"idle"}
@@ -454,7 +456,8 @@ def test_a_claim_that_changes_while_it_is_noted_as_never_made_is_not_noted(stora
 
 @pytest.mark.parametrize("source", ["dataSource", "dataSourceRef", "selector"])
 def test_a_claim_that_is_to_get_a_volume_with_something_on_it_is_never_given_up(storage: Any, source: str) -> None:
-    """Such a claim may restore a broker's volume from a snapshot, and that may take longer than a minute."""
+    """A claim with one of these fields gets a volume that may have content. For example, the volume may be restored
+    from a snapshot, and that may take longer than a minute."""
     scene, _ = storage({"size": "1Gi"})
     scene.world.idle_classes = {"idle"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
@@ -468,8 +471,8 @@ def test_a_claim_that_is_to_get_a_volume_with_something_on_it_is_never_given_up(
 
 
 def test_a_noted_claim_whose_pod_is_missing_is_read_after_the_pods_were_listed(storage: Any) -> None:
-    """Just after the claims are listed, the waiting pod gets its volume and then replicas; it is gone when the pods are
-    listed."""
+    """Just after the claims are listed, the waiting pod gets its volume, and then replicas on the volume. The pod is
+    gone when the pods are listed."""
     scene, disks = storage({"size": "1Gi"})
     scene.world.idle_classes = {"idle"}
     store(scene, volumes=[{"size": "1Gi", "id": 0}, {"id": 1, "size": "1Gi", "className": "idle"}])
@@ -556,7 +559,7 @@ def test_a_volume_whose_storage_class_does_not_exist_is_corrected_or_taken_back(
 
 
 def test_a_volume_stays_as_long_as_the_one_that_replaces_it_can_not_be_made(storage: Any) -> None:
-    """If the old volume were to be emptied, its broker would place no new replica anywhere."""
+    """If the old volume were emptied, its broker would have no volume on which it may place new replicas."""
     scene, disks = storage({"size": "1Gi"})
     store(scene, volumes=MISTYPED[1:])
     scene.rounds(6)
@@ -651,7 +654,7 @@ def test_a_volume_that_is_wanted_again_takes_replicas_again(storage: Any) -> Non
     assert said(scene) == ("True", "AsWanted", "")
 
 
-def test_an_emptied_volume_that_is_wanted_again_counts_as_full_before_it_takes_replicas(storage: Any) -> None:
+def test_an_emptied_volume_that_is_wanted_again_counts_as_holding_replicas_before_it_gets_any(storage: Any) -> None:
     """The operator dies just after it has allowed the broker to place replicas on the volume again. Then the volume is
     removed from the spec once more.
     """
@@ -702,7 +705,8 @@ def test_a_volume_on_which_a_log_could_not_be_opened_stays(storage: Any) -> None
 
 
 def test_a_copy_that_somebody_began_onto_a_volume_that_goes_is_ended(storage: Any) -> None:
-    """Before the copy is complete, the replica isn't listed among the volume's replicas, and would be lost with it."""
+    """Before the copy is complete, the replica isn't listed among the volume's replicas, and would be lost with the
+    volume."""
     name = ("orders", 0)
     there = LogDirectory("/data/1/log", sizes={name: GIB})
     going = LogDirectory("/data/0/log", arriving={name: GIB}, cordoned=True)
@@ -767,7 +771,7 @@ def test_a_broker_that_can_not_be_drained_yet_keeps_its_cordon(storage: Any) -> 
 
 def test_a_volume_stays_for_a_broker_that_is_still_drained_and_whose_pod_is_missing(storage: Any) -> None:
     """The other brokers have emptied the volume. Before the fix, the StatefulSet was made again without the volume and
-    without the broker: its replicas were out of reach."""
+    without the broker, so the broker's replicas were out of reach."""
     scene, disks = storage({"volumes": TWO})
     scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 2)]})
     store(scene, volumes=[{"id": 1, "size": "1Gi"}])
@@ -818,9 +822,10 @@ def test_a_cordon_that_a_person_sets_is_undone_each_time(storage: Any) -> None:
         assert disks.cordoned["k-broker-1"] == ""
 
 
-def test_a_volume_that_is_kept_for_now_asks_nobodys_claims_to_grow(storage: Any) -> None:
-    """The claims of another pool's larger volumes don't grow. Nor do the other claims grow if a person has enlarged a
-    single one."""
+def test_no_claim_of_an_unwanted_volume_grows_while_the_volume_is_emptied(storage: Any) -> None:
+    """The spec no longer has volume 0, whose replicas aren't moved away yet, so the StatefulSet keeps a template for
+    the volume. A person has enlarged broker 0's claim of the volume to 9 GiB, and another pool has a claim of 1 TiB for
+    its own volume 0. The claims of brokers 1 and 2 keep their 1 GiB all the same."""
     scene, disks = storage({"volumes": TWO})
     labels = next(iter(claims(scene).values()))["metadata"]["labels"]
     meta = {"namespace": "shop", "name": "data-0-k-a-0", "labels": labels}
@@ -888,8 +893,8 @@ def _scaled_down(scene: Scene, disks: Disks) -> None:
 
 
 def test_a_broker_that_comes_back_after_a_volume_was_replaced_restarts_nobody(storage: Any) -> None:
-    """Before the fix, the broker's old claim counted as full: all brokers got the old volume again, and lost it again,
-    in two rolls."""
+    """Before the fix, the operator took the old claim of the broker that came back for one with replicas on its volume.
+    So all brokers got the old volume again in one roll, and lost it again in a second roll."""
     # replication factors that follow the number of brokers
     scene, disks = storage({"size": "1Gi"}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
@@ -905,9 +910,9 @@ def test_a_broker_that_comes_back_after_a_volume_was_replaced_restarts_nobody(st
     assert "StatefulSetMadeAnew" not in [reason for reason, _ in scene.world.events]
 
 
-def test_a_drained_brokers_volume_counts_as_full_when_the_broker_comes_back(storage: Any) -> None:
-    """The volume has got replicas again, but the note on its claim couldn't be removed. Then the volume is removed from
-    the spec while the broker has no pod."""
+def test_a_drained_brokers_volume_counts_as_holding_replicas_when_the_broker_comes_back(storage: Any) -> None:
+    """The volume has got replicas again, but the note on its claim that it has none couldn't be removed. Then the
+    volume is removed from the spec while the broker has no pod."""
     scene, disks = storage({"volumes": TWO}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
     assert claims(scene)["data-0-k-broker-2"]["metadata"]["annotations"][EMPTIED_FOR] == DRAINED
@@ -928,12 +933,13 @@ def test_a_drained_brokers_volume_counts_as_full_when_the_broker_comes_back(stor
 
 
 @pytest.mark.parametrize("dies", ["before the StatefulSet", "after the StatefulSet"])
-def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes_back_has_it(
+def test_an_unwanted_volume_counts_as_holding_replicas_before_the_pod_of_a_broker_that_comes_back_mounts_it(
     storage: Any, dies: str
 ) -> None:
-    """The volume is no longer wanted, but the other brokers still have it. The operator dies after it has asked for the
-    broker's pod, and its successor doesn't see that pod any more. Before the fix, the note on the claim stayed, and the
-    volume was removed with the replica that the broker had got there."""
+    """The spec no longer has the volume, but the other brokers still mount it. The operator dies after it has asked for
+    the pod of the broker that comes back, and the next operator process doesn't see that pod any more. Before the fix,
+    the note on the broker's claim still said that the volume has no replicas, and the volume was removed with the
+    replica that the broker had got on it."""
     scene, disks = storage({"volumes": TWO}, config=dict.fromkeys(FACTORS, 2))
     _scaled_down(scene, disks)
     disks.moves_end = False
@@ -962,9 +968,9 @@ def test_a_volume_that_goes_counts_as_full_before_the_pod_of_a_broker_that_comes
     assert said(scene) == ("True", "AsWanted", "")
 
 
-def test_whose_claims_are_full_again() -> None:
-    """The claims of a wanted broker count as full again if a pod has them, or if a StatefulSet, old or new, gives them
-    to its pod."""
+def test_whose_claims_count_as_holding_replicas_again() -> None:
+    """A claim of a drained broker counts as holding replicas again if the broker is wanted, and its pod mounts the
+    claim, or the present or the wanted StatefulSet gives the claim to the broker's pod."""
     pool = Pool("broker", 0, 3, volumes=(Volume("1Gi", None, 2),))
     noted = {
         f"data-{volume}-k-broker-{broker}": {

@@ -67,8 +67,9 @@ def test_a_single_member_that_lost_its_data_waits_for_a_person() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 3), (1, 1)])
 def test_more_and_fewer_members(before: int, after: int) -> None:
-    """Every member that may start starts. In the end etcd's list of members is as wanted, and a majority answers all
-    the time.
+    """The test starts each member as soon as the rules allow the member to start. At each step a majority of the listed
+    members runs, unless only two are listed: then the second one may just have been added. In the end the list is as
+    wanted.
     """
     cluster, etcd = _cluster(after)
     present = [f"k-etcd-{number}" for number in range(before)]

@@ -400,7 +400,7 @@ def test_a_new_checkpoint_under_an_old_name_is_refused_before_it_disturbs_the_qu
     brokers = Brokers()
     run(driver(brokers, Checkpoint(), 2))
     producer = replace(brokers.ids[decisions.driver_id(QUERY)])
-    with pytest.raises(Refused, match="its query id is one, and the id in this checkpoint is two"):
+    with pytest.raises(Refused, match="that checkpoint's query id is 'one', and this one's is 'two'"):
         run(driver(brokers, Checkpoint("two"), 2))
     assert brokers.ids[decisions.driver_id(QUERY)] == producer
     checkpoint = Checkpoint("two")

@@ -1,8 +1,9 @@
 """Makes the records of an internal topic's partition visible to readers, after the high watermark has passed them.
 
-An appended record waits in a list of the core (`Unshown`) until this module makes it visible. Reads don't make records
-visible. If they did, a group that only commits would lengthen the list with each commit, and its first read would have
-to process the whole list. Three rules bound the list, and the time for which the event loop is blocked:
+An appended record waits in a list (`Unshown`) of the coordinator's state (`led.Core`) until this module makes it
+visible. Reads don't make records visible. If they did, a group that only commits would lengthen the list with each
+commit, and its first read would have to process the whole list. Three rules bound the list, and the time for which the
+event loop is blocked:
 
 1. Each append makes up to twice as many records visible as it has appended, if the high watermark has passed so many.
    So appends never lengthen the list of records that are committed and not visible yet.
@@ -25,7 +26,7 @@ SLICE_RECORDS = 1_000  # a slice takes two or three milliseconds
 
 
 class WatermarkPartition(Protocol):
-    """The part of a partition's interface that the view uses."""
+    """The part of a partition's interface that `CommittedView` uses."""
 
     @property
     def high_watermark(self) -> int: ...
@@ -45,7 +46,8 @@ class Unshown(Protocol):
 
 
 class CommittedView:
-    """The view of one partition. All methods run on the event loop."""
+    """Tells the core of one partition which of its records are committed, and may be seen by readers. All methods run
+    on the event loop."""
 
     __slots__ = ("_partition", "_reads", "_resigned", "_under_way", "_unshown")
 

@@ -1,7 +1,8 @@
 """A partition of an internal topic that this broker leads, with the coordinator's state for it.
 
-The coordinator's state is a core: pure, and derived from the partition's records. The core and the view of its
-committed records live for as long as this broker leads the partition without a break.
+The coordinator's state is an object with the protocol `Core`: it is derived from the partition's records, and does no
+I/O. A `CommittedView` tells the core which of these records readers may see, because they are committed. Both objects
+live for as long as this broker leads the partition without a break.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Encoded = tuple[bytes, bytes | None]  # a record's key and value
 
 
 class Core(Replayed, Protocol):
-    """The state of one partition. The part that is stored in records changes only by records, replayed or appended. The
-    other part (waiting requests, deadlines) is lost when this broker stops leading the partition."""
+    """The coordinator's state for one partition. The part that is stored in records changes only by records, replayed
+    or appended. The other part (waiting requests, deadlines) is lost when this broker stops leading the partition."""
 
     def appended(self, changes: Sequence[Any], base_offset: int, producer_id: int) -> None:
         """Applies `changes`, which were appended, one record each from `base_offset` on; they may not be committed

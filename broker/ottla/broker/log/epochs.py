@@ -1,7 +1,7 @@
 """A log's leader epochs, each with its start offset: they show where two logs diverge (KIP-101, KIP-279).
 
 Both the epochs and the start offsets of the entries ascend. The file beside the segments is replaced when the log's end
-is truncated, and before each sync if an epoch has begun since the last one. Recovery reads the epochs of unsynced
+is truncated, and before each sync if an epoch has begun since the last sync. Recovery reads the epochs of unsynced
 batches from the batches themselves, so a broker that becomes the leader of thousands of partitions at the same time
 needn't write thousands of files. Where the disk is full, the next sync writes the file. A change that only drops
 entries before the log's start is written at a clean stop, or together with the next change of another kind.
@@ -53,7 +53,8 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Notes that `epoch` begins at `start_offset`, and drops entries that contradict this. Changes nothing if
-        `epoch` is the latest and began no later. The next sync writes the file."""
+        `epoch` is the latest epoch, and its entry has this start offset or a lower one. The next sync writes the
+        file."""
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} can't begin at offset {start_offset}")
         if self.epochs and epoch == self.latest and start_offset >= self._starts[-1]:

@@ -113,7 +113,7 @@ class Upkeep:
     # ---- retention and removals
 
     async def retain(self) -> None:
-        """Deletes the segments that topics no longer keep."""
+        """Applies retention to all logs: deletes the segments that their topics no longer keep."""
         for count, log in enumerate(list(self._logs.logs.values())):
             if count % _LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -133,8 +133,8 @@ class Upkeep:
                 )  # fmt: skip
 
     async def _retain(self, log: Log) -> dict[str, int]:
-        """Deletes the segments of a log that its topic no longer keeps. Returns the number of deleted segments and the
-        reason."""
+        """Applies retention to one log. Returns the number of deleted segments by the reason for their deletion, which
+        is a phrase for the log line."""
         deleted: dict[str, int] = {}
         while gone := log.retention(self._now_ms(), self._logs.owner.high_watermark_of(log), _SEGMENTS_PER_TURN):
             count, reason = gone

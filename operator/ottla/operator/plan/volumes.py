@@ -14,19 +14,20 @@ The note that a claim was never made must never count for a volume with data. Th
 
 1. A volume has data only after a pod has run with it, and no pod runs before its claim is bound.
 2. A claim that was bound names its volume for ever, and the note on a claim that names a volume doesn't count
-   (`storage.is_given_up`). So a claim that is bound after the note counts as full.
+   (`storage.is_given_up`). So a claim that is bound after the note counts as one that may hold replicas.
 3. The note is written only on the claim as it was read, without a volume.
 4. If the claim's pod is missing, the claim is read after the pods were listed (`broker_sets.BrokerSets`). If the claim
    names no volume even then, the missing pod hadn't run with it, either.
 
 The rule: no broker is ever started without a volume that may have replicas. The annotation of a claim counts only for
-the pod that was asked, because a later pod may have put replicas there. The claim of a broker without a pod counts as
-full unless an annotation says otherwise, as after a namespace was deleted and its volumes were kept.
+the pod that was asked, because a later pod may have put replicas there. If a broker has no pod, each of its claims
+counts as one that may hold replicas unless an annotation says otherwise: its namespace may have been deleted, and its
+volumes kept.
 
 A broker that is removed leaves its claims behind, without replicas, because it was drained. An annotation of these
-claims says so, which counts only as long as the broker has no pod. If the broker comes back, each claim that its pod
-will have counts as full before a StatefulSet is asked for that pod, also the claim of a volume that is being removed.
-Claims that the new pod doesn't have stay empty.
+claims says so, which counts only as long as the broker has no pod. If the broker comes back, the annotation is removed
+from each claim that its pod will have, before a StatefulSet is asked for that pod. This includes the claim of a volume
+that is being removed. Claims that the new pod doesn't have keep the annotation: no replica can get there.
 """
 
 from __future__ import annotations
@@ -201,7 +202,8 @@ def is_left_behind(claim: Object) -> bool:
 def with_volumes(
     pool: Pool, of: str, more: Iterable[int], present: Object | None, claims: Mapping[str, Object]
 ) -> Pool:
-    """The pool with the volumes `more`, which the spec doesn't have any more, and which the pool keeps for now.
+    """The pool with the volumes `more`: the spec doesn't have them any more, but the pool keeps them until they are
+    empty.
 
     Size and StorageClass of a volume are those in the pool's present StatefulSet, named `of`. If that StatefulSet lacks
     the volume, they are those of the smallest claim of the pool's pods, because nobody asked that any claim grow.

@@ -155,8 +155,9 @@ def values(stage: Stage, index: int) -> list[bytes]:
 
 
 def test_no_batch_overtakes_one_that_is_recompressed(play: Any) -> None:
-    """If compression doesn't make a batch smaller, librdkafka sends the batch uncompressed. So one partition gets
-    batches of different codecs."""
+    """The topic's codec is lz4. A thread recompresses each uncompressed batch, while a batch that is compressed with
+    lz4 could be appended immediately, before earlier batches. One producer may send both kinds: librdkafka sends a
+    batch uncompressed if compression doesn't make the batch smaller."""
 
     async def body(stage: Stage) -> None:
         stage.recompress_to(Codec.lz4)
@@ -356,8 +357,8 @@ def test_a_session_whose_client_hung_up_before_it_knew_of_it_is_not_kept(play: A
 
 
 class Follower:
-    """Replica 1 of both partitions, which replica 0 leads. `outside` has the partitions that it fetched while it wasn't
-    in sync."""
+    """Replica 1 of both partitions, whose leader is replica 0. `outside` has the indexes of the partitions that this
+    replica fetched while it wasn't in the ISR."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -437,7 +438,7 @@ def test_acks_all_needs_the_minimum_of_replicas_in_sync_and_acks_1_does_not(play
         assert code(waiting.parts) == ErrorCode.request_timed_out
         assert partition.high_watermark == 0
         lead(3, 0, replicas=(0,))
-        assert partition.high_watermark == 3, "the minimum is at most the number of replicas"
+        assert partition.high_watermark == 3, "with a single replica, min.insync.replicas=2 asks for one only"
         assert code(send(b"alone", -1)) == ErrorCode.none
 
     play(body)
@@ -514,7 +515,7 @@ def test_a_throttled_follower_gets_nothing_while_it_is_behind(play: Any) -> None
         first = follower.fetch((0, 0, -1), (1, 0, -1), session_epoch=0)
         [topic] = answer_of(first, FOLLOWERS_VERSION).responses
         assert [bool(partition.records) for partition in topic.partitions] == [False, True]
-        assert [index for index, size in counted if size] == [1], "in-sync replicas aren't throttled, but count"
+        assert [index for index, size in counted if size] == [1], "an in-sync replica isn't throttled, but counted"
         stage.broker.leader_throttle.pause_seconds = lambda partition, size, behind, now: 0.0
         session = session_of(first, FOLLOWERS_VERSION)
         [topic] = answer_of(follower.fetch(session_id=session, session_epoch=1), FOLLOWERS_VERSION).responses
@@ -537,7 +538,8 @@ def test_a_follower_does_not_send_a_consumer_back_to_the_beginning(play: Any) ->
 
 @pytest.mark.parametrize(("selector", "sent_to"), [(RACK_AWARE, 1), (None, -1)])
 def test_a_consumer_is_sent_to_the_replica_in_its_rack(play: Any, selector: str | None, sent_to: int) -> None:
-    """KIP-392. The consumer stays if that replica lacks the requested offset, or if no replica selector is set."""
+    """KIP-392. The consumer stays at the leader if the replica in the consumer's rack lacks the requested offset, or if
+    no replica selector is set."""
 
     async def body(stage: Stage) -> None:
         follower = Follower(stage)

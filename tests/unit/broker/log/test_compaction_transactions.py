@@ -17,7 +17,8 @@ ABORTED = AbortedTransaction(7, 0, 2, 3)
 
 @dataclass
 class Batches:
-    """The batches of a log; each round takes what the round before left."""
+    """The batches of a log, and its transaction index. Each round of compaction (`clean`) begins with the batches and
+    the index entries that the round before has left."""
 
     left: list[bytes] = field(default_factory=list)
     index: list[AbortedTransaction] = field(default_factory=list)
@@ -36,7 +37,7 @@ class Batches:
         self.left.append(bytes(batch))
 
     def clean(self, now: int = NOW, producers: dict[int, tuple[int, int]] | None = None, end: int = 100) -> list[int]:
-        """Returns the offsets of the batches that stay."""
+        """Compacts the log once. Returns the base offsets of the batches that stay."""
         cleaning = Cleaning(now, RETENTION, aborted=self.index, producers=producers or {})
         for batch in self.left:
             note_keys(cleaning, batch, read_header(batch))
@@ -53,9 +54,9 @@ def test_aborted_data_goes_at_once_and_its_marker_in_two_rounds_of_its_own() -> 
     log.data(1)
     log.marker(2, committed=False)
     assert log.clean() == [2]
-    assert log.index == [ABORTED], "a reader may have a part of the data"
+    assert log.index == [ABORTED], "a reader may have fetched a part of the removed data, and still needs the entry"
     assert log.clean() == [2]
-    assert log.index == [], "the transaction has no data left"
+    assert log.index == [], "no data of the transaction was left when this round began"
     header = read_header(log.left[0])
     assert header.delete_horizon == NOW + RETENTION
     assert read_marker(log.left[0]) == Marker(False, 4, 0)
