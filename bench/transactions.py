@@ -57,7 +57,10 @@ def _written(brokers: Pair, plan: Plan, producers: int, every_s: float) -> list[
             barrier = threading.Barrier(producers + 1)
             names = [f"{topic}-{index}" for index in range(producers)]
             running = [
-                threads.submit(_commits, broker.bootstrap, topic, each, count, every_s, barrier) for each in names
+                threads.submit(
+                    _commits, broker.bootstrap, topic, each, count, every_s, every_s * index / producers, barrier
+                )
+                for index, each in enumerate(names)
             ]
             barrier.wait(_PATIENCE_S)  # all producers have their ids
             with measured(broker) as spent:
@@ -75,12 +78,14 @@ def _written(brokers: Pair, plan: Plan, producers: int, every_s: float) -> list[
 
 
 def _commits(
-    bootstrap: str, topic: str, name: str, count: int, every_s: float, barrier: threading.Barrier
+    bootstrap: str, topic: str, name: str, count: int, every_s: float, delay_s: float, barrier: threading.Barrier
 ) -> list[float]:
-    """Commits `count` transactions, one each `every_s`. Returns the seconds of each commit."""
+    """Commits `count` transactions, one each `every_s`, the first one `delay_s` after all producers have their ids:
+    independent producers don't commit at the same moments. Returns the seconds of each commit."""
     producer = _producer(bootstrap, name)
     value = payloads(100)[0]
     barrier.wait(_PATIENCE_S)
+    time.sleep(delay_s)
     due, taken = time.perf_counter(), []
     for _ in range(count):
         producer.begin_transaction()
