@@ -182,6 +182,7 @@ class Scenario:
             await asyncio.sleep(self.random.expovariate(1 / knobs.pause_between_faults_s))
             faults.inject()
         faults.heal()
+        transacting.healed()
         await asyncio.sleep(0.3)
         working: list[tuple[Producer | Committer | Member | Recreated | TransactionalId, asyncio.Task[None]]] = [
             *zip(producers, sending, strict=True),

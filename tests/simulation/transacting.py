@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
+from ottla.metadata.features import TRANSACTIONS
 from ottla.protocol.errors import KafkaError
 
-from .client import FIND_COORDINATOR, OFFSET_FETCH, Client, Unavailable, create_topic
+from .client import FIND_COORDINATOR, OFFSET_FETCH, Client, Unavailable, create_topic, finalise
 from .committed import CommittedReader
 from .history import name_of, of
 from .losses import Permitted
@@ -28,6 +29,7 @@ SETTLES_WITHIN_S = 15.0  # after the transactions' time-outs: markers are sent a
 BEGUN_WITHIN_S = 2.0
 READ_WITHIN_S = 30.0
 LOOK_S = 0.1
+LEVEL = 2  # of `transaction.version`
 
 
 class Transacting:
@@ -65,6 +67,18 @@ class Transacting:
 
         await self._within(BEGUN_WITHIN_S, begun)
         return running
+
+    def healed(self) -> None:
+        """Begins to raise the level of `transaction.version` again: at level 0 no producer gets an id. An administrator
+        may have lowered the level, or the store may have been replaced by one with an older level."""
+        if self.ids:
+            self._reading.append(asyncio.create_task(self._raise_level()))
+
+    async def _raise_level(self) -> None:
+        admin = self._client_of("raising")
+        while True:
+            await finalise(admin, TRANSACTIONS, LEVEL)
+            await asyncio.sleep(1)
 
     def _slow_down(self) -> None:
         node = self._random.choice(list(self._world.nodes.values()))
