@@ -56,7 +56,7 @@ class Broker:
         """Takes the place of the wait for elections: no leader is dead."""
 
     async def append_markers(
-        self, marker: Marker, partitions: Sequence[TopicPartition]
+        self, marker: Marker, partitions: Sequence[TopicPartition], wait_s: float
     ) -> Mapping[TopicPartition, ErrorCode]:
         self.written.append((marker, list(partitions)))
         return {each: ErrorCode.none for each in partitions if each != GONE}
