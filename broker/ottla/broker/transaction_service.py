@@ -8,7 +8,10 @@ also aborts transactions that are overdue, and lets unused ids expire. Rules:
    follows from the change (its markers) doesn't depend on the client that asked for it.
 2. A client is answered within `ANSWER_S`. If its change isn't committed by then, the answer is
    COORDINATOR_NOT_AVAILABLE, at which the client asks again; the change stays under way.
-3. If a decision needs a producer id that was never used, the service takes one from the metadata store. Then it makes
+3. An answer that shares a response with the answers for other ids comes within `SHARED_ANSWER_S`. While a change of the
+   id's partition has been uncommitted for longer than that, it comes at once. So the ids of a partition that commits
+   nothing don't hold up the ids of other partitions.
+4. If a decision needs a producer id that was never used, the service takes one from the metadata store. Then it makes
    the decision anew, because the state may have changed meanwhile.
 
 Source: Kafka's TransactionCoordinator and TransactionStateManager.
@@ -44,6 +47,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0  # shorter than the time for which clients wait
+SHARED_ANSWER_S = 1.0
 COMPLETE_AGAIN_S = 1.0
 SLICE_SECONDS = 0.004
 BEGUN_PER_TURN = 100  # transactions whose markers begin to be sent in one turn of the event loop
@@ -117,7 +121,8 @@ class TransactionService:
         self._sweep_s = settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
         self._expiry_s = settings["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000
         self._complete_next: list[tuple[Shard, Markers]] = []
-        self._unanswered: dict[Shard, set[asyncio.Future[None]]] = {}
+        # For each write that isn't settled, the event loop's time of its append, in the order of the appends.
+        self._unsettled: dict[Shard, dict[asyncio.Future[None], float]] = {}
         self._runtime: Runtime[TransactionShard] = Runtime(
             TRANSACTIONS_TOPIC,
             self,
@@ -164,15 +169,22 @@ class TransactionService:
         )
 
     async def add_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], client_version: int
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Set[TopicPartition],
+        client_version: int,
+        *,
+        shares_response: bool = False,
     ) -> ErrorCode:
         """Handles an AddPartitionsToTxn request that adds partitions, for a client of protocol `client_version` (V1 or
-        V2)."""
+        V2). `shares_response` says that the request may be about other transactional ids, too."""
         answer = await self._answer(
             transactional_id,
             lambda shard, moment, _: shard.add_partitions(
                 transactional_id, producer, partitions, client_version, moment
             ),
+            shares_response=shares_response,
         )
         return answer.error
 
@@ -303,7 +315,7 @@ class TransactionService:
 
     def resigned(self, led: Shard) -> None:
         """Answers NOT_COORDINATOR to the requests that wait for commits in the partition."""
-        for waits in self._unanswered.pop(led, set()):
+        for waits in self._unsettled.pop(led, {}):
             if not waits.done():
                 waits.set_exception(KafkaError(ErrorCode.not_coordinator))
 
@@ -317,7 +329,7 @@ class TransactionService:
         """The loaded partition of `__transaction_state` that has the id. Raises an error of `Runtime.serving`."""
         return self._runtime.serving(partition_for(transactional_id, self._partition_count()))
 
-    async def _answer(self, transactional_id: str, decide: Decide) -> Answer:
+    async def _answer(self, transactional_id: str, decide: Decide, *, shares_response: bool = False) -> Answer:
         if not transactional_id:
             return Answer(ErrorCode.invalid_request)
         led = self._led(transactional_id)
@@ -328,7 +340,7 @@ class TransactionService:
             return led
 
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._shared_answer_s(led) if shares_response else ANSWER_S):
                 plan = await self._decide(the_same, decide)
                 assert plan is not None
                 if plan.change is not None:
@@ -336,6 +348,12 @@ class TransactionService:
         except TimeoutError:
             raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
         return plan.answer
+
+    def _shared_answer_s(self, led: Shard) -> float:
+        """How long an answer may take that shares its response with others."""
+        oldest_s = next(iter(self._unsettled.get(led, {}).values()), None)
+        is_stuck = oldest_s is not None and oldest_s + SHARED_ANSWER_S <= asyncio.get_running_loop().time()
+        return 0.0 if is_stuck else SHARED_ANSWER_S
 
     async def _decide(self, led: Callable[[], Shard], decide: Decide) -> Plan | None:
         """Makes a decision, with a new producer id if the decision needs one."""
@@ -375,7 +393,7 @@ class TransactionService:
             self._send(led, led.core.take_begun())
             settled.set_result(None)
             return settled
-        self._unanswered.setdefault(led, set()).add(settled)
+        self._unsettled.setdefault(led, {})[settled] = asyncio.get_running_loop().time()
         self._runtime.spawn(self._settle(led, offset, settled))
         return settled
 
@@ -395,7 +413,7 @@ class TransactionService:
             await self._runtime.settled(led, offset)
         except KafkaError:
             return  # `resigned` has answered
-        self._unanswered.get(led, set()).discard(settled)
+        self._unsettled.get(led, {}).pop(settled, None)
         self._send(led, led.core.take_begun())
         if not settled.done():
             settled.set_result(None)
