@@ -120,6 +120,7 @@ class TransactionService:
         )
         self._sweep_s = settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
         self._expiry_s = settings["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000
+        self._refused_at_level_0 = 0
         self._complete_next: list[tuple[Shard, Markers]] = []
         # For each write that isn't settled, the event loop's time of its append, in the order of the appends.
         self._unsettled: dict[Shard, dict[asyncio.Future[None], float]] = {}
@@ -157,12 +158,14 @@ class TransactionService:
 
     # --- requests ---
 
+    # At level 0 of `transaction.version` brokers may register that don't know transactions. So no producer begins then,
+    # and no transaction. The transactions that were open when the level was lowered go on to their ends.
+
     async def init_producer_id(self, transactional_id: str, init: Init) -> Answer:
-        """Handles an InitProducerId request with a transactional id. At level 0 of `transaction.version` brokers may
-        register that don't know transactions, so no producer begins then: raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-        """
+        """Handles an InitProducerId request with a transactional id. Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED at
+        level 0."""
         if not self._feature_level():
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "the level of transaction.version is 0")
+            raise self._at_level_0(f"{transactional_id}: its producer can't begin")
         return await self._answer(
             transactional_id,
             lambda shard, moment, unused: shard.init_producer_id(transactional_id, init, moment, unused),
@@ -178,7 +181,10 @@ class TransactionService:
         shares_response: bool = False,
     ) -> ErrorCode:
         """Handles an AddPartitionsToTxn request that adds partitions, for a client of protocol `client_version` (V1 or
-        V2). `shares_response` says that the request may be about other transactional ids, too."""
+        V2). `shares_response` says that the request may be about other transactional ids, too. Raises
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED if a transaction would begin at level 0."""
+        if not self._feature_level() and self._led(transactional_id).core.may_begin(transactional_id):
+            raise self._at_level_0(f"{transactional_id}: its next transaction can't begin")
         answer = await self._answer(
             transactional_id,
             lambda shard, moment, _: shard.add_partitions(
@@ -187,6 +193,16 @@ class TransactionService:
             shares_response=shares_response,
         )
         return answer.error
+
+    def _at_level_0(self, what: str) -> KafkaError:
+        self._refused_at_level_0 += 1
+        if self._refused_at_level_0 & (self._refused_at_level_0 - 1) == 0:
+            logger.warning(
+                "%s, because the feature transaction.version has the level 0: raise the level if all brokers shall "
+                "know transactions (refused so far: %d)",
+                what, self._refused_at_level_0,
+            )  # fmt: skip
+        return KafkaError(ErrorCode.transactional_id_authorization_failed, "the level of transaction.version is 0")
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]

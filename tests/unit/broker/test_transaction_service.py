@@ -27,7 +27,7 @@ from tests.simulation.machine import LoopThreads
 from tests.unit.broker.test_group_service import MemoryPartition, virtually
 
 PARTITIONS = 3
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2)
 SETTINGS: dict[str, Any] = {
     "transaction.max.timeout.ms": 900_000,
     "transactional.id.expiration.ms": 100_000,
@@ -312,6 +312,50 @@ def test_an_overdue_transaction_is_aborted(level: int) -> None:
         late = await stage.service.end("id", Ending(*producer, True, V1 if level == 1 else V2))
         assert late.error in (ErrorCode.producer_fenced, ErrorCode.invalid_txn_state)
         assert await stage.init() == Producer(producer.id, 2)
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+@pytest.mark.parametrize("epochs_used_up", [False, True])
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_at_level_0_an_open_transaction_ends_and_no_other_begins(
+    epochs_used_up: bool, fails_over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the fix, a coordinator that took over between the decision and the end didn't know which producer id the
+    client had been told."""
+
+    async def scene() -> None:
+        stage = Stage()
+        producer = await stage.begun()
+        if epochs_used_up:
+            led = stage.service._led("id")
+            led.core.transactions["id"] = replace(led.core.transactions["id"], epoch=32_766)
+            producer = Producer(producer.id, 32_766)
+        stage.level = 0
+        assert await stage.service.add_partitions("id", producer, {C}, V2) is ErrorCode.none
+        answer = await stage.service.end("id", Ending(*producer, True, V2))
+        told = Producer(stage.last_producer_id, 0) if epochs_used_up else Producer(producer.id, 1)
+        assert answer == Answer(ErrorCode.none, *told)
+        if fails_over:
+            await stage.service.stop()
+            for partition in stage.partitions:
+                partition.leader_epoch += 1
+            last_producer_id = stage.last_producer_id
+            stage = Stage(*stage.partitions)
+            stage.level, stage.last_producer_id = 0, last_producer_id
+            await asyncio.sleep(1)
+        assert {each.markers.transaction.producer_id for each in stage.sent} == {producer.id}
+        assert stage.sent[0].markers.missing == {A, B, C}
+        await stage.write_markers()
+        assert stage.state() is State.COMPLETE_COMMIT
+        assert await stage.service.end("id", Ending(*producer, True, V2)) == answer, "a repeat"
+        denied = ErrorCode.transactional_id_authorization_failed
+        assert await refused(stage.service.add_partitions("id", told, {A}, V2)) is denied
+        assert await refused(stage.service.init_producer_id("id", Init(60_000))) is denied
+        assert "id: its next transaction can't begin, because the feature transaction.version has the" in caplog.text
+        stage.level = 2
+        assert await stage.service.add_partitions("id", told, {A}, V2) is ErrorCode.none
         await stage.service.stop()
 
     virtually(scene)

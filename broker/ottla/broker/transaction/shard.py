@@ -53,7 +53,7 @@ class Plan(NamedTuple):
 def encode(change: Change, feature_level: int) -> tuple[bytes, bytes | None]:
     """A record's key and value, at a level of the feature `transaction.version`."""
     after = change.after
-    return id_key(change.transactional_id), None if after is None else value(after, value_version(feature_level))
+    return id_key(change.transactional_id), None if after is None else value(after, value_version(after, feature_level))
 
 
 class TransactionShard:
@@ -98,6 +98,12 @@ class TransactionShard:
         known, under_way = self._state(transactional_id)
         decision = additions.add(known, under_way, producer, partitions, client_version, moment.now_ms)
         return self._decided(transactional_id, decision)
+
+    def may_begin(self, transactional_id: str) -> bool:
+        """Whether the id's producer may begin its next transaction now: no transaction is open, nor its markers
+        missing, and no change is under way."""
+        known, under_way = self._state(transactional_id)
+        return known is not None and not under_way and known.state in AT_REST
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
