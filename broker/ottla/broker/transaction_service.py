@@ -23,7 +23,7 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordination.led import Encoded, Led
 from ottla.broker.coordination.replay import Replay, ReplayPartition
-from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
+from ottla.broker.coordination.runtime import Runtime, RuntimeCounters, RuntimeLimits
 from ottla.broker.marker_sender import Sending
 from ottla.broker.transaction.decision import Answer, Limits, Moment, Wanted
 from ottla.broker.transaction.ending import Ending
@@ -50,6 +50,7 @@ ANSWER_S = 10.0  # shorter than the time for which clients wait
 SHARED_ANSWER_S = 1.0
 COMPLETE_AGAIN_S = 1.0
 SLICE_SECONDS = 0.004
+LOOKED_AT_PER_TURN = 500  # ids whose age is looked at in one turn of the event loop
 BEGUN_PER_TURN = 100  # transactions whose markers begin to be sent in one turn of the event loop
 _NO_CODEC = 0
 
@@ -268,9 +269,8 @@ class TransactionService:
 
     async def sweep(self) -> None:
         """Aborts the transactions that are open for longer than their time-outs."""
-        for led in list(self._runtime.partitions.values()):
-            overdue = [] if led.loading else led.core.overdue(self._wall_ms())
-            for count, transactional_id in enumerate(overdue, 1):
+        async for led, ids in self._in_slices(TransactionShard.open_ids):
+            for count, transactional_id in enumerate(led.core.overdue(ids, self._wall_ms()), 1):
                 if not self._runtime.holds(led):
                     break
                 with self._runtime.surviving(f"the time-out of {transactional_id}"):
@@ -293,17 +293,30 @@ class TransactionService:
 
     async def expire(self) -> None:
         """Appends tombstones for ids that weren't used for the expiration time."""
-        for led in list(self._runtime.partitions.values()):
-            while not led.loading and self._runtime.holds(led):
-                changes = led.core.expire(self._wall_ms(), BATCH_RECORDS_MAX)
-                if not changes:
-                    break
-                try:
-                    self._write(led, changes)
-                except KafkaError as error:
-                    logger.warning("tombstones of transactional ids could not be written: %s", error)
-                    break
+        failed = None
+        async for led, ids in self._in_slices(TransactionShard.ids):
+            changes = [] if led is failed else led.core.expire(ids, self._wall_ms())
+            if not changes:
+                continue
+            try:
+                self._write(led, changes)
+            except KafkaError as error:
+                logger.warning("tombstones of transactional ids could not be written: %s", error)
+                failed = led
+            else:
                 self.counters.expirations += len(changes)
+
+    async def _in_slices(
+        self, ids_of: Callable[[TransactionShard], list[str]]
+    ) -> AsyncIterator[tuple[Shard, Sequence[str]]]:
+        """The ids of all loaded partitions, in slices between which other requests are served. Each id comes once; it
+        may have changed, or gone, since the list of the ids was made."""
+        for led in list(self._runtime.partitions.values()):
+            ids = [] if led.loading else ids_of(led.core)
+            for start in range(0, len(ids), LOOKED_AT_PER_TURN):
+                if not self._runtime.holds(led):
+                    break
+                yield led, ids[start : start + LOOKED_AT_PER_TURN]
                 await asyncio.sleep(0)
 
     async def _every(self, seconds: float, work: Callable[[], Any]) -> None:
