@@ -10,14 +10,13 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.faults import SETTINGS
 from tests.crash.test_previous_commit import started_from
-from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
+from tests.peers.ottla_cluster import ottla_cluster
 from tests.peers.previous import previous_sources
-from tests.peers.transacting import TransactingProducer
+from tests.peers.transacting import TransactingProducer, committed_offset, committed_values
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -63,8 +62,8 @@ def test_open_transactions_of_both_protocols_outlast_a_roll_to_the_previous_comm
             cluster.wait_until_in_sync(TOPIC, PARTITIONS, 3)
             for topic, count in INTERNAL.items():
                 cluster.wait_until_in_sync(topic, count, 3)
-        assert _read(cluster) == sorted(committed)
-        assert _committed_offset(cluster) == offset
+        assert committed_values(cluster.bootstrap, TOPIC, PARTITIONS) == sorted(committed)
+        assert committed_offset(cluster.bootstrap, GROUP, TOPIC, 0) == offset
         cluster.stop()
 
 
@@ -74,46 +73,3 @@ def _write(newer: TransactingProducer, older: confluent_kafka.Producer, step: in
         newer.write(TOPIC, index, f"V2-{step}-{first + index}")
         older.produce(TOPIC, f"V1-{step}-{first + index}".encode(), partition=index)
     assert older.flush(60) == 0
-
-
-def _consumer(cluster: OttlaCluster) -> confluent_kafka.Consumer:
-    return confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": GROUP,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-
-
-def _read(cluster: OttlaCluster) -> list[str]:
-    """All committed values, sorted. Each log must be readable up to its end, so no transaction is open."""
-    consumer = _consumer(cluster)
-    partitions = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
-    consumer.assign(partitions)
-    values: list[str] = []
-    positions: dict[int | None, int] = {}
-    while len(positions) < PARTITIONS:
-        message = consumer.poll(60)
-        assert message is not None, f"the end doesn't come after {len(values)} records"
-        if message.error():
-            positions[message.partition()] = message.offset() or 0
-        else:
-            values.append((message.value() or b"").decode())
-    uncommitted = confluent_kafka.Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "other", "isolation.level": "read_uncommitted"}
-    )
-    for partition in partitions:
-        assert uncommitted.get_watermark_offsets(partition, 30)[1] == positions[partition.partition]
-    uncommitted.close()
-    consumer.close()
-    return sorted(values)
-
-
-def _committed_offset(cluster: OttlaCluster) -> int:
-    consumer = _consumer(cluster)
-    (found,) = consumer.committed([TopicPartition(TOPIC, 0)], 30)
-    consumer.close()
-    return int(found.offset)

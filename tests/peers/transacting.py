@@ -2,7 +2,7 @@
 
 Client libraries choose the protocol themselves, by the level of `transaction.version`: librdkafka always V1, Java's
 clients V2 where the level is 2. This producer sends Kafka's requests over `Wire`, and repeats them as a client does:
-at errors that pass, and when a broker goes away.
+at errors that pass, and when a broker goes away. Beside it: what readers of committed records see afterwards.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import confluent_kafka
+from confluent_kafka import TopicPartition
 
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
@@ -176,3 +179,37 @@ def _codes(answer: Any) -> list[int]:
     if hasattr(answer, "responses"):
         return [each.error_code for topic in answer.responses for each in topic.partition_responses]
     return [each.error_code for topic in answer.topics for each in topic.partitions]
+
+
+def committed_values(bootstrap: str, topic: str, partitions: int) -> list[str]:
+    """All committed values of a topic, sorted. Raises AssertionError if a log can't be read up to its end, because a
+    transaction is open."""
+    properties = {"bootstrap.servers": bootstrap, "group.id": "any", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer(
+        properties | {"isolation.level": "read_committed", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    values: list[str] = []
+    ends: dict[int | None, int | None] = {}
+    while len(ends) < partitions:
+        message = consumer.poll(60)
+        assert message is not None, f"the end doesn't come after {len(values)} records"
+        if message.error():
+            ends[message.partition()] = message.offset()
+        else:
+            values.append((message.value() or b"").decode())
+    consumer.close()
+    uncommitted = confluent_kafka.Consumer(properties | {"isolation.level": "read_uncommitted"})
+    for index in range(partitions):
+        assert uncommitted.get_watermark_offsets(TopicPartition(topic, index), 30)[1] == ends[index]
+    uncommitted.close()
+    return sorted(values)
+
+
+def committed_offset(bootstrap: str, group: str, topic: str, index: int) -> int:
+    """The offset that a group has committed, for readers that ask for stable offsets."""
+    properties = {"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": "read_committed"}
+    consumer = confluent_kafka.Consumer(properties)
+    (found,) = consumer.committed([TopicPartition(topic, index)], 30)
+    consumer.close()
+    return int(found.offset)
