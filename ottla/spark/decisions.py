@@ -16,7 +16,8 @@ the moment at which the batch counts:
 
 From 1 and 3 no row becomes visible twice; from 2 no row of a decided batch is lost. One thing can break 2: a decided
 transaction that timed out, and that the coordinator aborted before EndTxn came. The answer to EndTxn shows this, and
-the query stops.
+the query stops. The answer is the same if the coordinator has forgotten the id, which was unused for a week: then the
+transaction may have been committed or aborted, nothing that brokers still know tells which, and the query stops, too.
 
 The procedures are generators: they yield steps, and are sent the steps' results. `ottla.spark.exactly_once` carries
 the steps out; the tests carry them out on a model of brokers, and kill the driver before and after every one.
@@ -170,7 +171,8 @@ def begin(query_id: str | None, confirmed: str) -> Generator[Step, Any, Begun]:
         if lost and confirmed == f"rewrite {last.batch}":
             last = replace(last, batch=last.batch - 1, rows=0, transactions=(), completed=True)
         elif lost and confirmed != f"skip {last.batch}":
-            raise Refused(_lost(last, lost))
+            known = yield Describe(tuple(each.transactional_id for each in lost))
+            raise Refused(_lost(last, lost, known))
         else:
             last = replace(last, completed=True)
         yield Record(driver, last)
@@ -295,13 +297,29 @@ def check_current(driver: Transaction, found: Mapping[str, TransactionalIdState]
         raise Failed(f"another driver runs the query: {driver.transactional_id} has a newer producer")
 
 
-def _lost(decision: Decision, lost: Sequence[Transaction]) -> str:
+def _lost(decision: Decision, lost: Sequence[Transaction], known: Mapping[str, TransactionalIdState]) -> str:
+    """Why a decided batch isn't completed. `known` are the states of the lost transactions' ids, as far as coordinators
+    know the ids."""
+    aborted = [each for each in lost if each.transactional_id in known]
+    forgotten = [each for each in lost if each.transactional_id not in known]
+    count = len(decision.transactions)
+    if forgotten:
+        were = "was" if len(aborted) == 1 else "were"
+        others = f" Of the others, {len(aborted)} timed out and {were} aborted: {_ids(aborted)}." if aborted else ""
+        return (
+            f"batch {decision.batch} was decided, but the coordinators have forgotten {len(forgotten)} of its {count} "
+            "transactions, whose ids weren't used for as long as the brokers' transactional.id.expiration.ms says: "
+            f"{_ids(forgotten)}.{others} Either the query committed the forgotten ones before it stopped, or they "
+            f"timed out. Look with isolation.level=read_committed whether the batch's {decision.rows} rows are in "
+            "their topics. If all of them are, go on by the option ottla.exactlyOnce.confirm = "
+            f"'skip {decision.batch}'. If none is, set it to 'rewrite {decision.batch}', which writes the whole batch "
+            "again. If some are, choose between these rows twice ('rewrite') and the missing rows never ('skip')"
+        )
     return (
-        f"batch {decision.batch} was decided, but the coordinator had aborted {len(lost)} of its "
-        f"{len(decision.transactions)} transactions before their end came, as they timed out: {_ids(lost)}. The rows "
-        "of the others are visible. To write the whole batch again, with these rows doubled, set the option "
-        f"ottla.exactlyOnce.confirm = 'rewrite {decision.batch}'; to go on without the missing rows, set it to 'skip "
-        f"{decision.batch}'"
+        f"batch {decision.batch} was decided, but the coordinator had aborted {len(lost)} of its {count} "
+        f"transactions before their end came, as they timed out: {_ids(lost)}. The rows of the others are visible. To "
+        "write the whole batch again, with these rows doubled, set the option ottla.exactlyOnce.confirm = "
+        f"'rewrite {decision.batch}'; to go on without the missing rows, set it to 'skip {decision.batch}'"
     )
 
 

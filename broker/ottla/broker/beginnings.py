@@ -9,6 +9,11 @@ partition would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER. The producer would 
 earlier batch, and would take the error for a loss of records. Kafka's brokers handle one request of a connection at a
 time.
 
+Requests that wait for a coordinator have at most a quarter of the memory for requests. A further request is answered
+NOT_ENOUGH_REPLICAS at once, as if no coordinator were available: its producer sends it again after its backoff, and
+looks for no other leader. So a coordinator that doesn't answer for seconds leaves room for the requests of all other
+producers.
+
 Source: KIP-890; Kafka's ReplicaManager.handleProduceAppend.
 """
 
@@ -34,6 +39,7 @@ V2_FIRST_VERSION = 12
 """The first version of Produce that clients of transaction protocol V2 send. Such a client doesn't add a partition to
 its transaction itself: the partition's leader does."""
 
+WAITING_SHARE = 4  # one part in so many of the memory for requests may wait for coordinators
 _ABORTABLE_FIRST_VERSION = 11  # the first version of Produce whose clients know TRANSACTION_ABORTABLE
 _RETRIED = frozenset(
     {
@@ -57,33 +63,46 @@ class Verifier(Protocol):
 
 class Order:
     """The connections with requests that wait for a transaction's coordinator. Transactional requests of one connection
-    are handled in the order of their arrival."""
+    are handled in the order of their arrival. `memory_bytes` is the memory for the requests of all connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int) -> None:
+        self.waiting_bytes = 0
+        self._waiting_bytes_max = memory_bytes // WAITING_SHARE
         self._last: dict[object, asyncio.Future[None]] = {}
 
     def waits(self, connection: object) -> bool:
         """Whether a request of the connection waits for a transaction's coordinator."""
         return connection in self._last
 
-    def join(self, connection: object) -> Place:
-        """A place behind all requests of the connection that wait now. The caller must call the place's `leave`."""
-        place = Place(self._last, connection, self._last.get(connection))
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a request that keeps `size_bytes` may wait. One request may always wait, however large it is."""
+        return not self.waiting_bytes or self.waiting_bytes + size_bytes <= self._waiting_bytes_max
+
+    def join(self, connection: object, size_bytes: int) -> Place:
+        """A place behind all requests of the connection that wait now, for a request that keeps `size_bytes`. The
+        caller must call the place's `leave`."""
+        place = Place(self, connection, self._last.get(connection), size_bytes)
         self._last[connection] = place.left
+        self.waiting_bytes += size_bytes
         return place
+
+    def left(self, place: Place) -> None:
+        """Called by `place` when it has been left."""
+        self.waiting_bytes -= place.size_bytes
+        if self._last.get(place.connection) is place.left:
+            del self._last[place.connection]
 
 
 class Place:
     """A request's place among the transactional requests of its connection."""
 
-    __slots__ = ("_before", "_connection", "_last", "left")
+    __slots__ = ("_before", "_order", "connection", "left", "size_bytes")
 
-    def __init__(
-        self, last: dict[object, asyncio.Future[None]], connection: object, before: asyncio.Future[None] | None
-    ) -> None:
-        self._last = last
-        self._connection = connection
+    def __init__(self, order: Order, connection: object, before: asyncio.Future[None] | None, size_bytes: int) -> None:
+        self._order = order
         self._before = before
+        self.connection = connection
+        self.size_bytes = size_bytes
         self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def comes(self) -> None:
@@ -98,8 +117,7 @@ class Place:
             self._before.add_done_callback(lambda _: self.leave())
         elif not self.left.done():
             self.left.set_result(None)
-            if self._last.get(self._connection) is self.left:
-                del self._last[self._connection]
+            self._order.left(self)
 
 
 class Beginnings:

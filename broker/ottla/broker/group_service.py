@@ -21,6 +21,7 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -269,13 +270,14 @@ class GroupService:
         response: list[ErrorCode] = plan.response
         return response
 
-    async def end_transaction(self, index: int, marker: Marker) -> None:
+    def end_transaction(self, index: int, marker: Marker) -> asyncio.Future[None]:
         """Appends the marker of a transaction to partition `index` of `__consumer_offsets`: the offsets of the
-        transaction count from now on, or are dropped. Returns when the marker is committed and readers see that.
+        transaction count from now on, or are dropped. The returned future is done when the marker is committed and
+        readers see that, and fails when this broker stops leading the partition.
 
         Raises KafkaError with an error of `Partition.append_marker`. If this broker isn't the partition's coordinator,
-        or the marker isn't committed in time, the error is NOT_LEADER_OR_FOLLOWER: the coordinator of transactions
-        sends the marker again then, and doesn't expect a coordinator's errors.
+        the error is NOT_LEADER_OR_FOLLOWER, also that of the future: the coordinator of transactions sends the marker
+        again then, and doesn't expect a coordinator's errors.
         """
         try:
             led = self._runtime.serving(index)
@@ -288,12 +290,23 @@ class GroupService:
                 marker.commit,
                 marker.transaction_version,
             )
-            await self._runtime.committed(led, offset)
-            await self._runtime.shown(led)
         except KafkaError as error:
             if error.code in _OF_COORDINATORS:
                 raise KafkaError(ErrorCode.not_leader_or_follower, error.message) from error
             raise
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended.add_done_callback(lambda future: future.cancelled() or future.exception())  # nobody may wait for it
+        self._runtime.spawn(self._settle(led, offset, ended))
+        return ended
+
+    async def _settle(self, led: Shard, offset: int, ended: asyncio.Future[None]) -> None:
+        with suppress(KafkaError):
+            try:
+                await self._runtime.settled(led, offset)
+                ended.set_result(None)
+            finally:
+                if not ended.done():
+                    ended.set_exception(KafkaError(ErrorCode.not_leader_or_follower))
 
     async def fetch(
         self, group_id: str, partitions: Sequence[tuple[str, int]], require_stable: bool

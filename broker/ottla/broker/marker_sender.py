@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 WRITE_TXN_MARKERS, _VERSION = 27, 2
 AGAIN_S_MIN = 0.05  # before a marker is tried again; doubled after each failure, up to AGAIN_S_MAX
 AGAIN_S_MAX = 2.0
+UNCOMMITTED_AGAIN_S = 0.5  # before a marker is sent again that was appended, and isn't committed yet
 PARTITIONS_MAX = 10_000  # of one request
 
 
@@ -57,11 +58,11 @@ class MarkerLog(Protocol):
     """The port by which markers are appended to the partitions that this broker leads."""
 
     async def append_markers(
-        self, marker: Marker, partitions: Sequence[TopicPartition]
+        self, marker: Marker, partitions: Sequence[TopicPartition], wait_s: float = ...
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Appends `marker` to each partition, and waits until all of the markers are committed. Returns an error code
-        for each partition, REQUEST_TIMED_OUT for a marker that isn't committed within the function's own deadline.
-        Raises nothing."""
+        """Appends `marker` to each partition, and waits until the markers are committed, for `wait_s` at most (by
+        default a short time). Returns an error code for each partition, REQUEST_TIMED_OUT for a marker that was
+        appended and isn't committed yet. Raises nothing."""
 
 
 class Sending(Protocol):
@@ -162,7 +163,8 @@ class MarkerSender:
         if not sending.is_wanted:
             return
         markers = sending.markers
-        again = []
+        again: list[TopicPartition] = []
+        uncommitted: list[TopicPartition] = []
         for partition, error in errors.items():
             verdict = Verdict.AGAIN if error is None else markers.answered(partition, error)
             if verdict is Verdict.STOP:
@@ -172,11 +174,13 @@ class MarkerSender:
                 )  # fmt: skip
                 return
             if verdict is Verdict.AGAIN:
-                again.append(partition)
-        if len(again) < len(errors):
+                (uncommitted if error is ErrorCode.request_timed_out else again).append(partition)
+        if len(again) + len(uncommitted) < len(errors):
             sending.progressed()
         if again:
             self._again(sending, again, failures)
+        if uncommitted:
+            asyncio.get_running_loop().call_later(UNCOMMITTED_AGAIN_S, self._route, sending, uncommitted, failures)
 
     def _again(self, sending: Sending, partitions: Sequence[TopicPartition], failures: int) -> None:
         pause_s = min(AGAIN_S_MIN * 2.0 ** min(failures, 16), AGAIN_S_MAX)

@@ -165,7 +165,7 @@ class Broker:
             machine.connect,
             self.tasks.spawn,
         )
-        self.transactional_order = Order()
+        self.transactional_order = Order(config.get_int("ottla.buffered.memory.bytes.max"))
         self.coordinators = Coordinators({OFFSETS_TOPIC: self.groups, TRANSACTIONS_TOPIC: self.transactions})
         self.replicas: Replicas = Replicas(
             self.id,

@@ -8,7 +8,10 @@ also aborts transactions that are overdue, and lets unused ids expire. Rules:
    follows from the change (its markers) doesn't depend on the client that asked for it.
 2. A client is answered within `ANSWER_S`. If its change isn't committed by then, the answer is
    COORDINATOR_NOT_AVAILABLE, at which the client asks again; the change stays under way.
-3. If a decision needs a producer id that was never used, the service takes one from the metadata store. Then it makes
+3. An answer that shares a response with the answers for other ids comes within `SHARED_ANSWER_S`. While a change of the
+   id's partition has been uncommitted for longer than that, it comes at once. So the ids of a partition that commits
+   nothing don't hold up the ids of other partitions.
+4. If a decision needs a producer id that was never used, the service takes one from the metadata store. Then it makes
    the decision anew, because the state may have changed meanwhile.
 
 Source: Kafka's TransactionCoordinator and TransactionStateManager.
@@ -20,7 +23,7 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
@@ -28,7 +31,7 @@ from typing import Any, Protocol
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordination.led import Encoded, Led
 from ottla.broker.coordination.replay import Replay, ReplayPartition
-from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
+from ottla.broker.coordination.runtime import Runtime, RuntimeCounters, RuntimeLimits
 from ottla.broker.marker_sender import Sending
 from ottla.broker.transaction.decision import Answer, Limits, Moment, Wanted
 from ottla.broker.transaction.ending import Ending
@@ -44,8 +47,10 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 10.0  # shorter than the time for which clients wait
+SHARED_ANSWER_S = 1.0
 COMPLETE_AGAIN_S = 1.0
 SLICE_SECONDS = 0.004
+LOOKED_AT_PER_TURN = 500  # ids whose age is looked at in one turn of the event loop
 BEGUN_PER_TURN = 100  # transactions whose markers begin to be sent in one turn of the event loop
 _NO_CODEC = 0
 
@@ -116,8 +121,10 @@ class TransactionService:
         )
         self._sweep_s = settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
         self._expiry_s = settings["transaction.remove.expired.transaction.cleanup.interval.ms"] / 1000
+        self._refused_at_level_0 = 0
         self._complete_next: list[tuple[Shard, Markers]] = []
-        self._unanswered: dict[Shard, set[asyncio.Future[None]]] = {}
+        # For each write that isn't settled, the event loop's time of its append, in the order of the appends.
+        self._unsettled: dict[Shard, dict[asyncio.Future[None], float]] = {}
         self._runtime: Runtime[TransactionShard] = Runtime(
             TRANSACTIONS_TOPIC,
             self,
@@ -152,29 +159,51 @@ class TransactionService:
 
     # --- requests ---
 
+    # At level 0 of `transaction.version` brokers may register that don't know transactions. So no producer begins then,
+    # and no transaction. The transactions that were open when the level was lowered go on to their ends.
+
     async def init_producer_id(self, transactional_id: str, init: Init) -> Answer:
-        """Handles an InitProducerId request with a transactional id. At level 0 of `transaction.version` brokers may
-        register that don't know transactions, so no producer begins then: raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-        """
+        """Handles an InitProducerId request with a transactional id. Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED at
+        level 0."""
         if not self._feature_level():
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "the level of transaction.version is 0")
+            raise self._at_level_0(f"{transactional_id}: its producer can't begin")
         return await self._answer(
             transactional_id,
             lambda shard, moment, unused: shard.init_producer_id(transactional_id, init, moment, unused),
         )
 
     async def add_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition], client_version: int
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Set[TopicPartition],
+        client_version: int,
+        *,
+        shares_response: bool = False,
     ) -> ErrorCode:
         """Handles an AddPartitionsToTxn request that adds partitions, for a client of protocol `client_version` (V1 or
-        V2)."""
+        V2). `shares_response` says that the request may be about other transactional ids, too. Raises
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED if a transaction would begin at level 0."""
+        if not self._feature_level() and self._led(transactional_id).core.may_begin(transactional_id):
+            raise self._at_level_0(f"{transactional_id}: its next transaction can't begin")
         answer = await self._answer(
             transactional_id,
             lambda shard, moment, _: shard.add_partitions(
                 transactional_id, producer, partitions, client_version, moment
             ),
+            shares_response=shares_response,
         )
         return answer.error
+
+    def _at_level_0(self, what: str) -> KafkaError:
+        self._refused_at_level_0 += 1
+        if self._refused_at_level_0 & (self._refused_at_level_0 - 1) == 0:
+            logger.warning(
+                "%s, because the feature transaction.version has the level 0: raise the level if all brokers shall "
+                "know transactions (refused so far: %d)",
+                what, self._refused_at_level_0,
+            )  # fmt: skip
+        return KafkaError(ErrorCode.transactional_id_authorization_failed, "the level of transaction.version is 0")
 
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
@@ -240,9 +269,8 @@ class TransactionService:
 
     async def sweep(self) -> None:
         """Aborts the transactions that are open for longer than their time-outs."""
-        for led in list(self._runtime.partitions.values()):
-            overdue = [] if led.loading else led.core.overdue(self._wall_ms())
-            for count, transactional_id in enumerate(overdue, 1):
+        async for led, ids in self._in_slices(TransactionShard.open_ids):
+            for count, transactional_id in enumerate(led.core.overdue(ids, self._wall_ms()), 1):
                 if not self._runtime.holds(led):
                     break
                 with self._runtime.surviving(f"the time-out of {transactional_id}"):
@@ -265,17 +293,30 @@ class TransactionService:
 
     async def expire(self) -> None:
         """Appends tombstones for ids that weren't used for the expiration time."""
-        for led in list(self._runtime.partitions.values()):
-            while not led.loading and self._runtime.holds(led):
-                changes = led.core.expire(self._wall_ms(), BATCH_RECORDS_MAX)
-                if not changes:
-                    break
-                try:
-                    self._write(led, changes)
-                except KafkaError as error:
-                    logger.warning("tombstones of transactional ids could not be written: %s", error)
-                    break
+        failed = None
+        async for led, ids in self._in_slices(TransactionShard.ids):
+            changes = [] if led is failed else led.core.expire(ids, self._wall_ms())
+            if not changes:
+                continue
+            try:
+                self._write(led, changes)
+            except KafkaError as error:
+                logger.warning("tombstones of transactional ids could not be written: %s", error)
+                failed = led
+            else:
                 self.counters.expirations += len(changes)
+
+    async def _in_slices(
+        self, ids_of: Callable[[TransactionShard], list[str]]
+    ) -> AsyncIterator[tuple[Shard, Sequence[str]]]:
+        """The ids of all loaded partitions, in slices between which other requests are served. Each id comes once; it
+        may have changed, or gone, since the list of the ids was made."""
+        for led in list(self._runtime.partitions.values()):
+            ids = [] if led.loading else ids_of(led.core)
+            for start in range(0, len(ids), LOOKED_AT_PER_TURN):
+                if not self._runtime.holds(led):
+                    break
+                yield led, ids[start : start + LOOKED_AT_PER_TURN]
                 await asyncio.sleep(0)
 
     async def _every(self, seconds: float, work: Callable[[], Any]) -> None:
@@ -303,7 +344,7 @@ class TransactionService:
 
     def resigned(self, led: Shard) -> None:
         """Answers NOT_COORDINATOR to the requests that wait for commits in the partition."""
-        for waits in self._unanswered.pop(led, set()):
+        for waits in self._unsettled.pop(led, {}):
             if not waits.done():
                 waits.set_exception(KafkaError(ErrorCode.not_coordinator))
 
@@ -317,7 +358,7 @@ class TransactionService:
         """The loaded partition of `__transaction_state` that has the id. Raises an error of `Runtime.serving`."""
         return self._runtime.serving(partition_for(transactional_id, self._partition_count()))
 
-    async def _answer(self, transactional_id: str, decide: Decide) -> Answer:
+    async def _answer(self, transactional_id: str, decide: Decide, *, shares_response: bool = False) -> Answer:
         if not transactional_id:
             return Answer(ErrorCode.invalid_request)
         led = self._led(transactional_id)
@@ -328,7 +369,7 @@ class TransactionService:
             return led
 
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._shared_answer_s(led) if shares_response else ANSWER_S):
                 plan = await self._decide(the_same, decide)
                 assert plan is not None
                 if plan.change is not None:
@@ -336,6 +377,12 @@ class TransactionService:
         except TimeoutError:
             raise KafkaError(ErrorCode.coordinator_not_available, "not replicated in time") from None
         return plan.answer
+
+    def _shared_answer_s(self, led: Shard) -> float:
+        """How long an answer may take that shares its response with others."""
+        oldest_s = next(iter(self._unsettled.get(led, {}).values()), None)
+        is_stuck = oldest_s is not None and oldest_s + SHARED_ANSWER_S <= asyncio.get_running_loop().time()
+        return 0.0 if is_stuck else SHARED_ANSWER_S
 
     async def _decide(self, led: Callable[[], Shard], decide: Decide) -> Plan | None:
         """Makes a decision, with a new producer id if the decision needs one."""
@@ -375,7 +422,7 @@ class TransactionService:
             self._send(led, led.core.take_begun())
             settled.set_result(None)
             return settled
-        self._unanswered.setdefault(led, set()).add(settled)
+        self._unsettled.setdefault(led, {})[settled] = asyncio.get_running_loop().time()
         self._runtime.spawn(self._settle(led, offset, settled))
         return settled
 
@@ -395,7 +442,7 @@ class TransactionService:
             await self._runtime.settled(led, offset)
         except KafkaError:
             return  # `resigned` has answered
-        self._unanswered.get(led, set()).discard(settled)
+        self._unsettled.get(led, {}).pop(settled, None)
         self._send(led, led.core.take_begun())
         if not settled.done():
             settled.set_result(None)

@@ -27,12 +27,14 @@ class Groups:
     def __init__(self) -> None:
         self.ended: list[tuple[int, Marker]] = []
 
-    async def end_transaction(self, index: int, marker: Marker) -> None:
+    def end_transaction(self, index: int, marker: Marker) -> asyncio.Future[None]:
         self.ended.append((index, marker))
         if index == 1:
             raise KafkaError(ErrorCode.not_leader_or_follower)
-        if index == 2:
-            await asyncio.Event().wait()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if index == 0:
+            ended.set_result(None)
+        return ended
 
 
 def markers(*partitions: Partition) -> tuple[PartitionMarkers, Groups]:
@@ -47,6 +49,10 @@ def follow(partition: Partition) -> None:
     partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 0, 1))
 
 
+def follow_no_more(partition: Partition) -> None:
+    partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1))
+
+
 def test_a_marker_is_confirmed_when_it_is_committed(tmp_path: Path) -> None:
     partition = led(tmp_path, 0)
     begin(partition)
@@ -55,7 +61,7 @@ def test_a_marker_is_confirmed_when_it_is_committed(tmp_path: Path) -> None:
     async def scene() -> None:
         log, _ = markers(partition)
         asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0, T1]))
-        await asyncio.sleep(1)
+        await asyncio.sleep(COMMITTED_S / 2)
         assert not asked.done()
         partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
         assert await asked == {T0: ErrorCode.none, T1: ErrorCode.unknown_topic_or_partition}
@@ -78,6 +84,77 @@ def test_a_marker_that_is_not_committed_in_time_is_no_success(tmp_path: Path) ->
     virtually(scene)
 
 
+def test_a_marker_that_may_still_be_committed_is_not_appended_again(tmp_path: Path) -> None:
+    """Before the fix, each repeat put one more marker into the log."""
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        for _ in range(20):
+            assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.request_timed_out}
+        assert partition.log.log_end_offset == 2
+        newer = COMMIT._replace(coordinator_epoch=4)
+        assert await log.append_markers(newer, [T0]) == {T0: ErrorCode.request_timed_out}
+        assert partition.log.log_end_offset == 3, "a new coordinator's marker is another one"
+        asked = asyncio.ensure_future(log.append_markers(newer, [T0], 60))
+        await asyncio.sleep(1)
+        partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
+        assert await asked == {T0: ErrorCode.none}
+        follow_no_more(partition)
+        assert await log.append_markers(newer, [T0]) == {T0: ErrorCode.none}
+        assert partition.log.log_end_offset == 4, "a repeat of a committed marker is appended, as in Kafka"
+
+    virtually(scene)
+
+
+def test_a_marker_that_an_election_may_have_removed_is_appended_again(tmp_path: Path) -> None:
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.request_timed_out}
+        partition.resign("the test")
+        partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 0, 2))
+        end = partition.log.log_end_offset
+        asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0]))
+        await asyncio.sleep(COMMITTED_S / 2)
+        assert partition.log.log_end_offset == end + 1
+        partition.follower_fetched(1, 1, partition.log.log_end_offset, 2)
+        assert await asked == {T0: ErrorCode.none}
+
+    virtually(scene)
+
+
+def test_a_partition_that_commits_nothing_holds_up_one_answer_for_a_short_time(tmp_path: Path) -> None:
+    """The first marker of such a partition is waited for, and later ones are not: their coordinator's request has
+    markers of other transactions."""
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        time, waits = asyncio.get_running_loop().time, []
+        for producer_id in range(PRODUCER, PRODUCER + 5):
+            began = time()
+            marker = COMMIT._replace(producer_id=producer_id)
+            assert await log.append_markers(marker, [T0]) == {T0: ErrorCode.request_timed_out}
+            waits.append(time() - began)
+        assert waits == [COMMITTED_S, 0, 0, 0, 0]
+        partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
+        asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0]))
+        await asyncio.sleep(COMMITTED_S / 2)
+        assert not asked.done(), "the partition commits again, so it is waited for again"
+        partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
+        assert await asked == {T0: ErrorCode.none}
+
+    virtually(scene)
+
+
 def test_a_leader_that_resigns_answers_so(tmp_path: Path) -> None:
     partition = led(tmp_path, 0)
     begin(partition)
@@ -86,7 +163,7 @@ def test_a_leader_that_resigns_answers_so(tmp_path: Path) -> None:
     async def scene() -> None:
         log, _ = markers(partition)
         asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0]))
-        await asyncio.sleep(1)
+        await asyncio.sleep(COMMITTED_S / 2)
         partition.resign("the test")
         assert await asked == {T0: ErrorCode.not_leader_or_follower}
         assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.not_leader_or_follower}
@@ -118,5 +195,7 @@ def test_markers_for_groups_offsets_go_through_the_coordinator_of_groups() -> No
             offsets[2]: ErrorCode.request_timed_out,
         }
         assert groups.ended == [(index, COMMIT) for index in range(3)]
+        assert await log.append_markers(COMMIT, offsets[2:]) == {offsets[2]: ErrorCode.request_timed_out}
+        assert len(groups.ended) == 3, "the marker may still be committed"
 
     virtually(scene)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ottla.broker.marker_sender import AGAIN_S_MAX, WRITE_TXN_MARKERS, Marker, MarkerSender
+from ottla.broker.marker_sender import AGAIN_S_MAX, UNCOMMITTED_AGAIN_S, WRITE_TXN_MARKERS, Marker, MarkerSender
 from ottla.broker.outbox import ANSWERED_S, IDLE_S
 from ottla.broker.transaction.markers import Markers
 from ottla.broker.transaction.metadata import V2, TopicPartition, Transaction
@@ -290,6 +290,28 @@ def test_this_brokers_own_partitions_are_tried_again() -> None:
         stage.error_here = ErrorCode.none
         await asyncio.sleep(AGAIN_S_MAX + 1)
         assert not following.markers.missing
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_a_partition_that_commits_nothing_does_not_hold_up_other_transactions() -> None:
+    """The leader answers REQUEST_TIMED_OUT for its marker, which is sent again in peace."""
+
+    async def scene() -> None:
+        stage = Stage()
+        stage.brokers[2].errors[T1] = ErrorCode.request_timed_out
+        stuck, others = Following(7, T0, T1), [Following(producer_id, T0) for producer_id in range(8, 28)]
+        stage.sender.send(stuck)
+        for each in others:
+            stage.sender.send(each)
+            await asyncio.sleep(0.1)
+            assert not each.markers.missing
+        assert stuck.markers.missing == {T1}
+        assert sum(7 in asked for asked in stage.brokers[2].asked) <= 2 / UNCOMMITTED_AGAIN_S + 1
+        del stage.brokers[2].errors[T1]
+        await asyncio.sleep(UNCOMMITTED_AGAIN_S + 0.1)
+        assert not stuck.markers.missing
         stage.stop()
 
     virtually(scene)

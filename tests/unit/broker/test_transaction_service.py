@@ -5,6 +5,7 @@ leader epochs.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,18 +17,19 @@ from ottla.broker.transaction.decision import Answer
 from ottla.broker.transaction.ending import Ending
 from ottla.broker.transaction.initialization import Init, Producer
 from ottla.broker.transaction.listing import Wish
-from ottla.broker.transaction.metadata import V1, V2, TopicPartition
+from ottla.broker.transaction.metadata import V1, V2, TopicPartition, created
 from ottla.broker.transaction.partitioning import partition_for
 from ottla.broker.transaction.records import read_value
+from ottla.broker.transaction.shard import Change, TransactionShard
 from ottla.broker.transaction.states import State
-from ottla.broker.transaction_service import ANSWER_S, BEGUN_PER_TURN, TransactionService
+from ottla.broker.transaction_service import ANSWER_S, BEGUN_PER_TURN, LOOKED_AT_PER_TURN, TransactionService
 from ottla.broker.verification import Guard
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.simulation.machine import LoopThreads
 from tests.unit.broker.test_group_service import MemoryPartition, virtually
 
 PARTITIONS = 3
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 2)
 SETTINGS: dict[str, Any] = {
     "transaction.max.timeout.ms": 900_000,
     "transactional.id.expiration.ms": 100_000,
@@ -317,6 +319,50 @@ def test_an_overdue_transaction_is_aborted(level: int) -> None:
     virtually(scene)
 
 
+@pytest.mark.parametrize("epochs_used_up", [False, True])
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_at_level_0_an_open_transaction_ends_and_no_other_begins(
+    epochs_used_up: bool, fails_over: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the fix, a coordinator that took over between the decision and the end didn't know which producer id the
+    client had been told."""
+
+    async def scene() -> None:
+        stage = Stage()
+        producer = await stage.begun()
+        if epochs_used_up:
+            led = stage.service._led("id")
+            led.core.transactions["id"] = replace(led.core.transactions["id"], epoch=32_766)
+            producer = Producer(producer.id, 32_766)
+        stage.level = 0
+        assert await stage.service.add_partitions("id", producer, {C}, V2) is ErrorCode.none
+        answer = await stage.service.end("id", Ending(*producer, True, V2))
+        told = Producer(stage.last_producer_id, 0) if epochs_used_up else Producer(producer.id, 1)
+        assert answer == Answer(ErrorCode.none, *told)
+        if fails_over:
+            await stage.service.stop()
+            for partition in stage.partitions:
+                partition.leader_epoch += 1
+            last_producer_id = stage.last_producer_id
+            stage = Stage(*stage.partitions)
+            stage.level, stage.last_producer_id = 0, last_producer_id
+            await asyncio.sleep(1)
+        assert {each.markers.transaction.producer_id for each in stage.sent} == {producer.id}
+        assert stage.sent[0].markers.missing == {A, B, C}
+        await stage.write_markers()
+        assert stage.state() is State.COMPLETE_COMMIT
+        assert await stage.service.end("id", Ending(*producer, True, V2)) == answer, "a repeat"
+        denied = ErrorCode.transactional_id_authorization_failed
+        assert await refused(stage.service.add_partitions("id", told, {A}, V2)) is denied
+        assert await refused(stage.service.init_producer_id("id", Init(60_000))) is denied
+        assert "id: its next transaction can't begin, because the feature transaction.version has the" in caplog.text
+        stage.level = 2
+        assert await stage.service.add_partitions("id", told, {A}, V2) is ErrorCode.none
+        await stage.service.stop()
+
+    virtually(scene)
+
+
 def test_ids_that_arent_used_expire() -> None:
     async def scene() -> None:
         stage = Stage()
@@ -330,6 +376,44 @@ def test_ids_that_arent_used_expire() -> None:
         late = await stage.service.add_partitions("id", producer, {A}, V2)
         assert late is ErrorCode.invalid_producer_id_mapping
         assert (await stage.init()).id != producer.id
+        await stage.service.stop()
+
+    virtually(scene)
+
+
+def test_the_ages_of_100_000_ids_are_looked_at_once_and_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the fix, the search for expired ids began anew with the first id for each batch of tombstones, and the
+    search for overdue transactions held the event loop for all open ones."""
+    looked_at: dict[str, list[int]] = {"overdue": [], "expire": []}
+
+    def counted(name: str) -> None:
+        method = getattr(TransactionShard, name)
+
+        def counting(shard: TransactionShard, ids: Sequence[str], now_ms: int) -> Any:
+            looked_at[name].append(len(ids))
+            return method(shard, ids, now_ms)
+
+        monkeypatch.setattr(TransactionShard, name, counting)
+
+    async def scene() -> None:
+        stage = Stage()
+        cores = [led.core for led in stage.service._runtime.partitions.values()]
+        for number in range(100_000):
+            name = f"id-{number}"
+            made = created(number, 60_000, stage.wall_ms)
+            if number % 2:
+                made = made.with_partitions({A}, V2, stage.wall_ms)
+            cores[partition_for(name, PARTITIONS)]._apply(Change(name, made))
+        stage.wall_ms += 59_000
+        for name in looked_at:
+            counted(name)
+        await stage.service.sweep()
+        assert sum(looked_at["overdue"]) == 50_000
+        stage.wall_ms += 100_000
+        await stage.service.expire()
+        assert sum(looked_at["expire"]) == 100_000
+        assert stage.service.counters.expirations == 50_000
+        assert max(looked_at["overdue"] + looked_at["expire"]) <= LOOKED_AT_PER_TURN
         await stage.service.stop()
 
     virtually(scene)

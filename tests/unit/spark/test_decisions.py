@@ -69,7 +69,9 @@ class Brokers:
 
     def end(self, transaction: Transaction, committed: bool) -> bool:
         """Whether the transaction is ended as asked, now or before."""
-        found = self.ids[transaction.transactional_id]
+        found = self.ids.get(transaction.transactional_id)
+        if found is None:
+            return False
         wanted = "CompleteCommit" if committed else "CompleteAbort"
         if found.epoch != transaction.epoch or found.state not in ("Ongoing", wanted):
             return False
@@ -86,6 +88,12 @@ class Brokers:
         if found.state == "Ongoing":
             found.epoch += 1
             found.state, found.rows = "CompleteAbort", []
+
+    def forget(self, *names: str) -> None:
+        """The coordinator forgets ids that weren't used for a week."""
+        for name in names:
+            assert self.ids[name].state != "Ongoing"
+            del self.ids[name]
 
     def carry_out(self, step: decisions.Step) -> Iterator[Any]:
         """Carries out a step in parts, between which a driver may be killed. The last value is the step's result."""
@@ -375,6 +383,46 @@ def test_a_batch_with_lost_transactions_can_be_written_again() -> None:
         run(driver(brokers, checkpoint, 2, confirmed="rewrite 0"))
     doubled = rows_of(0)[0::3] + rows_of(0)[2::3]
     assert sorted(brokers.visible) == sorted([row for batch in range(3) for row in rows_of(batch)] + doubled)
+
+
+@pytest.mark.parametrize("aborted", [0, 1, 3])
+def test_a_decided_batch_whose_ids_are_forgotten_may_be_complete_or_not(aborted: int) -> None:
+    """After a week the coordinators don't know the ids any more, and a person has to look. Before the fix, the message
+    said that the transactions had been aborted, although they may have been committed."""
+    brokers, checkpoint = Brokers(), Checkpoint()
+    names = [f"ottla-spark/q/{task}/0/0" for task in range(3)]
+    if aborted:
+        decided(brokers, checkpoint)
+        for name in names[:aborted]:
+            brokers.time_out(name)
+        brokers.forget(*names[:aborted])
+    else:
+        script = driver(brokers, checkpoint, 3)
+        while next(script) != "after Commit" or len(brokers.visible) < ROWS:
+            pass
+        script.close()
+        brokers.forget(*names)
+    with pytest.raises(Refused) as refusal:
+        run(driver(brokers, checkpoint, 3))
+    said = str(refusal.value)
+    assert f"have forgotten {aborted or 3} of its 3 transactions" in said
+    assert "were aborted" not in said, "nobody knows"
+    assert "the batch's 6 rows" in said
+    run(driver(brokers, checkpoint, 2, confirmed="rewrite 0" if aborted == 3 else "skip 0"))
+    missing = rows_of(0)[0::3] if aborted == 1 else []
+    assert sorted(brokers.visible) == sorted({row for batch in range(3) for row in rows_of(batch)} - set(missing))
+
+
+def test_what_is_known_to_be_aborted_is_told_beside_what_is_forgotten() -> None:
+    brokers, checkpoint = Brokers(), Checkpoint()
+    decided(brokers, checkpoint)
+    first, second = "ottla-spark/q/0/0/0", "ottla-spark/q/1/0/0"
+    brokers.time_out(first)
+    brokers.time_out(second)
+    brokers.forget(first)
+    told = f"forgotten 1 of its 3 .*: {first}.* Of the others, 1 timed out and was aborted: {second}"
+    with pytest.raises(Refused, match=told):
+        run(driver(brokers, checkpoint, 3))
 
 
 def test_a_transaction_that_timed_out_before_the_decision_only_fails_the_batch() -> None:

@@ -2,9 +2,12 @@
 
 Versions 0–3 come from producers, and name one transaction. Versions from 4 on come from the leaders of partitions, and
 name several transactions (KIP-890). A leader asks whether partitions belong to a transaction (`VerifyOnly`), or wants
-them to be added to it. If one partition of a transaction doesn't exist, none is added to the transaction, and the other
-partitions are answered OPERATION_NOT_ATTEMPTED. Producers may not add partitions of internal topics: a producer adds
-partitions of `__consumer_offsets` by AddOffsetsToTxn.
+them to be added to it. A leader has one such request at a time under way to this broker, so no transaction's answer may
+wait long for a partition of `__transaction_state` that commits nothing.
+
+If one partition of a transaction doesn't exist, none is added to the transaction, and the other partitions are answered
+OPERATION_NOT_ATTEMPTED. Producers may not add partitions of internal topics: a producer adds partitions of
+`__consumer_offsets` by AddOffsetsToTxn.
 """
 
 from __future__ import annotations
@@ -88,8 +91,10 @@ async def _errors(
     try:
         if verify_only:
             return broker.transactions.verify(transactional_id, producer, partitions)
-        version = V2 if request.api_version >= _BATCHED else V1
-        error = await broker.transactions.add_partitions(transactional_id, producer, partitions, version)
+        batched = request.api_version >= _BATCHED
+        error = await broker.transactions.add_partitions(
+            transactional_id, producer, partitions, V2 if batched else V1, shares_response=batched
+        )
     except KafkaError as failure:
         error = failure.code
     return dict.fromkeys(partitions, known_to(request, error, 2))

@@ -207,7 +207,8 @@ class _Produce:
     def wait_for_coordinator(self, frame: Memory, begun: Beginnings | None) -> Reply:
         """Takes a turn for each batch once the transaction's coordinator has confirmed or refused the batches that
         begin transactions (`begun`), and the connection's earlier transactional requests have taken their turns.
-        Returns POSTPONED if there isn't enough memory for the batches now."""
+        Returns POSTPONED if there isn't enough memory for the batches now. Answers NOT_ENOUGH_REPLICAS if the requests
+        that wait for coordinators have their share of the memory already."""
         return self.take_turns(frame, 0, begun, waits=True)
 
     def take_turns(self, frame: Memory, done: int, begun: Beginnings | None = None, *, waits: bool = False) -> Reply:
@@ -230,7 +231,11 @@ class _Produce:
                 beside = max(beside, memory_bytes(partition, batch.view))
         connection = self._request.connection
         kept = connection.owns(frame) and 2 * size > len(frame)
-        work = connection.begin_work((len(frame) if kept else size) + beside, postponable=not done)
+        held = (len(frame) if kept else size) + beside
+        if waits and not broker.transactional_order.has_room(held):
+            sentence = "the requests that wait for coordinators of transactions have their share of the memory already"
+            return self.refuse_all(KafkaError(ErrorCode.not_enough_replicas, sentence))
+        work = connection.begin_work(held, postponable=not done)
         if work is None:
             return POSTPONED
         if not done:
@@ -241,7 +246,7 @@ class _Produce:
         for place, topic, index, batch in sets:
             left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), None))
         broker.turns += len(left)
-        behind = broker.transactional_order.join(connection) if waits else None
+        behind = broker.transactional_order.join(connection, held) if waits else None
         if behind is None:
             self._queue(left)
         broker.spawn(self._append_in_turn(left, work, begun, behind))

@@ -1,8 +1,9 @@
 """WriteTxnMarkers (27), versions 1–2: a transaction coordinator ends transactions in the partitions that this broker
 leads.
 
-The answer comes when the markers are committed. From version 2 on a marker says by which protocol its transaction was
-ended. `kafka-transactions abort` sends version 1, to end a transaction that no coordinator knows.
+The answer comes when the markers are committed, or after a short time: a coordinator then sends the uncommitted markers
+again. From version 2 on a marker says by which protocol its transaction was ended. `kafka-transactions abort` sends
+version 1, to end a transaction that no coordinator knows. It sends no marker again, so version 1 is answered later.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from ottla.broker.marker_log import COMMITTED_S
 from ottla.broker.marker_sender import Marker
 from ottla.broker.ports import WithMarkerLog
 from ottla.broker.request import Request
@@ -32,6 +34,8 @@ API = Api(
 
 
 MARKERS_PER_TURN = 50  # that are appended in one turn of the event loop
+TOOLS_WAIT_S = 8.0  # the longest wait for the markers of a tool to be committed
+_COORDINATORS = 2  # the first version that coordinators send
 
 
 async def handle(broker: WithMarkerLog, request: Request, body: Any) -> dict[str, Any]:
@@ -41,7 +45,7 @@ async def handle(broker: WithMarkerLog, request: Request, body: Any) -> dict[str
     count = 0
     try:
         for entry in body.markers:
-            writing.append(asyncio.ensure_future(_write(broker, entry)))
+            writing.append(asyncio.ensure_future(_write(broker, request, entry)))
             count += sum(len(topic.partition_indexes) for topic in entry.topics)
             if count >= MARKERS_PER_TURN:
                 count = 0
@@ -52,7 +56,7 @@ async def handle(broker: WithMarkerLog, request: Request, body: Any) -> dict[str
             task.cancel()
 
 
-async def _write(broker: WithMarkerLog, entry: Any) -> dict[str, Any]:
+async def _write(broker: WithMarkerLog, request: Request, entry: Any) -> dict[str, Any]:
     marker = Marker(
         entry.producer_id,
         entry.producer_epoch,
@@ -63,7 +67,8 @@ async def _write(broker: WithMarkerLog, entry: Any) -> dict[str, Any]:
     partitions = sorted(
         {TopicPartition(topic.name, index) for topic in entry.topics for index in topic.partition_indexes}
     )
-    errors = await broker.marker_log.append_markers(marker, partitions)
+    wait_s = COMMITTED_S if request.api_version >= _COORDINATORS else TOOLS_WAIT_S
+    errors = await broker.marker_log.append_markers(marker, partitions, wait_s)
     return {
         "producer_id": entry.producer_id,
         "topics": [

@@ -73,6 +73,14 @@ class Transaction:
         """Whether no epoch is left for another producer of this producer id."""
         return self.epoch >= LAST_EPOCH_OF_PRODUCERS
 
+    @property
+    def changes_producer_id(self) -> bool:
+        """Whether the producer id is being replaced, or was replaced by the last change."""
+        return self.next_producer_id != NO_PRODUCER_ID or self.previous_producer_id not in (
+            NO_PRODUCER_ID,
+            self.producer_id,
+        )
+
     def overdue(self, now_ms: int) -> bool:
         """Whether the transaction is open for longer than its time-out."""
         return (

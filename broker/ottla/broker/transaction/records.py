@@ -3,7 +3,9 @@
 A key starts with an int16 that states the record's kind: 0 is a transactional id; records of other kinds are skipped. A
 value starts with an int16 version; a null value is a tombstone, which says that the id has expired. Version 1 is
 flexible (KIP-482), and has the fields of the newer protocol of transactions as tagged fields. Values of other versions
-are skipped. The finalised level of the feature `transaction.version` says which version is written.
+are skipped. The finalised level of the feature `transaction.version` says which version is written. A record that
+changes a producer id, because its epochs are used up, is written in version 1 at any level: version 0 has no field for
+the other producer id, and the next coordinator wouldn't know which id the producer was given.
 
 Source: Kafka's TransactionLogKey.json, TransactionLogValue.json, TransactionLog.
 """
@@ -34,9 +36,9 @@ _short = struct.Struct(">h")
 _long = struct.Struct(">q")
 
 
-def value_version(feature_level: int) -> int:
-    """The version of values that is written at a level of `transaction.version`."""
-    return min(feature_level, _FLEXIBLE)
+def value_version(transaction: Transaction, feature_level: int) -> int:
+    """The version in which a value is written at a level of `transaction.version`."""
+    return _FLEXIBLE if transaction.changes_producer_id else min(feature_level, _FLEXIBLE)
 
 
 # --- writing ---

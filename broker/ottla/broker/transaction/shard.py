@@ -18,8 +18,7 @@ Source: Kafka's TransactionStateManager, TransactionCoordinator.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ottla.protocol.batches import NO_PRODUCER_ID
@@ -53,7 +52,7 @@ class Plan(NamedTuple):
 def encode(change: Change, feature_level: int) -> tuple[bytes, bytes | None]:
     """A record's key and value, at a level of the feature `transaction.version`."""
     after = change.after
-    return id_key(change.transactional_id), None if after is None else value(after, value_version(feature_level))
+    return id_key(change.transactional_id), None if after is None else value(after, value_version(after, feature_level))
 
 
 class TransactionShard:
@@ -99,6 +98,12 @@ class TransactionShard:
         decision = additions.add(known, under_way, producer, partitions, client_version, moment.now_ms)
         return self._decided(transactional_id, decision)
 
+    def may_begin(self, transactional_id: str) -> bool:
+        """Whether the id's producer may begin its next transaction now: no transaction is open, nor its markers
+        missing, and no change is under way."""
+        known, under_way = self._state(transactional_id)
+        return known is not None and not under_way and known.state in AT_REST
+
     def verify(
         self, transactional_id: str, producer: Producer, partitions: Set[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
@@ -123,12 +128,22 @@ class TransactionShard:
 
     # --- time ---
 
-    def overdue(self, now_ms: int) -> list[str]:
-        """The ids whose transactions are open for longer than their time-outs, and have no change under way."""
+    def ids(self) -> list[str]:
+        """All ids."""
+        return list(self.transactions)
+
+    def open_ids(self) -> list[str]:
+        """The ids whose transactions are open."""
+        return list(self._open)
+
+    def overdue(self, ids: Iterable[str], now_ms: int) -> list[str]:
+        """Those of `ids` whose transactions are open for longer than their time-outs, and have no change under way."""
         return [
             transactional_id
-            for transactional_id, transaction in self._open.items()
-            if transaction.overdue(now_ms) and transactional_id not in self._under_way
+            for transactional_id in ids
+            if (transaction := self._open.get(transactional_id)) is not None
+            and transaction.overdue(now_ms)
+            and transactional_id not in self._under_way
         ]
 
     def abort_overdue(
@@ -142,18 +157,18 @@ class TransactionShard:
         aborted = aborted_by_coordinator(known, moment, unused_producer_id)
         return aborted if isinstance(aborted, Wanted) else self._decided(transactional_id, Decision(Answer(), aborted))
 
-    def expire(self, now_ms: int, ids_max: int) -> list[Change]:
-        """The tombstones of ids that weren't used for the expiration time: at most `ids_max`. The tombstones
-        are under way from now on, so the next call finds other ids."""
+    def expire(self, ids: Iterable[str], now_ms: int) -> list[Change]:
+        """The tombstones of those of `ids` that weren't used for the expiration time. The tombstones are under way from
+        now on."""
         oldest_ms = now_ms - self._limits.expiration_ms
-        expired = (
+        changes = [
             Change(transactional_id, None)
-            for transactional_id, transaction in self.transactions.items()
-            if transaction.last_update_ms <= oldest_ms
+            for transactional_id in ids
+            if (transaction := self.transactions.get(transactional_id)) is not None
+            and transaction.last_update_ms <= oldest_ms
             and transaction.state in AT_REST
             and transactional_id not in self._under_way
-        )
-        changes = list(islice(expired, ids_max))
+        ]
         self._under_way.update((change.transactional_id, change) for change in changes)
         return changes
 

@@ -50,7 +50,11 @@ Body = Callable[[Stage, Coordinator], Coroutine[Any, Any, None]]
 def play(tmp_path: Path) -> Callable[[Body], None]:
     async def scene(body: Body) -> None:
         stage, coordinator = Stage(tmp_path), Coordinator()
-        stage.broker.verifier, stage.broker.image, stage.broker.transactional_order = coordinator, Image(), Order()
+        stage.broker.verifier, stage.broker.image, stage.broker.transactional_order = (
+            coordinator,
+            Image(),
+            Order(1 << 28),
+        )
         client: Any = stage.client
         client.listener = SimpleNamespace(name="PLAINTEXT")
         await body(stage, coordinator)
@@ -196,6 +200,38 @@ def test_a_later_batch_is_not_looked_at_while_an_earlier_one_waits_for_the_coord
         coordinator.held.set()
         assert [await codes(reply) for reply in (second, third)] == [[0, 0], [0]]
         assert values(stage, 0) == [b"0", b"1", b"2"]
+
+    play(body)
+
+
+def test_a_coordinator_that_is_away_leaves_most_of_the_memory_to_other_producers(play: Any) -> None:
+    """Requests that wait for a coordinator may have a quarter of the memory. Another one is refused with an error at
+    which its producer sends it again."""
+
+    async def body(stage: Stage, coordinator: Coordinator) -> None:
+        memory_bytes = 40_000
+        stage.client.memory.limit_bytes = memory_bytes
+        stage.broker.transactional_order = Order(memory_bytes)
+        coordinator.held.clear()
+        replies = [send(stage, {0: batch(b"v" * 3000, producer_id=number)}) for number in range(20)]
+        await some_turns()
+        waiting = [reply for reply in replies if not isinstance(reply, list)]
+        assert len(waiting) == 3
+        assert 9_000 < stage.client.memory.used_bytes <= memory_bytes / 4
+        refused = [await codes(reply) for reply in replies if isinstance(reply, list)]
+        assert refused == [[ErrorCode.not_enough_replicas]] * 17
+        assert stage.client.memory.has_room(memory_bytes * 3 // 4), "no producer waits for memory"
+        coordinator.held.set()
+        assert [await codes(reply) for reply in waiting] == [[0]] * 3
+        assert await codes(send(stage, {0: batch(b"v" * 3000, producer_id=19)})) == [0]
+
+    play(body)
+
+
+def test_a_request_larger_than_the_share_waits_if_no_other_one_does(play: Any) -> None:
+    async def body(stage: Stage, coordinator: Coordinator) -> None:
+        stage.broker.transactional_order = Order(4_000)
+        assert await codes(send(stage, {0: batch(b"v" * 3000)})) == [0]
 
     play(body)
 

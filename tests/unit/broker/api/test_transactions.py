@@ -19,6 +19,8 @@ from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.marker_sender import Marker
 from ottla.broker.transaction.metadata import TopicPartition
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
+from ottla.broker.transaction.states import State
+from ottla.broker.transaction_service import SHARED_ANSWER_S
 from ottla.metadata.model.settings import Feature
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
@@ -56,7 +58,7 @@ class Broker:
         """Takes the place of the wait for elections: no leader is dead."""
 
     async def append_markers(
-        self, marker: Marker, partitions: Sequence[TopicPartition]
+        self, marker: Marker, partitions: Sequence[TopicPartition], wait_s: float
     ) -> Mapping[TopicPartition, ErrorCode]:
         self.written.append((marker, list(partitions)))
         return {each: ErrorCode.none for each in partitions if each != GONE}
@@ -332,6 +334,45 @@ def test_a_long_list_of_transactions_lets_others_have_their_turns(monkeypatch: p
         await broker.transactions.stop()
 
     monkeypatch.setattr(transaction_service, "SLICE_SECONDS", 0)
+    virtually(scene)
+
+
+def test_a_partition_that_commits_nothing_holds_up_one_answer_about_other_transactions_for_a_short_time() -> None:
+    """A leader asks about several transactions by one request, and sends the next request after the answer."""
+
+    async def scene() -> None:
+        broker = Broker()
+        names = [f"id-{number}" for number in range(20)]
+        producers = {name: await broker.stage.init(name) for name in names}
+        held = broker.stage.of(names[0])
+        held.hold()
+        time, waits, told = asyncio.get_running_loop().time, [], []
+        for pair in [names[at : at + 5] for at in range(0, 20, 5)]:
+            topics = [{"name": "t", "partitions": [0]}]
+            asked = [
+                {
+                    "transactional_id": name,
+                    "producer_id": producers[name].id,
+                    "producer_epoch": producers[name].epoch,
+                    "topics": topics,
+                }
+                for name in pair
+            ]
+            began = time()
+            answer = await broker.asked(ADD_PARTITIONS, 5, transactions=asked)
+            waits.append(time() - began)
+            for each in answer.results_by_transaction:
+                ((result,),) = [topic.results_by_partition for topic in each.topic_results]
+                told.append(result.partition_error_code)
+        late = ErrorCode.coordinator_not_available
+        assert told == [late if broker.stage.of(name) is held else ErrorCode.none for name in names]
+        assert waits == [SHARED_ANSWER_S, 0, 0, 0]
+        held.replicate()
+        await asyncio.sleep(1)
+        for name in names:
+            assert broker.transactions.described(name).state is State.ONGOING
+        await broker.transactions.stop()
+
     virtually(scene)
 
 

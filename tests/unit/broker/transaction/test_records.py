@@ -17,6 +17,8 @@ from ottla.protocol.batches import Record, iterate_headers
 from ottla.protocol.batches import records as records_of
 from ottla.protocol.errors import ProtocolError
 
+from .rules import NOW_MS, UNUSED_PID, A, known
+
 FIXTURE = Path(__file__).parent / "fixtures" / "transactions.log"
 
 
@@ -185,4 +187,14 @@ def test_states_that_no_record_has_are_malformed(state: int) -> None:
 
 
 def test_the_feature_level_says_which_version_is_written() -> None:
-    assert [format.value_version(level) for level in (0, 1, 2)] == [0, 1, 1]
+    transaction = known(State.ONGOING)
+    assert [format.value_version(transaction, level) for level in (0, 1, 2)] == [0, 1, 1]
+
+
+def test_a_change_of_the_producer_id_is_written_in_full_at_each_level() -> None:
+    ended = known(State.ONGOING, epoch=32_766, client_version=V2).ended_v2(True, NOW_MS, UNUSED_PID)
+    for made in (ended, ended.completed(NOW_MS)):
+        assert format.value_version(made, 0) == 1
+        assert format.read_value(format.value(made, 1)) == replace(made, last_epoch=-1)
+    begun = ended.completed(NOW_MS).with_partitions({A}, V1, NOW_MS)
+    assert format.value_version(begun, 0) == 0

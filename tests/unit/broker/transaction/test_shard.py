@@ -193,7 +193,7 @@ def test_a_load_begins_no_markers_of_transactions_that_have_ended_since() -> Non
 
 def test_an_open_transaction_keeps_its_clock_over_a_load() -> None:
     shard = shard_with(known(State.ONGOING, start_ms=100, timeout_ms=50))
-    assert (shard.overdue(150), shard.overdue(151)) == ([], ["0"])
+    assert (shard.overdue(shard.open_ids(), 150), shard.overdue(shard.open_ids(), 151)) == ([], ["0"])
 
 
 def test_records_above_the_high_watermark_count_when_they_are_committed() -> None:
@@ -212,7 +212,7 @@ def test_a_tombstone_removes_the_id() -> None:
     shard = shard_with(known(State.ONGOING))
     assert shard.replayed(id_key("0"), None, 0, True)
     assert state(shard) is None
-    assert not shard.overdue(2**62)
+    assert not shard.overdue(shard.open_ids(), 2**62)
 
 
 def test_other_kinds_and_versions_are_skipped() -> None:
@@ -235,15 +235,15 @@ def test_malformed_records_change_nothing() -> None:
 
 def test_a_transaction_that_is_overdue_is_aborted_once() -> None:
     shard = shard_with(known(State.ONGOING, start_ms=100, timeout_ms=50), known(State.ONGOING))
-    assert shard.overdue(NOW_MS) == ["0"]
+    assert shard.overdue(shard.open_ids(), NOW_MS) == ["0"]
     assert shard.abort_overdue("1", LEVEL_2) is None
     assert shard.abort_overdue("unknown", LEVEL_2) is None
     plan = appended(shard, shard.abort_overdue("0", LEVEL_2), 10)
     assert plan.answer == Answer()
-    assert not shard.overdue(NOW_MS)
+    assert not shard.overdue(shard.open_ids(), NOW_MS)
     shard.committed(11)
     assert state(shard) is State.PREPARE_ABORT
-    assert not shard.overdue(NOW_MS)
+    assert not shard.overdue(shard.open_ids(), NOW_MS)
 
 
 def test_the_abort_of_a_producer_without_epochs_wants_a_producer_id() -> None:
@@ -259,17 +259,18 @@ def test_ids_at_rest_expire() -> None:
     shard = shard_with(
         *(known(state, last_update_ms=old) for state in State), known(State.EMPTY, last_update_ms=old + 1)
     )
-    changes = shard.expire(NOW_MS, 100)
+    changes = shard.expire(shard.ids(), NOW_MS)
     expired = {str(number) for number, state in enumerate(State) if state.label.startswith(("Empty", "Complete"))}
     assert {change.transactional_id for change in changes} == expired
-    assert not shard.expire(NOW_MS, 100)
+    assert not shard.expire(shard.ids(), NOW_MS)
     assert shard.described("0") is None
     assert {name for name in shard.transactions if shard.described(name) is not None} == {"1", "2", "3", "6"}
     assert shard.init_producer_id("0", Init(1_000), LEVEL_2) == BUSY
     shard.append_failed(changes)
     assert state(shard) is State.EMPTY
-    changes = [*shard.expire(NOW_MS, 1), *shard.expire(NOW_MS, 2)]
-    assert len({change.transactional_id for change in changes}) == 3
+    changes = [*shard.expire(["0", "1", "gone"], NOW_MS), *shard.expire(shard.ids(), NOW_MS)]
+    assert {change.transactional_id for change in changes} == expired
+    assert len(changes) == 3
     shard.appended(changes, 50)
     shard.committed(53)
     assert set(shard.transactions) == {"1", "2", "3", "6"}

@@ -124,16 +124,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule(fate=FATES)
     def sweep(self, fate: str) -> None:
-        for name in self.shard.overdue(self.now_ms):
+        for name in self.shard.overdue(self.shard.open_ids(), self.now_ms):
             plan = self.shard.abort_overdue(name, self.moment())
             if isinstance(plan, Wanted):
                 plan = self.shard.abort_overdue(name, self.moment(), self.unused())
             assert isinstance(plan, Plan)
             self.take(plan, fate)
 
-    @rule(ids_max=st.integers(1, 2))
-    def expire(self, ids_max: int) -> None:
-        self.decided += self.shard.expire(self.now_ms, ids_max)
+    @rule(ids=st.sets(IDS))
+    def expire(self, ids: set[str]) -> None:
+        self.decided += self.shard.expire(sorted(ids), self.now_ms)
 
     @rule(fate=FATES)
     def all_markers_are_written(self, fate: str) -> None:
@@ -204,7 +204,7 @@ class Machine(RuleBasedStateMachine):
             assert other.transactions == self.as_loaded(dict(committed))
             assert set(other.markers) == set(self.shard.markers)
             assert {name for name, t in other.transactions.items() if t.state is State.ONGOING} >= set(
-                other.overdue(2**62)
+                other.overdue(other.open_ids(), 2**62)
             )
 
     def as_loaded(self, latest: dict[bytes, bytes | None]) -> dict[str, Transaction]:
