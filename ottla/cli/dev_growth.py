@@ -1,6 +1,6 @@
 """Gives existing topics more replicas when `ottla dev` starts with more brokers than before.
 
-By default a topic, also the topic of groups' offsets, has as many replicas as there are brokers, up to three. A topic
+By default a topic has as many replicas as there are brokers, up to three. The internal topics do, too. A topic
 that has at least the former default gets the new default. A topic with fewer replicas keeps them, because a user chose
 their number. A file in the data directory has the default that the topics have now. `ottla dev` writes the file when it
 has begun the moves: from then on the controller carries out the moves, even if `ottla dev` ends.

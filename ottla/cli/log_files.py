@@ -82,11 +82,17 @@ def verify(
     output.rows(faults, columns)
     names = ", ".join(map(str, paths))
     if faults:
-        for line in _ways_past(faults):
+        for line in (*_repairs(faults), *_ways_past(faults)):
             output.title(line)
         raise CommandError(f"{counted(len(faults), 'fault')} in {names}")
     if not output.as_json:
         print(f"{names} {'is' if len(paths) == 1 else 'are'} in order.")
+
+
+def _repairs(faults: list[dict[str, Any]]) -> list[str]:
+    """A line for each repair of an index, and an empty line before them."""
+    repairs = dict.fromkeys(fault["repair"] for fault in faults if fault["repair"])
+    return ["", *repairs] if repairs else []
 
 
 def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
@@ -94,7 +100,7 @@ def _ways_past(faults: list[dict[str, Any]]) -> Iterator[str]:
     stretches: list[dict[str, Any]] = []
     for fault in faults:
         if fault["next_offset"] < 0:
-            continue  # an index, which a broker rebuilds, or the end of a file, which recovery cuts off
+            continue  # an index, which a broker makes anew, or the end of a file, which recovery cuts off
         last = stretches[-1] if stretches else None
         same = last is not None and all(last[name] == fault[name] for name in ("topic", "partition"))
         if last is not None and same and last["next_offset"] == fault["offset"]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ottla.cli.log_dump import UnknownFile, dump, plain_name
+from ottla.cli.transaction_index_verification import TransactionIndexes
 from ottla.protocol.batches import HEADER_SIZE, MAGIC, BatchHeader, crc_valid
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.record_walk import walk_of
@@ -28,7 +29,8 @@ class Fault:
     """A fault in a file.
 
     For a batch, `offset` and `last_offset` are those of its header. `next_offset` is the base offset of the next whole
-    batch in the file; where there is none, it is the offset after `last_offset`. All three are −1 for indexes.
+    batch in the file; where there is none, it is the offset after `last_offset`. All three are −1 for indexes. `repair`
+    says what makes a faulty index anew, and is empty where the next start does so without being told.
     """
 
     path: str
@@ -39,6 +41,7 @@ class Fault:
     offset: int = -1
     last_offset: int = -1
     next_offset: int = -1
+    repair: str = ""
 
 
 def verify(path: str) -> Iterator[Fault]:
@@ -52,32 +55,43 @@ def verify(path: str) -> Iterator[Fault]:
         parsed = names.parse_offset_name(plain_name(path))
         if parsed is None or parsed[1] != names.LOG:
             raise UnknownFile(f"{path}: neither a segment's log file, nor a partition's directory, nor a log directory")
-        yield from _verify_segment(path, parsed[0])
+        yield from _verify_segments(os.path.dirname(path) or ".", {parsed[0]: path})
         return
-    partitions, segments = [], []
+    partitions, segments = [], {}
     for name in sorted(os.listdir(path)):
-        if names.parse_offset_name(name) is not None and name.endswith(names.LOG):
-            segments.append(f"{path}/{name}")
+        if (parsed := names.parse_offset_name(name)) is not None and name.endswith(names.LOG):
+            segments[parsed[0]] = f"{path}/{name}"
         elif names.parse_partition_name(name) is not None and os.path.isdir(f"{path}/{name}"):
             partitions.append(f"{path}/{name}")
     if not partitions and not segments and names.parse_partition_name(os.path.basename(path)) is None:
         raise UnknownFile(f"{path}: neither a partition's directory nor a log directory")
-    for each in segments or partitions:
+    if segments:
+        yield from _verify_segments(path, segments)
+        return
+    for each in partitions:
         yield from verify(each)
 
 
-def _verify_segment(path: str, base_offset: int) -> Iterator[Fault]:
-    topic, partition = names.parse_partition_name(os.path.basename(os.path.dirname(os.path.abspath(path)))) or ("", -1)
-    stem = path.removesuffix(names.LOG)
-    indexes: list[_Index] = [_OffsetIndex(stem + names.OFFSET_INDEX, base_offset), _TimeIndex(stem + names.TIME_INDEX)]
-    for fault in _verify_batches(path, base_offset, indexes):
-        yield replace(fault, topic=topic, partition=partition)
-    for index in indexes:
-        for position, message in index.ended():
-            yield Fault(index.path, position, message, topic, partition)
+def _verify_segments(directory: str, segments: dict[int, str]) -> Iterator[Fault]:
+    """The faults of segments (base offset → log file) of one partition, in the order of their offsets."""
+    topic, partition = names.parse_partition_name(os.path.basename(os.path.abspath(directory))) or ("", -1)
+    aborted = TransactionIndexes(directory, sorted(segments))
+    for base_offset, path in sorted(segments.items()):
+        stem = path.removesuffix(names.LOG)
+        indexes = [_OffsetIndex(stem + names.OFFSET_INDEX, base_offset), _TimeIndex(stem + names.TIME_INDEX)]
+        aborted.begin(base_offset)
+        for fault in _verify_batches(path, base_offset, indexes, aborted):
+            yield replace(fault, topic=topic, partition=partition)
+        for index in indexes:
+            for position, message in index.ended():
+                yield Fault(index.path, position, message, topic, partition)
+        for position, message, repair in aborted.ended():
+            yield Fault(aborted.path, position, message, topic, partition, repair=repair)
 
 
-def _verify_batches(path: str, base_offset: int, indexes: list[_Index]) -> Iterator[Fault]:
+def _verify_batches(
+    path: str, base_offset: int, indexes: Sequence[_Index], aborted: TransactionIndexes
+) -> Iterator[Fault]:
     if not os.path.getsize(path):
         return
     next_offset, end = base_offset, 0
@@ -91,6 +105,8 @@ def _verify_batches(path: str, base_offset: int, indexes: list[_Index]) -> Itera
         for index in indexes:
             for place, message in index.passed(position, header):
                 yield Fault(index.path, place, message)
+        for place, message, repair in aborted.passed(header, batch):
+            yield Fault(aborted.path, place, message, repair=repair)
         message = _fault(header, batch, next_offset)
         if message:
             first, last = header.base_offset, header.last_offset

@@ -10,7 +10,7 @@ from typing import Any
 from tests.cli.conftest import TIMEOUT_S, run_forked
 from tests.cli.test_processes import Dev
 
-OFFSETS = "__consumer_offsets"
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 
 
 def ottla(dev: Dev, environment: dict[str, str], *arguments: str) -> Any:
@@ -28,21 +28,27 @@ def test_a_dev_that_has_grown_raises_what_was_there_and_nothing_that_was_wished_
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     data = tmp_path / "data"
-    small = ("--set", "offsets.topic.num.partitions=3")
+    small = ("--set", "offsets.topic.num.partitions=3", "--set", "transaction.state.log.num.partitions=3")
     variables = environment | {"OTTLA_TOPICS": "alone:1:1,orders:2"}
     dev = Dev(data, variables, *small)
     read = ("consume", "orders", "--group", "billing", "--from-beginning", "--idle", "1")
     assert run_forked(read, b"", environment | {"OTTLA_BOOTSTRAP": dev.bootstrap}).code == 0
-    assert factors(dev, environment) == {"alone": 1, "orders": 1, OFFSETS: 1}
+    write = ("produce", "orders", "--transactional-id", "billing", "--value", "paid")
+    assert ottla(dev, environment, *write)
+    assert factors(dev, environment) == {"alone": 1, "orders": 1, OFFSETS: 1, TRANSACTIONS: 1}
     assert dev.stop() == 0
 
     dev = Dev(data, variables, *small, "--brokers", "3")
-    wanted = {"alone": 1, "orders": 3, OFFSETS: 3}
+    wanted = {"alone": 1, "orders": 3, OFFSETS: 3, TRANSACTIONS: 3}
     deadline = time.monotonic() + TIMEOUT_S
     while factors(dev, environment) != wanted or ottla(dev, environment, "reassign", "status"):
         assert time.monotonic() < deadline, factors(dev, environment)
         time.sleep(0.2)
     assert ottla(dev, environment, "topics", "create", "later", "-r", "1")
+    described = ottla(dev, environment, "topics", "describe", TRANSACTIONS)[0]
+    assert described["configs"]["min.insync.replicas"] == "2", "a decision is in two logs before a client is answered"
+    assert [len(partition["isr"]) for partition in described["partitions"]] == [3] * 3
+    assert ottla(dev, environment, *write), "the id's producer goes on under the coordinator of three replicas"
     assert dev.stop() == 0
 
     dev = Dev(data, environment, *small)  # as many brokers as before, so no topic is to get more replicas

@@ -23,6 +23,11 @@ CREATE_TIMEOUT_SECONDS = 30.0
 COMPLAIN_EVERY_SECONDS = 30.0
 
 
+def internal_topic(name: str, settings: BrokerConfig) -> NewTopic:
+    """The internal topic `name` as a broker with these settings creates it."""
+    return _RECIPES[name](settings)
+
+
 class InternalTopics:
     """Creates internal topics, with one attempt for each topic at a time."""
 
@@ -35,7 +40,7 @@ class InternalTopics:
     def want(self, name: str) -> None:
         """Begins an attempt to create an internal topic, unless one is under way."""
         if name not in self._attempts:
-            topic = _RECIPES[name](self._settings)
+            topic = internal_topic(name, self._settings)
             attempt = asyncio.get_running_loop().create_task(self._create(topic), name=f"create {name}")
             self._attempts[name] = attempt
             attempt.add_done_callback(lambda _: self._attempts.pop(name, None))

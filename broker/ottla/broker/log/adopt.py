@@ -2,7 +2,7 @@
 
 `survey` reads the directory, and `claim` writes this cluster's identity into it; in between, the caller creates the
 topics with the ids that `survey` found. No segment is changed, because the formats are the same. Kafka's own metadata
-log isn't read, so partitions of other brokers are missing, and topic settings must be set again.
+log isn't read, so topic settings must be set again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ottla.storage import names
-from ottla.storage.checkpoints import Offsets, parse_offsets
+from ottla.storage.checkpoints import Offsets, parse_epochs, parse_offsets
 
 from .disk import Disk
 from .identity import read_properties, read_topic_id, write_properties
-from .uncommitted import open_from
+from .producer_traces import ProducerTraces, producer_traces
 
 _KRAFT_TOPIC = "__cluster_metadata"
 _KAFKA_PROPERTIES = "meta.properties.kafka"
@@ -23,14 +23,15 @@ _KAFKA_PROPERTIES = "meta.properties.kafka"
 
 @dataclass(frozen=True, slots=True)
 class AdoptablePartition:
-    """One partition's directory. `high_watermark` is the last checkpointed one, −1 without any. `open_from` is the
-    first offset of the earliest open transaction in it, None where there is none."""
+    """One partition's directory. `high_watermark` is the last checkpointed one, −1 without any. `last_epoch` is the
+    last leader epoch of the log, 0 without any."""
 
     index: int
     directory: str
     size_bytes: int
     high_watermark: int
-    open_from: int | None
+    last_epoch: int
+    producers: ProducerTraces
 
 
 @dataclass(slots=True)
@@ -40,15 +41,6 @@ class AdoptableTopic:
     name: str
     topic_id: UUID
     partitions: dict[int, AdoptablePartition] = field(default_factory=dict)
-
-    @property
-    def is_internal(self) -> bool:
-        return self.name.startswith("__")
-
-    @property
-    def missing(self) -> list[int]:
-        """The indexes below the greatest one whose partitions aren't in the log directory."""
-        return [index for index in range(max(self.partitions) + 1) if index not in self.partitions]
 
 
 @dataclass(slots=True)
@@ -97,11 +89,16 @@ def survey(disk: Disk, path: str) -> Adoptable:
             found.problems.append(f"{directory} has no {names.PARTITION_METADATA}")
             continue
         size = sum(file.size for file in disk.list(directory) if file.name.endswith(names.LOG))
-        high_watermark, unfinished = high_watermarks.get(parsed, -1), open_from(disk, directory)
-        partition = AdoptablePartition(index, directory, size, high_watermark, unfinished)
+        partition = AdoptablePartition(
+            index,
+            directory,
+            size,
+            high_watermarks.get(parsed, -1),
+            _last_epoch(disk, found, directory),
+            producer_traces(disk, directory),
+        )
         topics.setdefault(topic_id, AdoptableTopic(topic, topic_id)).partitions[index] = partition
     found.topics = sorted(topics.values(), key=lambda topic: topic.name)
-    _note_namesakes(found)
     del held
     return found
 
@@ -117,16 +114,16 @@ def _offsets(disk: Disk, found: Adoptable, name: str) -> Offsets:
         return {}
 
 
-def _note_namesakes(found: Adoptable) -> None:
-    """Notes names with several topic ids as problems: a topic was deleted and created again while a replica was
-    offline."""
-    by_name: dict[str, list[AdoptableTopic]] = {}
-    for topic in found.topics:
-        by_name.setdefault(topic.name, []).append(topic)
-    for name, namesakes in by_name.items():
-        if len(namesakes) > 1:
-            ids = ", ".join(str(topic.topic_id) for topic in namesakes)
-            found.problems.append(f"topic {name} has several ids ({ids}); move the older directories away")
+def _last_epoch(disk: Disk, found: Adoptable, directory: str) -> int:
+    """The last leader epoch of a partition's log; 0 where the checkpoint is missing. A damaged checkpoint is noted as a
+    problem."""
+    path = f"{directory}/{names.LEADER_EPOCHS}"
+    try:
+        entries = parse_epochs(disk.read(path)) if disk.exists(path) else []
+    except ValueError as error:
+        found.problems.append(f"{path}: {error}")
+        return 0
+    return max((entry.epoch for entry in entries), default=0)
 
 
 def claim(disk: Disk, path: str, cluster_id: str, node_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Open transactions are found in the log of a stopped broker: in its producer snapshot and its batches."""
+"""What producers have left in the log of a stopped broker is found in its producer snapshot and its batches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from ottla.broker.log.disk import RealDisk
 from ottla.broker.log.log import Log
-from ottla.broker.log.uncommitted import open_from
+from ottla.broker.log.producer_traces import producer_traces
 from ottla.protocol.batches import Record, assign, build_batch, read_header
-from tests.unit.broker.log.workbench import Workbench
+from ottla.protocol.markers import Marker, marker_batch
+from tests.unit.broker.log.workbench import Workbench, append
 
 ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
 Step = tuple[str, int]
@@ -48,33 +49,46 @@ def written(folder: Path, steps: Sequence[Step], *, clean: bool) -> Log:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(
-    ("steps", "found"),
+    ("steps", "found", "greatest"),
     [
-        ([], None),
-        ([("plain", 1), ("plain", 2)], None),
-        ([("data", 1), ("data", 1), ("commit", 1)], None),
-        ([("plain", 9), ("data", 1), ("data", 2), ("commit", 1), ("data", 1)], 2),
-        ([("data", 1), ("commit", 2)], 0),
-        ([("abort", 1), ("commit", 1)], None),
+        ([], {}, -1),
+        ([("plain", 1), ("plain", 2)], {}, 2),
+        ([("data", 1), ("data", 1), ("commit", 1)], {}, 1),
+        ([("plain", 9), ("data", 1), ("data", 2), ("commit", 1), ("data", 1)], {2: 2, 1: 4}, 9),
+        ([("data", 1), ("commit", 2)], {1: 0}, 2),
+        ([("abort", 1), ("commit", 1)], {}, 1),
     ],
 )
-def test_open_transactions_are_found(tmp_path: Path, steps: list[Step], found: int | None, clean: bool) -> None:
+def test_open_transactions_are_found(
+    tmp_path: Path, steps: list[Step], found: dict[int, int], greatest: int, clean: bool
+) -> None:
     before = written(tmp_path / "t-0", steps, clean=clean)
     files = {path.name: path.read_bytes() for path in Path(before.directory).iterdir()}
-    assert open_from(RealDisk(), before.directory) == found
+    traces = producer_traces(RealDisk(), before.directory)
+    assert (traces.open_transactions, traces.producer_id, traces.end_offset) == (found, greatest, len(steps))
     assert {path.name: path.read_bytes() for path in Path(before.directory).iterdir()} == files, "no file is changed"
 
 
 def test_a_snapshot_that_is_damaged_is_no_reason_to_believe_in_nothing(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0", [("data", 1), ("plain", 2)], clean=True)
     (snapshot,) = Path(log.directory).glob("*.snapshot")
-    assert open_from(RealDisk(), log.directory) == 0
+    assert producer_traces(RealDisk(), log.directory).open_transactions == {1: 0}
     snapshot.write_bytes(snapshot.read_bytes()[:-3] + b"???")
-    assert open_from(RealDisk(), log.directory) == 0
+    assert producer_traces(RealDisk(), log.directory).open_transactions == {1: 0}
 
 
 def test_a_batch_that_was_torn_ends_the_look(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0", [("data", 1), ("data", 1)], clean=False)
     path = Path(log.directory, f"{0:020d}.log")
     path.write_bytes(path.read_bytes()[:-5])
-    assert open_from(RealDisk(), log.directory) == 0
+    assert producer_traces(RealDisk(), log.directory).open_transactions == {1: 0}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_greatest_epoch_of_a_coordinator_is_found(tmp_path: Path, clean: bool) -> None:
+    log = Workbench(tmp_path / "t-0").log()
+    for producer, epoch in ((1, 7), (2, 4)):
+        append(log, marker_batch(producer, 0, Marker(True, epoch, 1000)))
+    if clean:
+        log.close()
+    assert producer_traces(RealDisk(), log.directory).coordinator_epoch == 7

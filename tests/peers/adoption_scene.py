@@ -1,0 +1,155 @@
+"""Transactions in every state on three Apache Kafka brokers, and a record of the brokers' log directories, so that tests
+of their adoption need no Java.
+
+`python -m tests.peers.adoption_scene` starts Apache Kafka, plays the scene, stops the brokers, and records their log
+directories anew, without Kafka's own metadata log.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.peers.apache_kafka import ApacheKafka, apache_kafka_cluster, tool
+
+RECORDED = Path(__file__).resolve().parents[1] / "unit/cli/fixtures/three_brokers_of_apache_kafka_4_3_1.tar.xz"
+BROKERS = 3
+NEVER_MS = 2**31 - 2  # a time-out of 24 days
+SETTINGS = {
+    "transaction_state_log_num_partitions": "3",
+    "transaction_state_log_replication_factor": "3",
+    "transaction_state_log_min_isr": "2",
+    "transaction_max_timeout_ms": str(2**31 - 1),
+    "offsets_topic_num_partitions": "1",
+    "offsets_topic_replication_factor": "3",
+    "group_initial_rebalance_delay_ms": "0",
+}
+ORDERS, LONELY, GROUP = "orders", "lonely", "readers"
+STATES = {
+    "empty": "Empty",
+    "committed": "CompleteCommit",
+    "aborted": "CompleteAbort",
+    "open": "Ongoing",
+    "overdue": "Ongoing",
+    "fenced": "Ongoing",
+    "to-commit": "PrepareCommit",
+    "to-abort": "PrepareAbort",
+    "java": "CompleteCommit",
+}
+"""The state of each transactional id at the end of the scene."""
+
+COMMITTED = ["committed-0", "committed-1", "java", "java"]
+"""The values that readers of committed records see in ORDERS up to the first open transaction."""
+
+
+class Scene:
+    """The producers of a scene, by their transactional ids; `replaced` is the one whose id has a successor."""
+
+    def __init__(self, nodes: list[ApacheKafka]) -> None:
+        self.nodes = nodes
+        self.bootstrap = ",".join(node.bootstrap for node in nodes)
+        self.producers: dict[str, confluent_kafka.Producer] = {}
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        topics = [NewTopic(ORDERS, 1, BROKERS), NewTopic(LONELY, 1, replica_assignment=[[BROKERS - 1]])]
+        for created in admin.create_topics(topics).values():
+            created.result(30)
+        self.begun("committed").commit_transaction(30)
+        self.begun("aborted").abort_transaction(30)
+        self.producers["empty"] = producer(self.bootstrap, "empty")
+        self.producers["empty"].init_transactions(30)
+        self._java()
+        opened = self.begun("open", timeout_ms=NEVER_MS)
+        reader = confluent_kafka.Consumer({"bootstrap.servers": self.bootstrap, "group.id": GROUP})
+        position = confluent_kafka.TopicPartition(ORDERS, 0, 2)
+        opened.send_offsets_to_transaction([position], reader.consumer_group_metadata(), 30)
+        reader.close()
+        self.begun("overdue", timeout_ms=2000)
+        self.replaced = self.begun("fenced", timeout_ms=NEVER_MS)
+        self.begun("fenced", timeout_ms=NEVER_MS)
+        deciding = {name: self.begun(name, LONELY, NEVER_MS) for name in ("to-commit", "to-abort")}
+        nodes[BROKERS - 1].stop()  # its partition of LONELY has no other replica: the markers have to wait
+        deciding["to-commit"].commit_transaction(30)
+        deciding["to-abort"].abort_transaction(30)
+
+    def begun(self, transactional_id: str, topic: str = ORDERS, timeout_ms: int = 60_000) -> confluent_kafka.Producer:
+        """A producer that has written two records in a transaction, which is open."""
+        made = self.producers[transactional_id] = producer(self.bootstrap, transactional_id, timeout_ms)
+        made.init_transactions(30)
+        made.begin_transaction()
+        for number in range(2):
+            made.produce(topic, f"{transactional_id}-{number}", partition=0)
+        assert made.flush(30) == 0
+        return made
+
+    def _java(self) -> None:
+        """Commits two records by the newer protocol of transactions, which librdkafka doesn't speak."""
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as payload:
+            payload.write("java\n")
+            payload.flush()
+            tool(
+                "producer-perf-test", "--topic", ORDERS, "--num-records", "2", "--throughput", "-1",
+                "--payload-file", payload.name, "--transactional-id", "java", "--transaction-duration-ms", "60000",
+                "--bootstrap-server", self.bootstrap,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Stops the brokers that still run."""
+        with ThreadPoolExecutor(BROKERS) as pool:
+            list(pool.map(ApacheKafka.stop, self.nodes[: BROKERS - 1]))
+
+
+def producer(bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> confluent_kafka.Producer:
+    return confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "message.timeout.ms": min(timeout_ms, 300_000),
+            "log_level": 0,
+            "linger.ms": 0,
+        }
+    )
+
+
+@contextmanager
+def played(folder: Path) -> Iterator[Scene]:
+    """The scene on a cluster of Apache Kafka whose nodes have `folder`/node-N/data as their log directories. The
+    cluster runs, except for one broker."""
+    with apache_kafka_cluster(folder, BROKERS, heap="384M", **SETTINGS) as nodes:
+        yield Scene(nodes)
+
+
+def unpacked(folder: Path) -> list[Path]:
+    """The recorded log directories of the three brokers."""
+    with tarfile.open(RECORDED) as archive:
+        archive.extractall(folder, filter="data")
+    return [folder / f"node-{number}" / "data" for number in range(BROKERS)]
+
+
+def record() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with played(Path(folder)) as scene:
+            scene.stop()
+        RECORDED.parent.mkdir(exist_ok=True)
+        with tarfile.open(RECORDED, "w:xz") as archive:
+            for number in range(BROKERS):
+                archive.add(f"{folder}/node-{number}/data", f"node-{number}/data", filter=_worth_keeping)
+
+
+def _worth_keeping(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if "__cluster_metadata" in member.name:
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+if __name__ == "__main__":
+    record()
