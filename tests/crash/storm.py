@@ -33,8 +33,8 @@ def ask(cluster: OttlaCluster, api_key: int, message: dict[str, Any], version: i
 class Storm:
     """Causes one fault after the other. At most one broker at a time is killed or paused, and one member of etcd.
 
-    `note` is told each fault. `others` are faults of the scenario's own; a fault that lasts calls `for_a_while`. The
-    paths of clients are cut only if they have proxies, and so are those of brokers and etcd.
+    `note` is told each fault. `others` are faults of the scenario's own; a fault that lasts calls `for_a_while`. Faults
+    last for a time between the two of `lasting_s`. Paths between brokers and to etcd are cut if they have proxies.
     """
 
     def __init__(
@@ -43,12 +43,14 @@ class Storm:
         dice: Random,
         note: Callable[[str], None],
         others: Sequence[Callable[[], object]] = (),
+        lasting_s: tuple[float, float] = (0.5, 6.0),
     ) -> None:
         self._cluster = cluster
         self._dice = dice
         self._note = note
+        self._lasting_s = lasting_s
         self._mend: list[tuple[float, Callable[[], object]]] = []
-        self._faults: list[Callable[[], object]] = [self._kill, self._pause, *others]
+        self._faults: list[Callable[[], object]] = [self.kill, self._pause, *others]
         if cluster.to_brokers:
             self._faults.append(self._cut)
         if cluster.to_etcd:
@@ -77,12 +79,13 @@ class Storm:
     def for_a_while(self, kind: str, mend: Callable[[], object]) -> None:
         """Notes a fault, and lets `mend` be called after some seconds."""
         self._note(kind)
-        self._mend.append((time.monotonic() + self._dice.uniform(0.5, 6.0), mend))
+        self._mend.append((time.monotonic() + self._dice.uniform(*self._lasting_s), mend))
 
     def _all_run(self) -> bool:
         return all(broker.running for broker in self._cluster.brokers)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kills a broker as kill -9 does, unless another one is killed or paused, and starts it again later."""
         if self._all_run():
             victim = self._dice.choice(self._cluster.brokers)
             victim.kill()

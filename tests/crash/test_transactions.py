@@ -29,7 +29,7 @@ TRANSACTION_STATE = "__transaction_state"
 ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS = 43, 44
 BROKER, SET, PREFERRED = 4, 0, 0
 
-pytestmark = pytest.mark.timeout(LONG_S + 900 if LONG else 300)
+pytestmark = pytest.mark.timeout(LONG_S + 900 if LONG else 600)
 
 
 def logs(cluster: OttlaCluster) -> dict[int, str]:
@@ -46,7 +46,8 @@ class Moves:
 
     def __init__(self, cluster: OttlaCluster, dice: Random, workload: TransactionalWorkload) -> None:
         self.faults: Counter[str] = Counter()
-        self.storm = Storm(cluster, dice, self.note, [self._drain, self._drain, self._elect, self._cut_clients])
+        others = [self._kill, self._drain, self._drain, self._drain, self._elect, self._elect, self._cut_clients]
+        self.storm = Storm(cluster, dice, self.note, others, (0.3, 4.0))
         self._cluster = cluster
         self._dice = dice
         self._workload = workload
@@ -55,6 +56,10 @@ class Moves:
         """Notes a fault, with the time."""
         self.faults[kind] += 1
         self._workload.history.notes.append((time.monotonic(), kind))
+
+    def _kill(self) -> None:
+        """Kills a broker: as often again as every storm does."""
+        self.storm.kill()
 
     def _drain(self) -> None:
         """All leaderships of a broker move to other brokers."""
@@ -119,13 +124,13 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
         moves = Moves(cluster, Random(seed), workload)
         workload.start()
         try:
-            workload.wait_for_commits(2)
+            workload.wait_for_commits(2, 120)
             began = time.monotonic()
             while not over(cluster, time.monotonic() - began):
                 moves.storm.blow()
             moves.storm.settle()
             moves.drain("")
-            workload.wait_for_commits(3, 90)
+            workload.wait_for_commits(3, 120)
             workload.calm()
             wrong = workload.finish()
         except BaseException:

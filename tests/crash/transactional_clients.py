@@ -262,11 +262,11 @@ class Process:
     def _copy(self) -> None:
         producer = TransactionalProducer(self._task, self._journal)
         positions: dict[Key, int] = {}  # the next position of each partition since its assignment
-        assignments = [0]
+        found: dict[Key, list[tuple[int, str]]] = defaultdict(list)
 
         def assigned(*_: object) -> None:
             positions.clear()
-            assignments[0] += 1
+            found.clear()  # records of an assignment that is over are read again by another one
 
         consumer = _consumer(
             self._task,
@@ -274,11 +274,10 @@ class Process:
         )
         consumer.subscribe(sorted({topic for topic, _ in self._task.inputs}), on_assign=assigned, on_revoke=assigned)
         while not self._stopped:
-            before = assignments[0]
-            found = self._poll(consumer, _BATCH, 0.3, until=lambda before=before: assignments[0] != before)  # type: ignore[misc]
-            if not found or assignments[0] != before:
-                continue  # records of an assignment that is over are read again by another one
-            self._copy_all(producer, consumer, positions, found)
+            self._poll(consumer, _BATCH, 0.3, found)
+            if found:
+                self._copy_all(producer, consumer, positions, found)
+                found.clear()
         consumer.close()
 
     def _copy_all(
@@ -317,18 +316,18 @@ class Process:
         consumer = _consumer(self._task, **{"group.id": self._task.process, "auto.offset.reset": "error"})
         consumer.assign([TopicPartition(topic, index, 0) for topic, index in positions])
         while not self._stopped:
-            for key, read in self._poll(consumer, 100, 0.3).items():
+            found: dict[Key, list[tuple[int, str]]] = defaultdict(list)
+            self._poll(consumer, 100, 0.3, found)
+            for key, read in found.items():
                 self._note(key, positions[key], read)
                 positions[key] = read[-1][0] + 1
         consumer.close()
 
-    def _poll(
-        self, consumer: Consumer, records: int, seconds: float, until: Callable[[], bool] = lambda: False
-    ) -> dict[Key, list[tuple[int, str]]]:
-        """The next records, as (offset, value) by partition. Ends early if `until` becomes true."""
-        found: dict[Key, list[tuple[int, str]]] = defaultdict(list)
+    @staticmethod
+    def _poll(consumer: Consumer, records: int, seconds: float, found: dict[Key, list[tuple[int, str]]]) -> None:
+        """Adds the next records to `found`, as (offset, value) by partition."""
         deadline = time.monotonic() + seconds
-        while records and not until() and (left := deadline - time.monotonic()) > 0:
+        while records and (left := deadline - time.monotonic()) > 0:
             message = consumer.poll(left)
             if message is None or message.error() is not None:
                 continue
@@ -339,7 +338,6 @@ class Process:
             assert isinstance(value, bytes)
             found[topic, index].append((offset, value.decode()))
             records -= 1
-        return found
 
     def _note(self, key: Key, position: int, read: Sequence[tuple[int, str]]) -> None:
         self._journal.add(
@@ -353,7 +351,11 @@ def main() -> None:
     task = Task.of(sys.argv[1])
     try:
         Process(task, Journal(task.number, 1)).run()
-    except Over as error:
+    except (Over, KafkaError, SystemError) as error:
+        # confluent-kafka raises a fatal error of the producer, such as that it is fenced, in whichever call runs
+        # callbacks. If more callbacks follow in the same call, it raises a SystemError.
+        if isinstance(error, KafkaError) and not error.fatal():
+            raise
         print(f"{task.process} is over: {error}", file=sys.stderr, flush=True)
         os._exit(OVER)  # librdkafka would wait for the answers to its requests
     os._exit(0)

@@ -39,8 +39,8 @@ WRITTEN: list[Key] = [("left", 0), ("left", 1), ("right", 2), ("right", 3)]  # a
 COPIES: list[Key] = [("copies", 0), ("copies", 1)]
 PARTITIONS = {"left": 2, "right": 4, "copies": 2}
 TIMEOUT_MS = 8000
-SETTLES_WITHIN_S = 30.0
-ENDS_WITHIN_S = 60.0
+SETTLES_WITHIN_S = 60.0
+ENDS_WITHIN_S = 120.0
 PATIENCE_S = 60.0
 _LOOK_S = 0.1
 
@@ -212,7 +212,7 @@ class TransactionalWorkload(threading.Thread):
         """Lets no further producer be killed or stopped."""
         self._upsetting = False
 
-    def finish(self, seconds: float = 240.0) -> list[str]:
+    def finish(self, seconds: float = 400.0) -> list[str]:
         """Stops the writers, lets the copiers and readers come to the end, and returns the violations that the oracles
         found."""
         self._working = False
