@@ -351,10 +351,11 @@ def main() -> None:
     task = Task.of(sys.argv[1])
     try:
         Process(task, Journal(task.number, 1)).run()
-    except (Over, KafkaError, SystemError) as error:
+    except (Over, KafkaException, KafkaError, SystemError) as error:
         # confluent-kafka raises a fatal error of the producer, such as that it is fenced, in whichever call runs
         # callbacks. If more callbacks follow in the same call, it raises a SystemError.
-        if isinstance(error, KafkaError) and not error.fatal():
+        code = error.args[0] if isinstance(error, KafkaException) else error
+        if isinstance(code, KafkaError) and not code.fatal():
             raise
         print(f"{task.process} is over: {error}", file=sys.stderr, flush=True)
         os._exit(OVER)  # librdkafka would wait for the answers to its requests
