@@ -9,8 +9,8 @@ Events (`history.py`) of transactional producers and of readers of committed rec
 this offset of the group, unless the offset is negative |
 | write | process, transaction, partition, values: a batch; ok: offset of the first value, −1 if it isn't known |
 | end | process, name, transaction, commits: an EndTxn, with its repeats; fail: it certainly had no effect |
-| read | process, partition, position; ok: records as [offset, value], next: the next position, stable: the last \
-stable offset, high_watermark |
+| read | process, partition, position; ok: records as [offset, value], next: the next position, and where the client \
+knows them stable: the last stable offset, high_watermark |
 | plain commit | group, transaction, offset: an offset of the group, committed without a transaction |
 | settled | partition; ok: records: the committed records when all is healed, raw: all records, aborted ones included |
 | settled offset | group; ok: offset |
@@ -21,6 +21,7 @@ records of the coordinator may have been lost.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -51,7 +52,7 @@ class Transaction:
         self.writes: dict[str, _Write] = {}  # by the first value
 
 
-class _Settled:
+class Settled:
     """The transactions of a history, and what is left at the end."""
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -95,7 +96,7 @@ class _Settled:
 def torn_transactions(events: Sequence[Event]) -> Iterator[str]:
     """All records of a committed transaction are visible in the end, none of an aborted one, and all or none where the
     client doesn't know the outcome."""
-    settled = _Settled(events)
+    settled = Settled(events)
     for transaction in settled.transactions.values():
         visible, missing = settled.seen(transaction)
         if transaction.outcome == "committed" and missing:
@@ -115,7 +116,7 @@ def torn_transactions(events: Sequence[Event]) -> Iterator[str]:
 
 def doubled_records(events: Sequence[Event]) -> Iterator[str]:
     """Each value is in its partition once at most, and at the acknowledged offset."""
-    settled = _Settled(events)
+    settled = Settled(events)
     where: dict[Key, dict[str, int]] = {}
     for key, found in settled.raw.items():
         if key in settled.lossy:
@@ -140,12 +141,14 @@ def doubled_records(events: Sequence[Event]) -> Iterator[str]:
 def wrong_reads(events: Sequence[Event]) -> Iterator[str]:
     """Checks each read of committed records: between the reader's position and its next position it must get exactly
     the records that are committed at the end of the run. Yields a sentence for each wrong read."""
-    settled = _Settled(events)
+    settled = Settled(events)
     for event in of(events, "read", "ok"):
         key = key_of(event)
         if key not in settled.committed or key in settled.lossy:
             continue
-        there = [each for each in settled.committed[key] if event["position"] <= each[0] < event["next"]]
+        all_of_it = settled.committed[key]
+        first = bisect_left(all_of_it, (event["position"], ""))
+        there = all_of_it[first : bisect_left(all_of_it, (event["next"], ""))]
         got = [(offset, value) for offset, value in event["records"]]
         if got != there:
             odd = sorted(set(got) ^ set(there))[:4]
@@ -162,7 +165,7 @@ def falling_stable_offsets(events: Sequence[Event]) -> Iterator[str]:
     seen: dict[tuple[str, Key], tuple[int, float]] = {}
     for event in of(events, "read", "ok"):
         key = key_of(event)
-        if permitted.anything(key):
+        if "stable" not in event or permitted.anything(key):
             continue
         stable, at = seen.get((event["process"], key), (-1, 0.0))
         if event["stable"] < stable <= event["high_watermark"]:
@@ -199,7 +202,7 @@ def unfenced(events: Sequence[Event]) -> Iterator[str]:
 def group_offsets(events: Sequence[Event]) -> Iterator[str]:
     """A group's offset is that of the last transaction that was committed and had one, or of a later commit without a
     transaction."""
-    settled = _Settled(events)
+    settled = Settled(events)
     if settled.nothing or Permitted(events).anything_of(OFFSETS_TOPIC):
         return
     plain = {event["id"]: event for event in events if event["op"] == "plain commit"}

@@ -1,7 +1,8 @@
 """Oracles: properties that every history must have, whatever faults occurred. Pure.
 
 Each oracle takes the events of a run (`history.py`) and yields a sentence for each violation. Permitted losses
-(`losses.py`) excuse answers to earlier requests, and nothing else. `compacted.py` has the oracles for compacted topics.
+(`losses.py`) excuse answers to earlier requests, and nothing else. `compacted.py` has the oracles for compacted topics;
+`atomic.py`, `precedence.py` and `copied.py` have those for transactions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import zip_longest
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 
-from . import atomic, compacted
+from . import atomic, compacted, copied, precedence
 from .history import Event, Key, finals, key_of, name_of, of, placed, reads, spot
 from .losses import Asked, Permitted
 
@@ -23,7 +24,7 @@ BATCHES_KNOWN = 5  # a broker's memory of a producer (Kafka's ProducerStateEntry
 def check_all(events: Sequence[Event]) -> list[str]:
     """All violations in a history."""
     found: list[str] = []
-    for oracle in (*ORACLES, *compacted.ORACLES, *atomic.ORACLES):
+    for oracle in (*ORACLES, *compacted.ORACLES, *atomic.ORACLES, *precedence.ORACLES, *copied.ORACLES):
         wrong = list(oracle(events))
         found += wrong[:SHOWN_MAX]
         if len(wrong) > SHOWN_MAX:

@@ -1,0 +1,167 @@
+"""Transactions of real clients while brokers are killed, paused, cut off and relieved of their leaderships: the
+anomalies that Jepsen looks for in transactions don't happen.
+
+Of the long form (`make crash`), this run goes on until `FAILOVERS` failovers have happened, or `LONG_S` have passed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random, SystemRandom
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.crash.failovers import by_topic, failovers, leader_changes
+from tests.crash.faults import LONG, SETTINGS
+from tests.crash.storm import Storm, ask
+from tests.crash.transactional_workload import PARTITIONS, TransactionalWorkload
+from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
+from tests.peers.wire import Closed, Wire
+
+FAILOVERS = 500
+LONG_S = 1500
+SHORT_S = 10
+TRANSACTION_STATE = "__transaction_state"
+ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS = 43, 44
+BROKER, SET, PREFERRED = 4, 0, 0
+
+pytestmark = pytest.mark.timeout(LONG_S + 900 if LONG else 600)
+
+
+def logs(cluster: OttlaCluster) -> dict[int, str]:
+    """Each broker's log."""
+    return {number: broker.log_path.read_text(errors="replace") for number, broker in enumerate(cluster.brokers)}
+
+
+class Moves:
+    """The faults of this scenario beside those of every storm: leaderships that move, and clients that get no answers.
+
+    Requests of clients are never held back: librdkafka's protocol has one epoch for many transactions, and a request
+    that is delayed beyond its transaction's end may hit the next one, by Kafka's design.
+    """
+
+    def __init__(self, cluster: OttlaCluster, dice: Random, workload: TransactionalWorkload) -> None:
+        self.faults: Counter[str] = Counter()
+        others = [self._kill, self._drain, self._drain, self._drain, self._elect, self._elect, self._cut_clients]
+        self.storm = Storm(cluster, dice, self.note, others, (0.3, 4.0))
+        self._cluster = cluster
+        self._dice = dice
+        self._workload = workload
+
+    def note(self, kind: str) -> None:
+        """Notes a fault, with the time."""
+        self.faults[kind] += 1
+        self._workload.history.notes.append((time.monotonic(), kind))
+
+    def _kill(self) -> None:
+        """Kills a broker: as often again as every storm does."""
+        self.storm.kill()
+
+    def _drain(self) -> None:
+        """All leaderships of a broker move to other brokers."""
+        if self.drain(str(self._dice.randrange(len(self._cluster.brokers)))):
+            self.storm.for_a_while("leaderships moved from a broker", lambda: self.drain(""))
+
+    def _elect(self) -> None:
+        """The first replica of each partition becomes its leader."""
+        message = {"election_type": PREFERRED, "topic_partitions": None, "timeout_ms": 2000}
+        try:
+            ask(self._cluster, ELECT_LEADERS, message, 2)
+        except (AssertionError, KeyError):
+            return
+        self.note("preferred leaders elected")
+
+    def _cut_clients(self) -> None:
+        """A broker's answers don't arrive at its clients."""
+        route = self._dice.choice(self._cluster.to_clients)
+        route.cut("back")
+
+        def mend() -> None:
+            route.reset()
+            route.heal()
+
+        self.storm.for_a_while("answers to clients cut", mend)
+
+    def drain(self, brokers: str) -> bool:
+        """Drains these brokers of leaderships, and no other brokers. Returns whether a broker has taken that over."""
+        config = {"name": "ottla.brokers.drained", "config_operation": SET, "value": brokers}
+        message = {
+            "resources": [{"resource_type": BROKER, "resource_name": "", "configs": [config]}],
+            "validate_only": False,
+        }
+        for broker in self._cluster.brokers:
+            if broker.running:
+                try:
+                    with Wire(broker.bootstrap, 3.0) as wire:
+                        answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, message)
+                except (OSError, Closed):
+                    continue
+                if not answer.responses[0].error_code:
+                    return True
+        return False
+
+
+def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
+    seed = SystemRandom().randrange(1 << 32)
+    (tmp_path / "seed").write_text(f"{seed}\n")
+    print(f"seed {seed}")
+    settings = {
+        **SETTINGS,
+        "transaction_state_log_num_partitions": "4",
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000",
+    }
+    with ottla_cluster(tmp_path, 3, 1, ["brokers", "clients", "etcd"], **settings) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for created in admin.create_topics([NewTopic(name, count, 3) for name, count in PARTITIONS.items()]).values():
+            created.result(30)
+        for topic, count in PARTITIONS.items():
+            cluster.wait_until_in_sync(topic, count, 3)
+        workload = TransactionalWorkload(tmp_path, cluster.bootstrap, seed=seed)
+        moves = Moves(cluster, Random(seed), workload)
+        workload.start()
+        try:
+            workload.wait_for_commits(2, 120)
+            began = time.monotonic()
+            while not over(cluster, time.monotonic() - began):
+                moves.storm.blow()
+            moves.storm.settle()
+            moves.drain("")
+            workload.wait_for_commits(3, 120)
+            workload.calm()
+            wrong = workload.finish()
+        except BaseException:
+            keep(tmp_path, workload, seed)
+            raise
+        took_s = time.monotonic() - began
+        changes = leader_changes(logs(cluster))
+        topics = by_topic(changes)
+        print(
+            f"{failovers(changes)} failovers in {took_s:.0f} s; leader changes: {topics}; faults: {dict(moves.faults)};"
+            f" seen: {workload.summary()}"
+        )
+        if wrong:
+            keep(tmp_path, workload, seed)
+        found = "\n".join(wrong)
+        assert not wrong, f"seed {seed}; history, journals of clients and logs of brokers are in {tmp_path}:\n{found}"
+        assert any(topics.get(topic) for topic in PARTITIONS), f"no partition of a topic changed its leader: {topics}"
+        assert topics.get(TRANSACTION_STATE), f"no coordinator of transactions changed: {topics}"
+        cluster.stop()
+
+
+def over(cluster: OttlaCluster, seconds: float) -> bool:
+    """Whether the run is long enough."""
+    if not LONG:
+        return seconds > SHORT_S
+    return seconds > LONG_S or failovers(leader_changes(logs(cluster))) >= FAILOVERS
+
+
+def keep(folder: Path, workload: TransactionalWorkload, seed: int) -> None:
+    """Writes the history as JSONL, and the faults, for the analysis of a failure."""
+    events = workload.events or workload.history.events
+    (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "faults").write_text("".join(f"{at:.3f} {what}\n" for at, what in workload.history.notes))
+    print(f"seed {seed}: the history and the faults are in {folder}")
