@@ -53,6 +53,8 @@ TOOLS = {
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "transactional-message-copier": "org.apache.kafka.tools.TransactionalMessageCopier",
     "storage": "kafka.tools.StorageTool",
     "connect-distributed": "org.apache.kafka.connect.cli.ConnectDistributed",
 }
