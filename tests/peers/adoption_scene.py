@@ -1,5 +1,5 @@
-"""Transactions in every state on three Apache Kafka brokers, and a record of the brokers' log directories, so that tests
-of their adoption need no Java.
+"""Transactions in every state on three Apache Kafka brokers, and a record of the brokers' log directories: tests
+of the adoption need no Java then.
 
 `python -m tests.peers.adoption_scene` starts Apache Kafka, plays the scene, stops the brokers, and records their log
 directories anew, without Kafka's own metadata log.
