@@ -1,6 +1,7 @@
 """The election for a partition whose state comes from a backup: the replica with the most complete log leads. Pure.
 
-After the backup, the partition's leader and its ISR may have changed. But one rule of Kafka holds all the time: each
+After the backup, the partition's leader and its ISR may have changed. The state of a partition that was adopted from
+Apache Kafka's log directories counts as restored, too, because nothing is known of its ISR. But one rule of Kafka holds all the time: each
 leader's log has all records that were committed under earlier leaders. So the log with the greatest (last epoch, end
 offset) has every committed record that any of the compared logs has. (There is one exception. If a leader has appended
 no record in its own epoch, and is killed, its log forgets this epoch. But meanwhile the leader may have committed
