@@ -121,9 +121,9 @@ def test_a_producer_ends_on_ottla_the_transaction_that_it_began_on_kafka(tmp_pat
 
 
 def test_three_brokers_go_on_with_the_transactions_of_three_brokers(tmp_path: Path) -> None:
-    """One broker of Kafka was killed. Its partition lacks the markers of two decided transactions."""
+    """A broker of Kafka was killed before the others: its partition lacks the markers of two decided transactions."""
     with played(tmp_path / "kafka") as scene:
-        scene.stop()
+        scene.kill()
     store = tmp_path / "metadata.sqlite"
     done = adopt(scene.nodes[0], str(scene.nodes[1].data), str(scene.nodes[2].data), "--store", str(store))
     assert done.returncode == 0, done.stdout + done.stderr

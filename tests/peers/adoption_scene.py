@@ -1,7 +1,7 @@
 """Transactions in every state on three Apache Kafka brokers, and a record of the brokers' log directories, so that
 tests of the directories' adoption need no Java.
 
-`python -m tests.peers.adoption_scene` starts Apache Kafka, plays the scene, stops the brokers, and records their log
+`python -m tests.peers.adoption_scene` starts Apache Kafka, plays the scene, kills the brokers, and records their log
 directories anew, without Kafka's own metadata log.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -37,6 +36,7 @@ SETTINGS = {
     # a partition without a leader, as if the partition had been deleted: the transaction hangs there.
     "broker_session_timeout_ms": "600000",
     "replica_lag_time_max_ms": "3000",
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": "600000",  # overdue transactions stay open
 }
 ORDERS, LONELY, GROUP = "orders", "lonely", "readers"
 STATES = {
@@ -85,9 +85,9 @@ class Scene:
             self.begun(self._coordinated_elsewhere(name), LONELY, NEVER_MS) for name in ("to-commit", "to-abort")
         )
         nodes[BROKERS - 1].kill()  # its partition of LONELY has no other replica: the markers have to wait
-        to_commit.commit_transaction(60)
-        with suppress(confluent_kafka.KafkaException):  # librdkafka waits until the transaction has ended
-            to_abort.abort_transaction(15)
+        for end in (to_commit.commit_transaction, to_abort.abort_transaction):
+            with suppress(confluent_kafka.KafkaException):  # librdkafka waits until the transaction has ended
+                end(15)
 
     def _coordinated_elsewhere(self, name: str) -> str:
         """A transactional id with this name whose coordinator isn't the broker that will be killed."""
@@ -120,10 +120,10 @@ class Scene:
                 "--bootstrap-server", self.bootstrap,
             )  # fmt: skip
 
-    def stop(self) -> None:
-        """Stops the brokers that still run."""
-        with ThreadPoolExecutor(BROKERS) as pool:
-            list(pool.map(ApacheKafka.stop, self.nodes[: BROKERS - 1]))
+    def kill(self) -> None:
+        """Kills the brokers that still run: without a majority of the controllers, none of them can stop cleanly."""
+        for node in self.nodes[: BROKERS - 1]:
+            node.kill()
 
 
 def producer(bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> confluent_kafka.Producer:
@@ -157,7 +157,7 @@ def unpacked(folder: Path) -> list[Path]:
 def record() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with played(Path(folder)) as scene:
-            scene.stop()
+            scene.kill()
         RECORDED.parent.mkdir(exist_ok=True)
         with tarfile.open(RECORDED, "w:xz") as archive:
             for number in range(BROKERS):

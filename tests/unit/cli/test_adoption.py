@@ -126,7 +126,7 @@ def created_again(directories: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (without_transactional_ids, f"transactions are open in {LONELY}-0 (from offset 0), {ORDERS}-0 (from offset"),
+        (without_transactional_ids, f"(from offset 0), {LONELY}-0 (from offset 0), {ORDERS}-0 (from offset"),
         (without_the_last_partition, "the last partitions are missing"),
         (of_another_cluster, "the directories belong to several clusters (4L6g3nShT-eMCtK--X86sw, another)"),
         (with_an_unknown_format, "offset 1000: the record has a format that isn't known"),
