@@ -37,7 +37,7 @@ class Adopted:
         for partition in sorted(self.directories[0].glob("__transaction_state-*")):
             self.ids |= transactional_ids(str(partition))
         store = folder / "metadata.sqlite"
-        done = run(environment, "adopt", *map(str, self.directories), "--store", str(store), "--json")
+        done = run(environment, "adopt", *map(str, self.directories), "--store", str(store))
         assert done.returncode == 0, done.stderr
         assert "Partitions get leaders when all of these brokers run: 0, 1, 2." in done.stderr
 
