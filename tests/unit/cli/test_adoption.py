@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,14 @@ from ottla.broker.log.adopt import survey
 from ottla.broker.log.disk import RealDisk
 from ottla.cli.adopted_ids import transactional_ids
 from ottla.cli.adoption import Adoption, Directory, adoption_of
-from ottla.cli.adoption_store import partition_state
+from ottla.cli.adoption_store import partition_state, write
 from ottla.cli.errors import CommandError
+from ottla.metadata import keys
+from ottla.metadata.cluster import join_cluster
+from ottla.metadata.embedded import EmbeddedStore
+from ottla.metadata.features import TRANSACTIONS as TRANSACTION_VERSION
+from ottla.metadata.model.cluster import Cluster, ProducerIds
+from ottla.metadata.store import Delete, Entry
 from ottla.protocol.batches import Record, assign, build_batch
 from ottla.protocol.markers import Marker, marker_batch
 from ottla.storage.checkpoints import parse_epochs
@@ -162,3 +169,40 @@ def test_a_replica_that_lacks_markers_makes_no_transaction_hang(directories: lis
     ahead = transactional_ids(str(directories[0] / f"{TRANSACTIONS}-0"))
     assert set(behind) <= set(ahead)
     assert adopted(directories).hanging() == []
+
+
+async def content(path: Path) -> list[Entry]:
+    store = await EmbeddedStore.open(path)
+    try:
+        return list((await store.read()).entries)
+    finally:
+        await store.close()
+
+
+def test_an_adoption_that_is_repeated_changes_nothing_in_the_store(directories: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    adoption = adopted(directories)
+    assert write(adoption, path, {}) == 2, "a new cluster has the highest level of transaction.version"
+    first = asyncio.run(content(path))
+    found = {entry.key: entry for entry in first}
+    assert Cluster.decode(found[keys.cluster.key]).awaited == (0, 1, 2)
+    assert ProducerIds.decode(found[keys.producer_ids.key]).next_id == adoption.greatest_producer_id + (1 << 40)
+    assert write(adopted(directories), path, {}) == 2
+    assert asyncio.run(content(path)) == first
+    properties = [(each / "meta.properties").read_text() for each in directories]
+    assert [f"node.id={number}" in text for number, text in enumerate(properties)] == [True] * BROKERS
+
+
+def test_a_cluster_of_an_earlier_version_keeps_the_level_at_which_there_are_no_transactions(
+    directories: list[Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "metadata.sqlite"
+
+    async def made() -> None:
+        store = await EmbeddedStore.open(path)
+        await join_cluster(store, None, "4L6g3nShT-eMCtK--X86sw")
+        await store.transact([], [Delete(keys.feature(TRANSACTION_VERSION))])
+        await store.close()
+
+    asyncio.run(made())
+    assert write(adopted(directories), path, {}) == 0
