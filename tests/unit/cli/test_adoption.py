@@ -163,6 +163,16 @@ def test_one_broker_cannot_have_two_replicas_of_a_partition(directories: list[Pa
     assert adopted(directories[2:], node_id=7).brokers == [7]
 
 
+def test_the_directories_of_one_broker_are_taken_together(directories: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(directories[0] / "meta.properties", other)
+    (directories[0] / f"{ORDERS}-0").rename(other / f"{ORDERS}-0")
+    adoption = adopted([directories[0], other])
+    assert adoption.brokers == [0]
+    assert {topic.name for topic in adoption.topics} == {"__consumer_offsets", TRANSACTIONS, ORDERS}
+
+
 def test_a_replica_that_lacks_markers_makes_no_transaction_hang(directories: list[Path]) -> None:
     """The most complete replica counts: the killed broker's log ends before the state of two transactions."""
     behind = transactional_ids(str(directories[BROKERS - 1] / f"{TRANSACTIONS}-0"))
