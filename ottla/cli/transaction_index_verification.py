@@ -23,6 +23,7 @@ from ottla.storage import names
 from ottla.storage.checkpoints import parse_offsets
 from ottla.storage.indexes import ABORTED_ENTRY_BYTES, aborted_transactions
 from ottla.storage.producer_snapshot import read_snapshot
+from ottla.wording import counted
 
 REPAIR = (
     "Stop the broker, delete {index}, and start the broker: it reads the batches, and makes the indexes of this segment"
@@ -146,8 +147,9 @@ class TransactionIndexes:
         if here.lacking and not here.exists:
             yield (
                 0,
-                f"the file is missing, and {here.lacking} aborted transactions end in the segment: consumers of"
-                " committed records get their records",
+                f"the file is missing, and {counted(here.lacking, 'aborted transaction')}"
+                f" {'ends' if here.lacking == 1 else 'end'} in the segment: consumers of committed records get what was"
+                " aborted",
                 here.repair,
             )
         for offset, number in here.unmatched.items():

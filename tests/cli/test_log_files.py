@@ -14,6 +14,7 @@ from ottla.protocol.batches import assign
 from ottla.protocol.codecs import Codec
 from tests.cli.test_processes import Dev, run
 from tests.fuzz.made_batches import record, seal
+from tests.unit.broker.log.workbench import Workbench, transact
 
 Environment = dict[str, str]
 
@@ -61,6 +62,22 @@ def test_verify(stopped: Path, environment: Environment, tmp_path: Path) -> None
     messages = [fault["message"] for fault in json.loads(found.stdout)]
     assert "the CRC doesn't match" in messages
     assert any(message.endswith("bytes at the end are no whole batch") for message in messages)
+
+
+def test_verify_says_what_makes_a_transaction_index_anew(environment: Environment, tmp_path: Path) -> None:
+    log = Workbench(tmp_path / "orders-0").log()
+    transact(log, 7, 0, committed=False)
+    log.close()
+    [index] = (tmp_path / "orders-0").glob("*.txnindex")
+    assert run(environment, "log", "verify", str(tmp_path)).returncode == 0
+    index.unlink()
+    found = run(environment, "log", "verify", str(tmp_path))
+    assert found.returncode == 1
+    assert "the file is missing, and 1 aborted transaction ends in the segment" in " ".join(found.stdout.split())
+    assert f"Stop the broker, delete {index.with_suffix('.index')}, and start the broker" in found.stdout
+    [fault] = json.loads(run(environment, "log", "verify", str(tmp_path), "--json").stdout)
+    assert (fault["topic"], fault["path"], fault["next_offset"]) == ("orders", str(index), -1)
+    assert fault["repair"].startswith("Stop the broker, delete ")
 
 
 def test_what_verify_says_gets_a_group_past_a_bad_batch(

@@ -1,9 +1,11 @@
-"""A log directory that Apache Kafka wrote becomes Ottla's: records, topic ids and offsets stay as they are."""
+"""A log directory that Apache Kafka wrote becomes Ottla's: records, topic ids and offsets stay as they are, and
+transactions go on."""
 
 import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import confluent_kafka
@@ -11,6 +13,7 @@ import kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.peers.adoption_scene import BROKERS, COMMITTED, LONELY, ORDERS, played
 from tests.peers.apache_kafka import ApacheKafka, tool
 from tests.peers.clients import CLIENTS
 from tests.peers.ottla_broker import OttlaBroker
@@ -64,56 +67,94 @@ def transaction(bootstrap: str, topic: str, end: str) -> confluent_kafka.Produce
     return producer
 
 
+def committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """The first `count` values that a reader of committed records gets of a topic with one partition. Where `count` is
+    0, the reader looks for three seconds, and all that it gets is returned."""
+    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed")
+    partition = kafka.TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
+    values: list[bytes] = []
+    deadline = time.monotonic() + (60 if count else 3)
+    while len(values) < max(count, 1) and time.monotonic() < deadline:
+        values += [record.value for some in consumer.poll(500).values() for record in some]
+    consumer.close()
+    return values
+
+
 @pytest.mark.parametrize("stop", ["clean", "kill"])
-def test_logs_with_open_transactions_are_refused_by_name_and_aborted_ones_stay_hidden(
-    tmp_path: Path, stop: str
-) -> None:
-    """Until Ottla has transactions, nobody can end the open ones."""
+def test_a_producer_ends_on_ottla_the_transaction_that_it_began_on_kafka(tmp_path: Path, stop: str) -> None:
     theirs = ApacheKafka(tmp_path / "kafka", group_initial_rebalance_delay_ms="0")
     try:
         ends = {"kept": "commit", "undone": "abort", "pending": ""}
         admin = AdminClient({"bootstrap.servers": theirs.bootstrap, "log_level": 0})
         for created in admin.create_topics([NewTopic(name, 1, 1) for name in ends]).values():
             created.result(20)
-        producers = [transaction(theirs.bootstrap, name, end) for name, end in ends.items()]
+        producers = {name: transaction(theirs.bootstrap, name, end) for name, end in ends.items()}
         plain = confluent_kafka.Producer({"bootstrap.servers": theirs.bootstrap, "log_level": 0})
         for name in ends:
             plain.produce(name, b"plain", partition=0)
         assert plain.flush(30) == 0
     finally:
         theirs.kill() if stop == "kill" else theirs.stop()
-    del producers
     before = {path: path.read_bytes() for path in theirs.data.rglob("*") if path.is_file()}
-    for options in ((), ("--dry-run",)):
-        refused = adopt(theirs, *options)
-        assert refused.returncode == 1, refused.stdout + refused.stderr
-        assert "transactions are still open in pending-0 (from offset 0)," in refused.stderr
-        assert "kafka-transactions.sh" in refused.stderr
-        assert "--expose-uncommitted" in refused.stderr
-        assert "kept" not in refused.stderr
-        assert "undone" not in refused.stderr
+    assert adopt(theirs, "--dry-run").returncode == 0
     assert {path: path.read_bytes() for path in theirs.data.rglob("*") if path.is_file()} == before
-    done = adopt(theirs, "--expose-uncommitted")
+    done = adopt(theirs)
     assert done.returncode == 0, done.stdout + done.stderr
-    ours = OttlaBroker(tmp_path / "ottla", log_dirs=str(theirs.data), group_initial_rebalance_delay_ms="0")
+    folder, settings = tmp_path / "ottla", {"group_initial_rebalance_delay_ms": "0"}
+    ours = OttlaBroker(folder, bootstrap=theirs.bootstrap, log_dirs=str(theirs.data), **settings)
     try:
         records = [b"%d" % number for number in range(10)]
-        wanted = {"kept": [*records, b"plain"], "undone": [b"plain"], "pending": []}
-        for isolation in ("read_committed", "read_uncommitted"):
-            consumer = kafka.KafkaConsumer(bootstrap_servers=ours.bootstrap, isolation_level=isolation)
-            for name, committed in wanted.items():
-                expected = committed if isolation == "read_committed" else [*records, b"plain"]
-                partition = kafka.TopicPartition(name, 0)
-                consumer.assign([partition])
-                consumer.seek_to_beginning(partition)
-                values: list[bytes] = []
-                deadline = time.monotonic() + (30 if expected else 3)
-                while len(values) < max(len(expected), 1) and time.monotonic() < deadline:
-                    values += [record.value for some in consumer.poll(500).values() for record in some]
-                assert values == expected
-            consumer.close()
+        assert committed(ours.bootstrap, "kept", 11) == [*records, b"plain"]
+        assert committed(ours.bootstrap, "undone", 1) == [b"plain"]
+        assert committed(ours.bootstrap, "pending", 0) == []
+        producers["pending"].commit_transaction(60)
+        assert committed(ours.bootstrap, "pending", 11) == [*records, b"plain"]
+        for name in ("kept", "pending"):
+            producers[name].begin_transaction()
+            producers[name].produce(name, b"goes on", partition=0)
+            producers[name].commit_transaction(60)
+            assert committed(ours.bootstrap, name, 12)[-1] == b"goes on"
     finally:
         ours.stop()
+
+
+def test_three_brokers_go_on_with_the_transactions_of_three_brokers(tmp_path: Path) -> None:
+    """A broker of Kafka was killed before the others: its partition lacks the markers of two decided transactions."""
+    with played(tmp_path / "kafka") as scene:
+        scene.kill()
+    store = tmp_path / "metadata.sqlite"
+    done = adopt(scene.nodes[0], str(scene.nodes[1].data), str(scene.nodes[2].data), "--store", str(store))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Kafka was not stopped cleanly" in done.stderr
+
+    def started(node: ApacheKafka) -> OttlaBroker:
+        return OttlaBroker(
+            tmp_path / f"ottla-{node.number}",
+            bootstrap=node.bootstrap,
+            node_id=str(node.number),
+            log_dirs=str(node.data),
+            ottla_metadata_store=f"embedded:{store}",
+        )
+
+    ours: list[OttlaBroker] = []
+    try:
+        with ThreadPoolExecutor(BROKERS) as pool:
+            ours = list(pool.map(started, scene.nodes))
+        [to_commit] = (name for name in scene.producers if name.startswith("to-commit"))
+        assert committed(scene.bootstrap, LONELY, 2) == [b"%s-%d" % (to_commit.encode(), number) for number in (0, 1)]
+        scene.producers["open"].commit_transaction(60)
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            scene.replaced.commit_transaction(60)
+        assert caught.value.args[0].fatal(), "Kafka fenced this producer"
+        scene.producers["fenced"].commit_transaction(60)
+        scene.java()
+        wanted = [*COMMITTED, "open-0", "open-1", "fenced-0", "fenced-1", "java", "java"]
+        assert committed(scene.bootstrap, ORDERS, len(wanted)) == [value.encode() for value in wanted]
+    finally:
+        for broker in ours:
+            broker.kill()
 
 
 def test_adopts_what_kafka_wrote(tmp_path: Path) -> None:

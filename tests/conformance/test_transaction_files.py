@@ -12,6 +12,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.log.config import LogConfig
+from ottla.cli.log_verification import verify
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.markers import Marker, marker_batch
 from ottla.storage.producer_snapshot import SnapshotEntry, read_snapshot
@@ -57,6 +58,7 @@ def test_indexes_and_snapshots_are_rebuilt_as_apache_kafka_wrote_them(tmp_path: 
     finally:
         theirs.stop()
     written = theirs.data / "t-0"
+    assert list(verify(str(written))) == []
     ours = tmp_path / "t-0"
     shutil.copytree(written, ours, ignore=shutil.ignore_patterns("*index", "*.snapshot"))
     log = Workbench(ours, config=LogConfig(segment_bytes=SEGMENT_BYTES)).log(clean=False)

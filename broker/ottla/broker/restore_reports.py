@@ -1,7 +1,8 @@
 """Reports the ends of this broker's logs where the metadata alone can't decide the leader, so that the controller
 elects the broker with the best log.
 
-There are two cases. (1) The metadata store was restored from a backup. Then the report names every log of this broker,
+There are two cases. (1) The metadata store was restored from a backup, or partitions were adopted from log directories
+of Apache Kafka. Then the report names every log of this broker,
 also logs of partitions that the backup gives to other brokers. (2) A partition has no leader, and this broker, which
 was in its ISR or eligible, is back after an unclean stop. Then the report names the partition, also if its log is
 unreadable or missing. A process that has lost its registration since it started reports even if its start followed a

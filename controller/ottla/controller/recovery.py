@@ -1,11 +1,12 @@
 """The election for a partition whose state comes from a backup: the replica with the most complete log leads. Pure.
 
-After the backup, the partition's leader and its ISR may have changed. But one rule of Kafka holds all the time: each
-leader's log has all records that were committed under earlier leaders. So the log with the greatest (last epoch, end
-offset) has every committed record that any of the compared logs has. (There is one exception. If a leader has appended
-no record in its own epoch, and is killed, its log forgets this epoch. But meanwhile the leader may have committed
-records of earlier epochs. A log without these records may then have a greater last epoch than the killed leader's log.)
-Therefore:
+After the backup, the partition's leader and its ISR may have changed. (A partition that was adopted from Apache Kafka's
+log directories counts as restored, too, because nothing is known of its ISR.) But one rule of Kafka holds all the time:
+each leader's log has all records that were committed under earlier leaders. So the log with the greatest (last epoch,
+end offset) has every committed record that any of the compared logs has. (There is one exception. If a leader has
+appended no record in its own epoch, and is killed, its log forgets this epoch. But meanwhile the leader may have
+committed records of earlier epochs. A log without these records may then have a greater last epoch than the killed
+leader's log.) Therefore:
 
 1. No leader is elected before every broker that must report its logs' ends has reported (`ottla.metadata.reports`) and
    could read its logs. A request for an unclean election ends the wait for one partition: the leader is elected among

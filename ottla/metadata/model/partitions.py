@@ -28,8 +28,9 @@ class Partition(Value):
     are the replicas from before the reassignment, and `replicas` are the replicas of the target followed by `removing`.
     `adding` are the replicas of the target that aren't in `original`.
 
-    A `restored` state comes from a backup, so its ISR may be long outdated. The leader of such a partition is elected
-    by the ends of the replicas' logs, not by the ISR.
+    A `restored` state comes from a backup, so its ISR may be long outdated, or from the adoption of Apache Kafka's log
+    directories, which don't name the ISR. The leader of such a partition is elected by the ends of the replicas' logs,
+    not by the ISR.
     """
 
     topic_id: UUID

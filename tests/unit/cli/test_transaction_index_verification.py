@@ -88,7 +88,7 @@ def entry(content: bytes, **changes: int) -> bytes:
 
 
 BROKEN: dict[str, tuple[Change, str]] = {
-    "missing": (lambda _: None, r"the file is missing, and \d+ aborted transactions end in the segment"),
+    "missing": (lambda _: None, r"the file is missing, and \d+ aborted transactions? ends? in the segment"),
     "empty": (lambda _: b"", "no entry for the aborted transaction of producer"),
     "cut in an entry": (lambda content: content[:-5], "29 bytes at the end are no whole entry"),
     "cut between entries": (

@@ -87,8 +87,10 @@ newer one (KIP-890), which the Java client speaks where `transaction.version` is
   may be members of the cluster then. New clusters have level 2 ([transactions.md](transactions.md)).
 - A transactional batch in a request without a transactional id is refused alone, with
   TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53). Kafka refuses the whole request.
-- Transactions that Kafka wrote into an adopted log are read as in Kafka: a `read_committed` consumer stops at the first
-  open one and doesn't see aborted records, compaction removes these, and DescribeProducers shows the open ones.
+- Transactions that Kafka wrote into adopted logs go on: their producers or their time-outs end the open ones, decided
+  ones get their missing markers, and transactional ids keep their producer ids and epochs.
+- A marker for a partition without a leader waits for the leader. Kafka takes the partition for deleted, and drops the
+  marker, so the transaction stays open there.
 - Idempotent producers (`enable.idempotence`, the default of the Java client) work in full. librdkafka may still write a
   record twice when leaders change, on Apache Kafka as on Ottla (its issue 4953): if its next
   request reaches the new leader before librdkafka has handled the old leader's answer, it begins a new producer epoch
