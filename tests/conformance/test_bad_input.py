@@ -225,14 +225,9 @@ def test_the_inside_of_a_batch_is_checked_on_compacted_topics(bootstrap: str, un
     assert produce(bootstrap, name, batch()).name == "none"
 
 
-def test_transactional_batches_are_refused(bootstrap: str, ottla: OttlaBroker | None, topic: str) -> None:
-    """Without support for transactions no client could ever commit these batches."""
-    if ottla is None:
-        pytest.skip("Apache Kafka supports transactions, or closes the connection")
-    assert (
-        produce(bootstrap, topic, batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)).name
-        != "none"
-    )
+def test_transactional_batches_without_a_transactional_id_are_refused(bootstrap: str, topic: str) -> None:
+    transactional = batch(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    assert produce(bootstrap, topic, transactional).name == "transactional_id_authorization_failed"
 
 
 def test_idempotence_is_checked(bootstrap: str, topic: str) -> None:

@@ -44,10 +44,10 @@ def test_transactions_end_whatever_the_level_and_the_protocol_were_when_they_beg
             producer.init()
         level(at_beginning)
         producer.protocol = protocol
-        producer.write(topic, 0, f"{number}-a")
+        producer.write(topic, f"{number}-a", 0)
         producer.commit_offset(group, topic, 0, number)
         level(at_end)
-        producer.write(topic, 1, f"{number}-b")
+        producer.write(topic, f"{number}-b", 1)
         producer.end(commit)
         if commit:
             wanted += [f"{number}-a", f"{number}-b"]
@@ -67,12 +67,12 @@ def test_a_successor_of_the_other_protocol_aborts_what_its_predecessor_left_open
         level(at_beginning)
         predecessor = TransactingProducer([bootstrap], topic, protocol)
         predecessor.init()
-        predecessor.write(topic, 0, f"{number}-left")
+        predecessor.write(topic, f"{number}-left", 0)
         predecessor.commit_offset(group, topic, 0, 1000 + number)
         level(at_end)
         successor = TransactingProducer([bootstrap], topic, V1 if protocol == V2 else V2)
         successor.init()
-        successor.write(topic, 0, f"{number}-kept")
+        successor.write(topic, f"{number}-kept", 0)
         successor.commit_offset(group, topic, 0, number)
         successor.end(True)
         wanted.append(f"{number}-kept")

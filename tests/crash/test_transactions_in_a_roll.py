@@ -70,6 +70,6 @@ def test_open_transactions_of_both_protocols_outlast_a_roll_to_the_previous_comm
 def _write(newer: TransactingProducer, older: confluent_kafka.Producer, step: int, first: int) -> None:
     """Writes a record to each partition in both transactions."""
     for index in range(PARTITIONS):
-        newer.write(TOPIC, index, f"V2-{step}-{first + index}")
+        newer.write(TOPIC, f"V2-{step}-{first + index}", index)
         older.produce(TOPIC, f"V1-{step}-{first + index}".encode(), partition=index)
     assert older.flush(60) == 0

@@ -8,7 +8,7 @@ at errors that pass, and when a broker goes away. Beside it: what readers of com
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import confluent_kafka
@@ -62,44 +62,52 @@ class TransactingProducer:
         self.protocol = protocol
         self.producer_id = self.epoch = -1
         self._addresses = addresses
-        self._id = transactional_id
+        self.transactional_id = transactional_id
         self._patience_s = patience_s
         self._sequences: dict[tuple[str, int], int] = {}
 
     def init(self) -> None:
         """Begins anew: the last transaction of the id is aborted if it is open."""
-        asked = {"transactional_id": self._id, "transaction_timeout": 60_000}
+        asked = {"transactional_id": self.transactional_id, "transaction_timeout": 60_000}
         answer = self._ask_coordinator(INIT_PRODUCER_ID, 5, asked | {"producer_id": -1, "producer_epoch": -1})
         self._is(answer.producer_id, answer.producer_epoch)
 
-    def write(self, topic: str, index: int, value: str) -> None:
-        """Writes a record in the transaction, which begins with the first one."""
+    def write(self, topic: str, value: str, *indexes: int) -> None:
+        """Writes a record with this value to each of these partitions, which have one leader. The transaction begins
+        with the first record."""
         if self.protocol == V1:
-            named = [{"name": topic, "partitions": [index]}]
+            named = [{"name": topic, "partitions": list(indexes)}]
             asked = {
-                "v3_and_below_transactional_id": self._id,
+                "v3_and_below_transactional_id": self.transactional_id,
                 "v3_and_below_producer_id": self.producer_id,
                 "v3_and_below_producer_epoch": self.epoch,
                 "v3_and_below_topics": named,
             }
             self._ask_coordinator(ADD_PARTITIONS, 3, asked)
-        sequence = self._sequences.get((topic, index), 0)
-        batch = build_batch(
+        written = [{"index": index, "records": self.batch(topic, index, value)} for index in indexes]
+        self._repeat(lambda: _checked(self.produce(topic, written)))
+        for index in indexes:
+            self._sequences[topic, index] = self._sequences.get((topic, index), 0) + 1
+
+    def batch(self, topic: str, index: int, value: str) -> bytes:
+        """The batch that this producer would write to the partition next."""
+        return build_batch(
             [Record(0, time.time_ns() // 1_000_000, None, value.encode())],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            base_sequence=sequence,
+            base_sequence=self._sequences.get((topic, index), 0),
             transactional=True,
         )
-        written = [{"name": topic, "partition_data": [{"index": index, "records": batch}]}]
-        message = {"transactional_id": self._id, "acks": -1, "timeout": 10_000, "topic_data": written}
-        version = 12 if self.protocol == V2 else 11
-        self._repeat(lambda: _checked(self._at_leader(topic, index, PRODUCE, version, message)))
-        self._sequences[topic, index] = sequence + 1
+
+    def produce(self, topic: str, written: Sequence[Mapping[str, Any]]) -> Any:
+        """Sends a Produce request to the leader of the first of these partitions, and returns the answer."""
+        topics = [{"name": topic, "partition_data": written}]
+        message = {"transactional_id": self.transactional_id, "acks": -1, "timeout": 10_000, "topic_data": topics}
+        return self._at_leader(topic, written[0]["index"], PRODUCE, 12 if self.protocol == V2 else 11, message)
 
     def commit_offset(self, group: str, topic: str, index: int, offset: int) -> None:
         """Commits an offset of a group in the transaction."""
-        named = {"transactional_id": self._id, "group_id": group}
+        named = {"transactional_id": self.transactional_id, "group_id": group}
         producer = {"producer_id": self.producer_id, "producer_epoch": self.epoch}
         if self.protocol == V1:
             self._ask_coordinator(ADD_OFFSETS, 3, named | producer)
@@ -110,7 +118,11 @@ class TransactingProducer:
 
     def end(self, commit: bool) -> None:
         """Commits or aborts the transaction."""
-        asked = {"transactional_id": self._id, "producer_id": self.producer_id, "producer_epoch": self.epoch}
+        asked = {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
         answer = self._ask_coordinator(END_TXN, 5 if self.protocol == V2 else 4, asked | {"committed": commit})
         if self.protocol == V2:
             self._is(answer.producer_id, answer.producer_epoch)
@@ -121,7 +133,9 @@ class TransactingProducer:
         self.producer_id, self.epoch = producer_id, epoch
 
     def _ask_coordinator(self, api_key: int, version: int, message: dict[str, Any]) -> Any:
-        return self._repeat(lambda: _checked(self._at_coordinator(TRANSACTION, self._id, api_key, version, message)))
+        return self._repeat(
+            lambda: _checked(self._at_coordinator(TRANSACTION, self.transactional_id, api_key, version, message))
+        )
 
     def _at_coordinator(self, kind: int, key: str, api_key: int, version: int, message: dict[str, Any]) -> Any:
         with self._any_broker() as wire:
@@ -156,7 +170,9 @@ class TransactingProducer:
                 return work()
             except (_Again, Closed, OSError):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"no answer to {self._id} within {self._patience_s:.0f} s") from None
+                    raise TimeoutError(
+                        f"no answer to {self.transactional_id} within {self._patience_s:.0f} s"
+                    ) from None
             time.sleep(0.05)
 
 
@@ -171,14 +187,15 @@ def _checked(answer: Any) -> Any:
 
 
 def _codes(answer: Any) -> list[int]:
-    if hasattr(answer, "error_code"):
-        return [answer.error_code]
-    if hasattr(answer, "results_by_topic_v3_and_below"):
-        topics = answer.results_by_topic_v3_and_below
-        return [each.partition_error_code for topic in topics for each in topic.results_by_partition]
-    if hasattr(answer, "responses"):
-        return [each.error_code for topic in answer.responses for each in topic.partition_responses]
-    return [each.error_code for topic in answer.topics for each in topic.partitions]
+    """The error codes of an answer and of its partitions. kio's answers have the fields of all versions."""
+    found = [getattr(answer, "error_code", 0)]
+    for topic in getattr(answer, "results_by_topic_v3_and_below", ()):
+        found += [each.partition_error_code for each in topic.results_by_partition]
+    for topic in getattr(answer, "responses", ()):
+        found += [each.error_code for each in topic.partition_responses]
+    for topic in getattr(answer, "topics", ()):
+        found += [each.error_code for each in topic.partitions]
+    return found
 
 
 def committed_values(bootstrap: str, topic: str, partitions: int) -> list[str]:
