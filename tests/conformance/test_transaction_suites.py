@@ -24,6 +24,7 @@ from tests.peers.tools import ROOT, go_program
 RECORDS = 200_000 if LONG else 5_000
 PARTITIONS = 31 if LONG else 5  # at most, of each topic
 RESET_EVERY_S = 1.0
+BROKERS = pytest.mark.parametrize("brokers", [1, 3], ids=["one-broker", "three-brokers"])
 
 
 def franz_go(bootstrap: str, factor: int) -> None:
@@ -78,7 +79,7 @@ def resets(cluster: OttlaCluster) -> Iterator[None]:
 
 
 @pytest.mark.timeout(1500 if LONG else 300)
-@pytest.mark.parametrize("brokers", [1, 3], ids=["one-broker", "three-brokers"])
+@BROKERS
 def test_franz_go_whose_connections_are_reset(tmp_path_factory: pytest.TempPathFactory, brokers: int) -> None:
     with (
         ottla_cluster(tmp_path_factory.mktemp("resets"), brokers, 0, ["clients"], **SETTINGS) as cluster,
@@ -106,7 +107,11 @@ def test_librdkafka(target: Target) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_aiokafka(target: Target) -> None:
-    outcomes = aiokafka_suite.run(target.bootstrap)
+@BROKERS
+def test_aiokafka(tmp_path_factory: pytest.TempPathFactory, brokers: int) -> None:
+    """The tests count on topics of two partitions."""
+    source = aiokafka_suite.checkout()
+    with ottla_cluster(tmp_path_factory.mktemp("aiokafka"), brokers, **SETTINGS | {"num_partitions": "2"}) as cluster:
+        outcomes = aiokafka_suite.run(cluster.bootstrap, source)
     assert len(outcomes) > 15
     assert [f"{name}: {outcome}" for name, outcome in outcomes.items() if outcome not in ("passed", "skipped")] == []

@@ -47,9 +47,9 @@ def checkout() -> Path:
     return Path(os.environ["OTTLA_AIOKAFKA"])
 
 
-def run(bootstrap: str) -> dict[str, str]:
-    """Runs the tests. Returns test → "passed", "skipped" or "failed: why", in the order of the run."""
-    source = checkout() / "tests"
+def run(bootstrap: str, checkout: Path) -> dict[str, str]:
+    """Runs the tests of a checkout. Returns test → "passed", "skipped" or "failed: why", in the order of the run."""
+    source = checkout / "tests"
     with tempfile.TemporaryDirectory() as folder:
         tests = Path(folder) / "tests"
         tests.mkdir()
@@ -81,7 +81,7 @@ def _outcome(case: ElementTree.Element) -> tuple[str, str]:
 
 def main() -> int:
     """Prints each outcome. Returns 0 if no test failed, else 1."""
-    outcomes = run(sys.argv[1])
+    outcomes = run(sys.argv[1], checkout())
     for name, outcome in outcomes.items():
         print(f"{name}  {outcome}")
     return 1 if any(outcome.startswith("failed") for outcome in outcomes.values()) else 0
