@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.conftest import Target
-from tests.peers.clients import GO, JAVA, Program
+from tests.peers.clients import GO, JAVA, SARAMA, Program
 
 PARTITIONS = 3
 TRANSACTIONS = 9
@@ -36,8 +36,9 @@ def outcomes(target: Target) -> Callable[[Program], list[str]]:
     def run(program: Program) -> list[str]:
         if program.name not in runs:
             factor = str(target.replication_factor)
+            command = "sarama-transactional" if program is SARAMA else "transactional"
             runs[program.name] = program.run(
-                target.bootstrap, "transactional", _unique(program.name), factor, check=False
+                target.bootstrap, command, _unique(program.name), factor, check=False
             ).splitlines()
         return runs[program.name]
 
@@ -52,6 +53,11 @@ def test_java(outcomes: Callable[[Program], list[str]], name: str) -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_franz_go(outcomes: Callable[[Program], list[str]], name: str) -> None:
     assert [line for line in outcomes(GO) if line.startswith(f"ok {name}")], outcomes(GO)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_sarama(outcomes: Callable[[Program], list[str]], name: str) -> None:
+    assert [line for line in outcomes(SARAMA) if line.startswith(f"ok {name}")], outcomes(SARAMA)
 
 
 def _unique(name: str) -> str:

@@ -180,4 +180,5 @@ class Program(Client):
 
 JAVA = Program("java")
 GO = Program("franz-go")
+SARAMA = Program("sarama")  # for transactions only
 CLIENTS: tuple[Client, ...] = (KafkaPython(), Confluent(), AioKafka(), JAVA, GO)

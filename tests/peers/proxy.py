@@ -36,9 +36,9 @@ class Proxies:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
 
-    def route(self, upstream: str) -> Route:
-        """A new address in front of `upstream`, both host:port."""
-        route = Route(self, upstream)
+    def route(self, upstream: str, endpoint: str | None = None) -> Route:
+        """A new address in front of `upstream`, both host:port; by default any free port of the loopback interface."""
+        route = Route(self, upstream, endpoint or f"127.0.0.1:{free_port()}")
         self.run(route.listen())
         return route
 
@@ -73,8 +73,8 @@ class _Connection:
 class Route:
     """One address, `endpoint`, in front of another. Its methods may be called from any thread."""
 
-    def __init__(self, proxies: Proxies, upstream: str) -> None:
-        self.endpoint = f"127.0.0.1:{free_port()}"
+    def __init__(self, proxies: Proxies, upstream: str, endpoint: str) -> None:
+        self.endpoint = endpoint
         self.upstream = upstream
         self._proxies = proxies
         self._cuts: set[tuple[Direction, str]] = set()

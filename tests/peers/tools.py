@@ -22,6 +22,10 @@ _HOW = {
     "java": "Java 17 or newer (apt-get install openjdk-17-jre-headless)",
     "javac": "a Java compiler (apt-get install openjdk-17-jdk-headless)",
     "mvn": "Maven (apt-get install maven)",
+    "c++": "a C++ compiler (apt-get install g++)",
+    "make": "make (apt-get install make)",
+    "cmake": "CMake (apt-get install cmake)",
+    "cargo": "Cargo (apt-get install cargo)",
     "go": "Go 1.26 or newer (go.dev/dl)",
 }
 
@@ -48,16 +52,22 @@ def need_native_walk() -> None:
     pytest.skip(message)
 
 
-def go_program(source: Path, package: str = ".", name: str = "") -> Path:
+def go_program(source: Path, package: str = ".", name: str = "", *, tests: bool = False) -> Path:
     """The program of a package of the Go module in `source`, rebuilt if a file there is newer. Skips the test if Go is
-    missing."""
+    missing. With `tests` it is the program that runs the package's tests; their build tag `functional` is set."""
     need("go")
     name = name or source.name
     with locked(f"go/{source.name}") as folder:
         binary = folder / name
         sources = (path for path in source.rglob("*") if path.is_file())
         if not binary.exists() or binary.stat().st_mtime < max(path.stat().st_mtime for path in sources):
-            command = ["go", "build", "-o", str(binary), package]
+            command = [
+                "go",
+                *(["test", "-c", "-tags", "functional"] if tests else ["build"]),
+                "-o",
+                str(binary),
+                package,
+            ]
             done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=1800, check=False)
             assert done.returncode == 0, done.stderr
     return binary

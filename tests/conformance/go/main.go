@@ -1,9 +1,10 @@
-// A program that uses the client library franz-go against a broker.
+// A program that uses the client libraries franz-go and sarama against a broker.
 //
 //	conformance BOOTSTRAP round-trip PREFIX FACTOR   produce, consume, groups, admin, on a topic with FACTOR replicas
 //	conformance BOOTSTRAP produce TOPIC=CODEC...     writes the records of the codec tests
 //	conformance BOOTSTRAP digest TOPIC...            prints the digest of each topic's records
 //	conformance BOOTSTRAP transactional PREFIX FACTOR   transactions, on topics with FACTOR replicas
+//	conformance BOOTSTRAP sarama-transactional PREFIX FACTOR   the same by sarama; all other commands use franz-go
 //
 // Prints one line for each step: "ok NAME" or "failed NAME: why".
 package main
@@ -36,17 +37,11 @@ func main() {
 	bootstrap, command, rest := os.Args[1], os.Args[2], os.Args[3:]
 	switch command {
 	case "round-trip":
-		factor, err := strconv.ParseInt(rest[1], 10, 16)
-		if err != nil {
-			panic(err)
-		}
-		roundTrip(bootstrap, rest[0], int16(factor))
+		roundTrip(bootstrap, rest[0], replicas(rest[1]))
 	case "transactional":
-		factor, err := strconv.ParseInt(rest[1], 10, 16)
-		if err != nil {
-			panic(err)
-		}
-		transactional(bootstrap, rest[0], int16(factor))
+		transactional(bootstrap, rest[0], replicas(rest[1]))
+	case "sarama-transactional":
+		saramaTransactional(bootstrap, rest[0], replicas(rest[1]))
 	case "produce":
 		for _, pair := range rest {
 			topic, codec, _ := strings.Cut(pair, "=")
@@ -64,6 +59,14 @@ func main() {
 	if failed {
 		os.Exit(1)
 	}
+}
+
+func replicas(argument string) int16 {
+	factor, err := strconv.ParseInt(argument, 10, 16)
+	if err != nil {
+		panic(err)
+	}
+	return int16(factor)
 }
 
 // Splits "host:port,host:port" into its addresses.

@@ -1,0 +1,117 @@
+"""The tests that the developers of franz-go, sarama, librdkafka and aiokafka wrote for transactions.
+
+Those of franz-go and sarama need Go, those of librdkafka Cargo, CMake and a C++ compiler; their sources are fetched
+once. Those of aiokafka need a checkout of its repository. With OTTLA_CRASH=long franz-go's copy more records, and those
+of librdkafka run at all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.conformance.conftest import SETTINGS, Target
+from tests.crash.faults import LONG
+from tests.peers import aiokafka_suite, librdkafka_suite, sarama_suite
+from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
+from tests.peers.tools import ROOT, go_program
+
+RECORDS = 200_000 if LONG else 5_000
+PARTITIONS = 31 if LONG else 5  # at most, of each topic
+RESET_EVERY_S = 1.0
+BROKERS = pytest.mark.parametrize("brokers", [1, 3], ids=["one-broker", "three-brokers"])
+
+
+def franz_go(bootstrap: str, factor: int) -> None:
+    """Runs TestTxnEtl of franz-go: six chains of three groups each copy a topic, with other balancers, as members go.
+    No record may be missing, come twice, or come in another order. Three of the chains need consumer groups of KIP-848,
+    and are skipped where brokers don't have this protocol."""
+    package = "github.com/twmb/franz-go/pkg/kgo"
+    program = go_program(ROOT / "tests/conformance/go", package, "kgo.test", tests=True)
+    settings = {
+        "KGO_SEEDS": bootstrap,
+        "KGO_TEST_RF": str(factor),
+        "KGO_TEST_RECORDS": str(RECORDS),
+        "KGO_TEST_MAX_TOPIC_PARTS": str(PARTITIONS),
+        "KGO_TEST_UNSAFE": "1",
+        "KGO_LOG_LEVEL": "none",
+    }
+    done = subprocess.run(
+        [str(program), "-test.run", "^TestTxnEtl$", "-test.v", f"-test.timeout={1200 if LONG else 240}s"],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    assert done.stdout.count("--- PASS: TestTxnEtl/") >= 3, done.stdout[-4000:]
+
+
+@pytest.mark.timeout(1500 if LONG else 300)
+def test_franz_go(target: Target) -> None:
+    franz_go(target.bootstrap, target.replication_factor)
+
+
+@contextmanager
+def resets(cluster: OttlaCluster) -> Iterator[None]:
+    """Resets all connections of clients to one broker after another, again and again."""
+    over = threading.Event()
+
+    def reset() -> None:
+        while not over.is_set():
+            for route in cluster.to_clients:
+                if over.wait(RESET_EVERY_S):
+                    return
+                route.reset()
+
+    thread = threading.Thread(target=reset)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.timeout(1500 if LONG else 300)
+@BROKERS
+def test_franz_go_whose_connections_are_reset(tmp_path_factory: pytest.TempPathFactory, brokers: int) -> None:
+    with (
+        ottla_cluster(tmp_path_factory.mktemp("resets"), brokers, 0, ["clients"], **SETTINGS) as cluster,
+        resets(cluster),
+    ):
+        franz_go(",".join(route.endpoint for route in cluster.to_clients), brokers)
+
+
+@pytest.mark.timeout(360)
+def test_sarama(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The tests create topics with three replicas, and one of them stops the coordinator of its transaction."""
+    with ottla_cluster(tmp_path_factory.mktemp("sarama"), 3, **SETTINGS) as cluster:
+        outcomes, output = sarama_suite.run(cluster)
+    assert set(outcomes.values()) == {"PASS"}, output[-8000:]
+    assert len(outcomes) == 12, outcomes
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not LONG, reason="is built for minutes: runs with OTTLA_CRASH=long")
+def test_librdkafka(target: Target) -> None:
+    """librdkafka's tests of idempotence (0090), of transactions (0103), and of consumers of transactions."""
+    outcomes = librdkafka_suite.run(target.bootstrap)
+    assert {name[:4] for name in outcomes} == set(librdkafka_suite.TRANSACTIONS)
+    assert [outcome for outcome in outcomes.values() if outcome not in ("PASSED", "SKIPPED")] == []
+
+
+@pytest.mark.timeout(900)
+@BROKERS
+def test_aiokafka(tmp_path_factory: pytest.TempPathFactory, brokers: int) -> None:
+    """The tests count on topics of two partitions."""
+    source = aiokafka_suite.checkout()
+    with ottla_cluster(tmp_path_factory.mktemp("aiokafka"), brokers, **SETTINGS | {"num_partitions": "2"}) as cluster:
+        outcomes = aiokafka_suite.run(cluster.bootstrap, source)
+    assert len(outcomes) > 15
+    assert [f"{name}: {outcome}" for name, outcome in outcomes.items() if outcome not in ("passed", "skipped")] == []
