@@ -122,8 +122,12 @@ class Processes:
             try:
                 code = each.process.wait(seconds)
             except subprocess.TimeoutExpired:
+                each.process.send_signal(signal.SIGUSR1)
+                time.sleep(1.0)
                 self._kill(each)
-                self.failed.append(f"{each.task.process} doesn't end {seconds:g} s after SIGTERM")
+                self.failed.append(
+                    f"{each.task.process} doesn't end {seconds:g} s after SIGTERM: {self._said(each.task)}"
+                )
                 code = 0
             if code not in (0, OVER) and not each.killed:
                 self.failed.append(f"{each.task.process} ended with {code}: {self._said(each.task)}")
