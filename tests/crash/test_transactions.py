@@ -25,6 +25,7 @@ from tests.peers.wire import Closed, Wire
 FAILOVERS = 500
 LONG_S = 1500
 SHORT_S = 10
+LOOK_S = 5
 TRANSACTION_STATE = "__transaction_state"
 ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS = 43, 44
 BROKER, SET, PREFERRED = 4, 0, 0
@@ -127,7 +128,9 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
             workload.wait_for_commits(2, 120)
             began = time.monotonic()
             while not over(cluster, time.monotonic() - began):
-                moves.storm.blow()
+                until = time.monotonic() + LOOK_S
+                while time.monotonic() < until:
+                    moves.storm.blow()
             moves.storm.settle()
             moves.drain("")
             workload.wait_for_commits(3, 120)
