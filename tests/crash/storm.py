@@ -13,7 +13,7 @@ from tests.peers.wire import Closed, Wire
 FAULTS_MAX = 3  # at the same time
 
 
-def ask(cluster: OttlaCluster, api_key: int, message: dict[str, Any], version: int = 0) -> Any:
+def ask(cluster: OttlaCluster, api_key: int, message: dict[str, Any]) -> Any:
     """Sends a request to one broker after the other, and returns the first answer without an error."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -21,7 +21,7 @@ def ask(cluster: OttlaCluster, api_key: int, message: dict[str, Any], version: i
             if broker.running:
                 try:
                     with Wire(broker.bootstrap, 5.0) as wire:
-                        answer = wire.call(api_key, version, message)
+                        answer = wire.call(api_key, 0, message)
                 except (OSError, Closed):
                     continue
                 if not answer.error_code:

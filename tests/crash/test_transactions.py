@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.failovers import by_topic, failovers, leader_changes
 from tests.crash.faults import LONG, SETTINGS
-from tests.crash.storm import Storm, ask
+from tests.crash.storm import Storm
 from tests.crash.transactional_workload import PARTITIONS, TransactionalWorkload
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Closed, Wire
@@ -45,18 +46,19 @@ class Moves:
     that is delayed beyond its transaction's end may hit the next one, by Kafka's design.
     """
 
-    def __init__(self, cluster: OttlaCluster, dice: Random, workload: TransactionalWorkload) -> None:
+    def __init__(self, cluster: OttlaCluster, dice: Random, written_to: Path) -> None:
         self.faults: Counter[str] = Counter()
         others = [self._kill, self._drain, self._drain, self._drain, self._elect, self._elect, self._cut_clients]
         self.storm = Storm(cluster, dice, self.note, others, (0.3, 4.0))
         self._cluster = cluster
         self._dice = dice
-        self._workload = workload
+        self._written_to = written_to
 
     def note(self, kind: str) -> None:
         """Notes a fault, with the time."""
         self.faults[kind] += 1
-        self._workload.history.notes.append((time.monotonic(), kind))
+        with open(self._written_to, "a") as file:
+            file.write(f"{time.monotonic():.3f} {kind}\n")
 
     def _kill(self) -> None:
         """Kills a broker: as often again as every storm does."""
@@ -70,11 +72,8 @@ class Moves:
     def _elect(self) -> None:
         """The first replica of each partition becomes its leader."""
         message = {"election_type": PREFERRED, "topic_partitions": None, "timeout_ms": 2000}
-        try:
-            ask(self._cluster, ELECT_LEADERS, message, 2)
-        except (AssertionError, KeyError):
-            return
-        self.note("preferred leaders elected")
+        if self._asked(ELECT_LEADERS, 2, message):
+            self.note("preferred leaders elected")
 
     def _cut_clients(self) -> None:
         """A broker's answers don't arrive at its clients."""
@@ -94,15 +93,18 @@ class Moves:
             "resources": [{"resource_type": BROKER, "resource_name": "", "configs": [config]}],
             "validate_only": False,
         }
+        return self._asked(INCREMENTAL_ALTER_CONFIGS, 1, message)
+
+    def _asked(self, api_key: int, version: int, message: dict[str, Any]) -> bool:
+        """Sends a request to one broker after the other until one answers. Returns whether one has answered."""
         for broker in self._cluster.brokers:
             if broker.running:
                 try:
                     with Wire(broker.bootstrap, 3.0) as wire:
-                        answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, message)
+                        wire.call(api_key, version, message)
                 except (OSError, Closed):
                     continue
-                if not answer.responses[0].error_code:
-                    return True
+                return True
         return False
 
 
@@ -122,7 +124,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
         for topic, count in PARTITIONS.items():
             cluster.wait_until_in_sync(topic, count, 3)
         workload = TransactionalWorkload(tmp_path, cluster.bootstrap, seed=seed)
-        moves = Moves(cluster, Random(seed), workload)
+        moves = Moves(cluster, Random(seed), tmp_path / "faults")
         workload.start()
         try:
             workload.wait_for_commits(2, 120)
@@ -132,7 +134,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
                 while time.monotonic() < until:
                     moves.storm.blow()
             moves.storm.settle()
-            moves.drain("")
+            cluster.wait("no broker is drained", lambda: moves.drain(""))
             workload.wait_for_commits(3, 120)
             workload.calm()
             wrong = workload.finish()
@@ -166,5 +168,5 @@ def keep(folder: Path, workload: TransactionalWorkload, seed: int) -> None:
     """Writes the history as JSONL, and the faults, for the analysis of a failure."""
     events = workload.events or workload.history.events
     (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (folder / "faults").write_text("".join(f"{at:.3f} {what}\n" for at, what in workload.history.notes))
+    (folder / "upset").write_text("".join(f"{at:.3f} {what}\n" for at, what in workload.history.notes))
     print(f"seed {seed}: the history and the faults are in {folder}")
