@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
@@ -129,11 +130,12 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
         try:
             workload.wait_for_commits(2, 120)
             began = time.monotonic()
-            while not over(cluster, time.monotonic() - began):
-                until = time.monotonic() + LOOK_S
-                while time.monotonic() < until:
-                    moves.storm.blow()
-            moves.storm.settle()
+            with closing(moves.storm) as storm:
+                while not over(cluster, time.monotonic() - began):
+                    until = time.monotonic() + LOOK_S
+                    while time.monotonic() < until:
+                        storm.blow()
+                storm.settle()
             cluster.wait("no broker is drained", lambda: moves.drain(""))
             workload.wait_for_commits(3, 120)
             workload.calm()
