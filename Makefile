@@ -68,7 +68,7 @@ else
 	$(BIN)/python -m pytest $(PYTEST)
 endif
 
-crash: setup  ## kill, pause, cut off, fill up and move under load, for an hour
+crash: setup  ## kill, pause, cut off, fill up and move under load, for an hour and a half
 	OTTLA_CRASH=long $(BIN)/python -m pytest -s tests/crash
 
 spark-kills: setup  ## kill the processes of an exactly-once stream at every step, and brokers (KILLS=200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.peers.wire import Closed, Wire
 FAULTS_MAX = 3  # at the same time
 
 
-def ask(cluster: OttlaCluster, api_key: int, message: dict[str, Any], version: int = 0) -> Any:
+def ask(cluster: OttlaCluster, api_key: int, message: dict[str, Any]) -> Any:
     """Sends a request to one broker after the other, and returns the first answer without an error."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -21,7 +22,7 @@ def ask(cluster: OttlaCluster, api_key: int, message: dict[str, Any], version: i
             if broker.running:
                 try:
                     with Wire(broker.bootstrap, 5.0) as wire:
-                        answer = wire.call(api_key, version, message)
+                        answer = wire.call(api_key, 0, message)
                 except (OSError, Closed):
                     continue
                 if not answer.error_code:
@@ -35,6 +36,7 @@ class Storm:
 
     `note` is told each fault. `others` are faults of the scenario's own; a fault that lasts calls `for_a_while`. Faults
     last for a time between the two of `lasting_s`. Paths between brokers and to etcd are cut if they have proxies.
+    The caller must call `close`.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class Storm:
         self._note = note
         self._lasting_s = lasting_s
         self._mend: list[tuple[float, Callable[[], object]]] = []
+        self._pool = ThreadPoolExecutor(1)
+        self._start: Future[None] | None = None  # the latest start of a killed broker
         self._faults: list[Callable[[], object]] = [self.kill, self._pause, *others]
         if cluster.to_brokers:
             self._faults.append(self._cut)
@@ -59,7 +63,10 @@ class Storm:
             self._faults.append(self._break_etcd)
 
     def blow(self) -> None:
-        """Mends the faults that have lasted long enough, and causes another one unless `FAULTS_MAX` faults remain."""
+        """Mends the faults that have lasted long enough, and causes another one unless `FAULTS_MAX` faults remain.
+        Raises AssertionError if a killed broker doesn't start."""
+        if self._start is not None and self._start.done():
+            self._start.result()
         now = time.monotonic()
         due = [mend for until, mend in self._mend if until <= now]
         self._mend = [(until, mend) for until, mend in self._mend if until > now]
@@ -75,6 +82,12 @@ class Storm:
             mend()
         self._mend = []
         self._cluster.heal()
+        if self._start is not None:
+            self._start.result()
+
+    def close(self) -> None:
+        """Waits until no broker is being started any more, so that none outlives the test."""
+        self._pool.shutdown()
 
     def for_a_while(self, kind: str, mend: Callable[[], object]) -> None:
         """Notes a fault, and lets `mend` be called after some seconds."""
@@ -92,7 +105,7 @@ class Storm:
 
             def mend() -> None:
                 self._cluster.heal()  # a broker that is cut from etcd can't start
-                victim.start_again()
+                self._start = self._pool.submit(victim.start_again)  # the storm goes on meanwhile
 
             self.for_a_while("kill -9", mend)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from itertools import permutations
 from pathlib import Path
 from random import Random, SystemRandom
@@ -63,10 +64,10 @@ def test_everything_at_once(tmp_path: Path) -> None:
             here.fault("reassignment")
             reassign(here.cluster, {dice.randrange(PARTITIONS): dice.choice(_ASSIGNMENTS)})
 
-        storm = Storm(here.cluster, dice, here.fault, [move])
-        deadline = time.monotonic() + STORM_S
-        while time.monotonic() < deadline:
-            storm.blow()
-        storm.settle()
+        with closing(Storm(here.cluster, dice, here.fault, [move])) as storm:
+            deadline = time.monotonic() + STORM_S
+            while time.monotonic() < deadline:
+                storm.blow()
+            storm.settle()
         here.goes_on(100, 90)
         here.cluster.wait("nothing moves", lambda: reassigned(here.cluster), 90)

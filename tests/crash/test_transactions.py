@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.failovers import by_topic, failovers, leader_changes
 from tests.crash.faults import LONG, SETTINGS
-from tests.crash.storm import Storm, ask
+from tests.crash.storm import Storm
 from tests.crash.transactional_workload import PARTITIONS, TransactionalWorkload
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Closed, Wire
@@ -25,6 +27,7 @@ from tests.peers.wire import Closed, Wire
 FAILOVERS = 500
 LONG_S = 1500
 SHORT_S = 10
+LOOK_S = 5
 TRANSACTION_STATE = "__transaction_state"
 ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS = 43, 44
 BROKER, SET, PREFERRED = 4, 0, 0
@@ -44,18 +47,19 @@ class Moves:
     that is delayed beyond its transaction's end may hit the next one, by Kafka's design.
     """
 
-    def __init__(self, cluster: OttlaCluster, dice: Random, workload: TransactionalWorkload) -> None:
+    def __init__(self, cluster: OttlaCluster, dice: Random, written_to: Path) -> None:
         self.faults: Counter[str] = Counter()
         others = [self._kill, self._drain, self._drain, self._drain, self._elect, self._elect, self._cut_clients]
         self.storm = Storm(cluster, dice, self.note, others, (0.3, 4.0))
         self._cluster = cluster
         self._dice = dice
-        self._workload = workload
+        self._written_to = written_to
 
     def note(self, kind: str) -> None:
         """Notes a fault, with the time."""
         self.faults[kind] += 1
-        self._workload.history.notes.append((time.monotonic(), kind))
+        with open(self._written_to, "a") as file:
+            file.write(f"{time.monotonic():.3f} {kind}\n")
 
     def _kill(self) -> None:
         """Kills a broker: as often again as every storm does."""
@@ -69,11 +73,8 @@ class Moves:
     def _elect(self) -> None:
         """The first replica of each partition becomes its leader."""
         message = {"election_type": PREFERRED, "topic_partitions": None, "timeout_ms": 2000}
-        try:
-            ask(self._cluster, ELECT_LEADERS, message, 2)
-        except (AssertionError, KeyError):
-            return
-        self.note("preferred leaders elected")
+        if self._asked(ELECT_LEADERS, 2, message):
+            self.note("preferred leaders elected")
 
     def _cut_clients(self) -> None:
         """A broker's answers don't arrive at its clients."""
@@ -93,15 +94,18 @@ class Moves:
             "resources": [{"resource_type": BROKER, "resource_name": "", "configs": [config]}],
             "validate_only": False,
         }
+        return self._asked(INCREMENTAL_ALTER_CONFIGS, 1, message)
+
+    def _asked(self, api_key: int, version: int, message: dict[str, Any]) -> bool:
+        """Sends a request to one broker after the other until one answers. Returns whether one has answered."""
         for broker in self._cluster.brokers:
             if broker.running:
                 try:
                     with Wire(broker.bootstrap, 3.0) as wire:
-                        answer = wire.call(INCREMENTAL_ALTER_CONFIGS, 1, message)
+                        wire.call(api_key, version, message)
                 except (OSError, Closed):
                     continue
-                if not answer.responses[0].error_code:
-                    return True
+                return True
         return False
 
 
@@ -121,15 +125,18 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
         for topic, count in PARTITIONS.items():
             cluster.wait_until_in_sync(topic, count, 3)
         workload = TransactionalWorkload(tmp_path, cluster.bootstrap, seed=seed)
-        moves = Moves(cluster, Random(seed), workload)
+        moves = Moves(cluster, Random(seed), tmp_path / "faults")
         workload.start()
         try:
             workload.wait_for_commits(2, 120)
             began = time.monotonic()
-            while not over(cluster, time.monotonic() - began):
-                moves.storm.blow()
-            moves.storm.settle()
-            moves.drain("")
+            with closing(moves.storm) as storm:
+                while not over(cluster, time.monotonic() - began):
+                    until = time.monotonic() + LOOK_S
+                    while time.monotonic() < until:
+                        storm.blow()
+                storm.settle()
+            cluster.wait("no broker is drained", lambda: moves.drain(""))
             workload.wait_for_commits(3, 120)
             workload.calm()
             wrong = workload.finish()
@@ -163,5 +170,5 @@ def keep(folder: Path, workload: TransactionalWorkload, seed: int) -> None:
     """Writes the history as JSONL, and the faults, for the analysis of a failure."""
     events = workload.events or workload.history.events
     (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (folder / "faults").write_text("".join(f"{at:.3f} {what}\n" for at, what in workload.history.notes))
+    (folder / "upset").write_text("".join(f"{at:.3f} {what}\n" for at, what in workload.history.notes))
     print(f"seed {seed}: the history and the faults are in {folder}")

@@ -15,6 +15,7 @@ it or because of another fatal error, exits with `OVER`.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -105,7 +106,6 @@ class TransactionalProducer:
         self._producer = Producer(
             {
                 "bootstrap.servers": task.bootstrap,
-                "log_level": 0,
                 "transactional.id": task.name,
                 "transaction.timeout.ms": task.timeout_ms,
                 "socket.timeout.ms": 4000,
@@ -209,7 +209,6 @@ def _consumer(task: Task, **config: Any) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": task.bootstrap,
-            "log_level": 0,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "socket.timeout.ms": 4000,
@@ -349,6 +348,7 @@ class Process:
 def main() -> None:
     """Runs the task that the first argument names."""
     task = Task.of(sys.argv[1])
+    faulthandler.register(signal.SIGUSR1)  # says where the process hangs
     try:
         Process(task, Journal(task.number, 1)).run()
     except (Over, KafkaException, KafkaError, SystemError) as error:

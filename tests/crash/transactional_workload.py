@@ -19,7 +19,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,7 +66,7 @@ class Processes:
         self._random = random
         self._running: list[_Running] = []
         self._lives: Counter[str] = Counter()
-        self._read: dict[Path, int] = defaultdict(int)
+        self._read: dict[str, int] = {}  # process → the bytes of its journal that were read
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
@@ -122,8 +122,12 @@ class Processes:
             try:
                 code = each.process.wait(seconds)
             except subprocess.TimeoutExpired:
+                each.process.send_signal(signal.SIGUSR1)
+                time.sleep(1.0)
                 self._kill(each)
-                self.failed.append(f"{each.task.process} doesn't end {seconds:g} s after SIGTERM")
+                self.failed.append(
+                    f"{each.task.process} doesn't end {seconds:g} s after SIGTERM: {self._said(each.task)}"
+                )
                 code = 0
             if code not in (0, OVER) and not each.killed:
                 self.failed.append(f"{each.task.process} ended with {code}: {self._said(each.task)}")
@@ -136,12 +140,15 @@ class Processes:
 
     def events(self) -> Iterator[Event]:
         """The events of all processes since the last call, those of each process in order."""
-        for path in sorted(self._folder.glob("*.jsonl")):
-            with open(path, "rb") as file:
-                file.seek(self._read[path])
+        running = {each.task.process for each in self._running}
+        for process in list(self._read):
+            with open(self._folder / f"{process}.jsonl", "rb") as file:
+                file.seek(self._read[process])
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
-            self._read[path] += len(whole)
+            self._read[process] += len(whole)
+            if process not in running:
+                del self._read[process]  # nothing follows
             for line in whole.splitlines():
                 yield json.loads(line)
 
@@ -151,6 +158,7 @@ class Processes:
     def _start(self, role: str, name: str, inputs: list[Key], outputs: list[Key]) -> None:
         self._lives[name] += 1
         process = f"{name}.{self._lives[name]}"
+        self._read[process] = 0
         task = Task(
             role, name, process, sum(self._lives.values()), self._bootstrap, self._random.randrange(1 << 32),
             inputs, outputs, TIMEOUT_MS, pause_s=0.2,
