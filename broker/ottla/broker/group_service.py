@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.cold_reads import ColdReads
+from ottla.broker.coordination.certainty import known_again
 from ottla.broker.coordination.led import NO_TRANSACTION, Encoded, Led, Transaction
 from ottla.broker.coordination.replay import Replay, ReplayPartition
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
@@ -46,8 +47,6 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 LOADED_PER_TURN = 200  # groups whose members' sessions begin in one turn of the event loop
-SURE_S = 0.5  # the longest wait of an OffsetFetch for the metadata store to confirm the broker's registration
-_SURE_AGAIN_S = 0.01
 
 _OF_COORDINATORS = frozenset(
     {
@@ -518,7 +517,7 @@ class GroupService:
         records that are appended at the call. Returns the group's shard."""
         shard = self._shard_of(group_id, allow_empty=True)
         if not self._leads_for_sure():
-            await self._sure_again(shard)
+            await known_again(self._leads_for_sure, lambda: self._runtime.holds(shard))
         if require_stable:
             self._runtime.flush(shard)
             try:
@@ -530,18 +529,6 @@ class GroupService:
                 raise KafkaError(code) from None
         await self._runtime.shown(shard)
         return shard
-
-    async def _sure_again(self, shard: Shard) -> None:
-        """Waits until the metadata store has confirmed the broker's registration, or this broker no longer leads the
-        shard's partition; but `SURE_S` at most, because groups go on while the store answers nobody.
-
-        A process that was stopped for longer than its session learns of its successor only after some milliseconds.
-        Until then it would answer offsets that are older than those of the successor.
-        """
-        for _ in range(round(SURE_S / _SURE_AGAIN_S)):
-            if self._leads_for_sure() or not self._runtime.holds(shard):
-                return
-            await asyncio.sleep(_SURE_AGAIN_S)
 
     # --- finding, expiring ---
 

@@ -15,6 +15,7 @@ import pytest
 
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.coordination import replay
+from ottla.broker.coordination.certainty import SURE_S
 from ottla.broker.coordination.committed_view import SLICE_RECORDS
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime
 from ottla.broker.group.classic import ClassicGroup
@@ -25,7 +26,7 @@ from ottla.broker.group.partitioning import partition_for
 from ottla.broker.group.records import Committed, GroupKey, OffsetKey, group_key, offset_key, offset_value, read_key
 from ottla.broker.group.shard import GroupShard, OffsetToCommit
 from ottla.broker.group.states import State
-from ottla.broker.group_service import SURE_S, GroupService
+from ottla.broker.group_service import GroupService
 from ottla.broker.log.config import LogConfig
 from ottla.broker.log.segment import Segment
 from ottla.broker.verification import Guard
