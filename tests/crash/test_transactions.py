@@ -144,6 +144,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
             workload.calm()
             wrong = workload.finish()
         except BaseException:
+            workload.close()
             keep(tmp_path, workload, seed)
             raise
         took_s = time.monotonic() - began
