@@ -101,6 +101,9 @@ class Processes:
         if not alive:
             return ""
         victim = self._random.choice(alive)
+        for older in self._running:  # where no broker answers, a predecessor doesn't learn that it is over
+            if older.task.name == victim.task.name and older is not victim and not older.killed:
+                self._kill(older)
         if self._random.random() < 0.5:
             self._kill(victim)
             what = "kill -9 of a producer"
