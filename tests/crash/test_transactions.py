@@ -28,6 +28,8 @@ FAILOVERS = 500
 LONG_S = 1500
 SHORT_S = 10
 LOOK_S = 5
+SESSION_S = 3  # so that pauses and cut paths cause failovers, too
+LASTING_S = (0.3, 4.5)
 TRANSACTION_STATE = "__transaction_state"
 ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS = 43, 44
 BROKER, SET, PREFERRED = 4, 0, 0
@@ -50,7 +52,7 @@ class Moves:
     def __init__(self, cluster: OttlaCluster, dice: Random, written_to: Path) -> None:
         self.faults: Counter[str] = Counter()
         others = [self._kill, self._drain, self._drain, self._drain, self._elect, self._elect, self._cut_clients]
-        self.storm = Storm(cluster, dice, self.note, others, (0.3, 4.0))
+        self.storm = Storm(cluster, dice, self.note, others, LASTING_S)
         self._cluster = cluster
         self._dice = dice
         self._written_to = written_to
@@ -115,6 +117,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
     print(f"seed {seed}")
     settings = {
         **SETTINGS,
+        **{name: str(SESSION_S * 1000) for name in ("broker_session_timeout_ms", "replica_lag_time_max_ms")},
         "transaction_state_log_num_partitions": "4",
         "transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000",
     }
@@ -141,6 +144,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
             workload.calm()
             wrong = workload.finish()
         except BaseException:
+            workload.close()
             keep(tmp_path, workload, seed)
             raise
         took_s = time.monotonic() - began

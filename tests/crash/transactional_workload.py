@@ -101,6 +101,9 @@ class Processes:
         if not alive:
             return ""
         victim = self._random.choice(alive)
+        for older in self._running:  # where no broker answers, a predecessor doesn't learn that it is over
+            if older.task.name == victim.task.name and older is not victim and not older.killed:
+                self._kill(older)
         if self._random.random() < 0.5:
             self._kill(victim)
             what = "kill -9 of a producer"
@@ -197,6 +200,8 @@ class TransactionalWorkload(threading.Thread):
         self._clients: list[Client] = []
         self._foreign: list[Event] = []  # the processes' events
         self._consumed: dict[tuple[str, Key], int] = {}  # the readers' next positions
+        self._seen = 0  # of the small clients' events
+        self._closed = False
         self._working = True
         self._upsetting = True
 
@@ -232,6 +237,11 @@ class TransactionalWorkload(threading.Thread):
         self._look()
         self.events = sorted([*self.history.events, *self._foreign], key=lambda event: event["t"])
         return [*wrong[:5], *check_all(self.events)]
+
+    def close(self) -> None:
+        """Kills the processes of the clients. The thread fails without them, or ends with this process."""
+        self._closed = True
+        self._processes.close()
 
     def summary(self) -> dict[str, int]:
         """What happened, by name."""
@@ -305,6 +315,8 @@ class TransactionalWorkload(threading.Thread):
                 if task.done():
                     task.result()
             self._look()
+            if self._closed:
+                raise AssertionError("the clients were ended before they had come to an end")
             self._processes.tend()
             if forever and self._upsetting and time.monotonic() > next_upset:
                 next_upset = time.monotonic() + self._random.uniform(1.5, 5.0)
@@ -323,8 +335,6 @@ class TransactionalWorkload(threading.Thread):
         for event in self.history.events[self._seen :]:
             self._count("small", event)
         self._seen = len(self.history.events)
-
-    _seen = 0
 
     def _count(self, kind: str, event: Event) -> None:
         if event["op"] == "end" and event["phase"] != "invoke":
