@@ -24,7 +24,7 @@ from tests.crash.faults import LONG
 from tests.peers.apache_kafka import TOOLS, compile_program, jars, java
 from tests.peers.wire import free_port
 
-STREAMS_KILLS = 12 if LONG else 2
+STREAMS_KILLS = 12 if LONG else 1
 CONNECT_KILLS = 6 if LONG else 1
 
 
