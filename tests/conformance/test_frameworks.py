@@ -1,6 +1,10 @@
-"""The frameworks that applications are built on: spring-kafka, Kafka Connect in distributed mode, Kafka Streams."""
+"""The frameworks that applications are built on: spring-kafka, Kafka Connect in distributed mode, Kafka Streams.
+
+Each framework runs without transactions and with transactions. With transactions, Connect and Streams are also killed.
+"""
 
 import json
+import random
 import subprocess
 import time
 import urllib.error
@@ -16,8 +20,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from tests.conformance.conftest import Target
+from tests.crash.faults import LONG
 from tests.peers.apache_kafka import TOOLS, compile_program, jars, java
 from tests.peers.wire import free_port
+
+STREAMS_KILLS = 12 if LONG else 1
+CONNECT_KILLS = 6 if LONG else 1
 
 
 def create(target: Target, name: str, partitions: int) -> None:
@@ -35,11 +43,22 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> 
     return result
 
 
-def test_spring_template_and_listeners(target: Target, unique: Callable[[str], str]) -> None:
-    arguments = [target.bootstrap, unique("spring"), str(target.replication_factor)]
-    command = java(compile_program("spring", "spring"), "SpringProgram", *arguments)
+def spring(program: str, target: Target, topic: str) -> str:
+    """Runs a program that is based on spring-kafka. Returns the line that it prints, and its log if it failed."""
+    arguments = [target.bootstrap, topic, str(target.replication_factor)]
+    command = java(compile_program("spring", "spring"), program, *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.strip() == "ok 300", done.stdout + done.stderr[-4000:]
+    return done.stdout.strip() if done.stdout.startswith("ok") else done.stdout + done.stderr[-4000:]
+
+
+def test_spring_template_and_listeners(target: Target, unique: Callable[[str], str]) -> None:
+    assert spring("SpringProgram", target, unique("spring")) == "ok 300"
+
+
+def test_spring_transactions(target: Target, unique: Callable[[str], str]) -> None:
+    """Of 30 transactions with 10 records each, 20 are committed. Twenty answers are aborted, and made again."""
+    said = spring("SpringTransactions", target, unique("spring"))
+    assert said == "ok 200 answers, 0 more than once, 0 to aborted records, 20 failures"
 
 
 def test_streams_word_count(target: Target, unique: Callable[[str], str], tmp_path: Path) -> None:
@@ -51,7 +70,7 @@ def test_streams_word_count(target: Target, unique: Callable[[str], str], tmp_pa
     for i, line in enumerate(lines):
         producer.send(source, line.encode(), str(i).encode())
     producer.flush(30)
-    command = java(compile_program("streams", "kafka"), "WordCount", target.bootstrap, source, sink, str(tmp_path))
+    command = word_count(target, source, sink, tmp_path, "at_least_once")
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as streams:
@@ -63,6 +82,61 @@ def test_streams_word_count(target: Target, unique: Callable[[str], str], tmp_pa
             out, errors = streams.communicate(timeout=60)
     assert counts == expected, errors[-4000:]
     assert out.split("\n")[:2] == ["running", "closed"], errors[-4000:]
+
+
+@pytest.mark.timeout(900 if LONG else 240)
+def test_streams_count_exactly_once_while_killed(target: Target, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """The application is killed in the middle of its transactions and started again. The committed counts of each word
+    are 1, 2, 3, …, without a gap and without a repetition."""
+    source, sink = unique("lines"), unique("counts")
+    create(target, source, 3)
+    create(target, sink, 2)
+    command = word_count(target, source, sink, tmp_path, "exactly_once_v2")
+    chance = random.Random(7)
+    producer = KafkaProducer(bootstrap_servers=target.bootstrap)
+    consumer = KafkaConsumer(
+        sink,
+        bootstrap_servers=target.bootstrap,
+        auto_offset_reset="earliest",
+        group_id=None,
+        isolation_level="read_committed",
+    )
+    counts: dict[str, list[int]] = {}
+    expected: Counter[str] = Counter()
+
+    def read_until(number: int) -> bool:
+        for records in consumer.poll(200).values():
+            for record in records:
+                counts.setdefault(record.key.decode(), []).append(int(record.value))
+        return sum(map(len, counts.values())) >= number
+
+    log = tmp_path / "streams.log"
+    for kill in range(STREAMS_KILLS + 1):
+        before = expected.total()
+        for i in range(200):
+            line = f"all streams lead to kafka number {i % 10}"
+            expected.update(line.split())
+            producer.send(source, line.encode(), str(i).encode())
+        producer.flush(30)
+        wanted = expected.total() if kill == STREAMS_KILLS else before + chance.randrange(1, 600)
+        with (
+            open(log, "ab") as output,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as streams,
+        ):
+            try:
+                wait_for(lambda wanted=wanted: read_until(wanted), f"{wanted} counts ({log.read_text()[-2000:]})", 120)
+                time.sleep(chance.random() / 5)
+            finally:
+                streams.kill()
+    read_until(0)
+    consumer.close()
+    assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
+
+
+def word_count(target: Target, source: str, sink: str, folder: Path, guarantee: str) -> list[str]:
+    """The command that runs the word count, with its state in a folder."""
+    arguments = [target.bootstrap, source, sink, str(folder / "state"), guarantee]
+    return java(compile_program("streams", "kafka"), "WordCount", *arguments)
 
 
 def word_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str, int]:
@@ -78,10 +152,16 @@ def word_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str,
 
 
 class Connect:
-    """A client of the REST interface of a Kafka Connect worker in distributed mode."""
+    """A Kafka Connect worker in distributed mode: its process, and a client of its REST interface."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
         self._url = f"http://127.0.0.1:{port}"
+        self._process = process
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self._process.kill()
+        self._process.wait()
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Sends a request and returns the decoded answer; None while the worker or the resource isn't ready."""
@@ -109,8 +189,9 @@ class Connect:
 
 
 @contextmanager
-def connect_worker(target: Target, name: str, folder: Path) -> Iterator[Connect]:
-    """A running worker. It creates its three internal topics itself, compacted."""
+def connect_worker(target: Target, name: str, folder: Path, **settings: str) -> Iterator[Connect]:
+    """A running worker. It creates its three internal topics itself, compacted. `settings` have underscores instead of
+    dots."""
     port = free_port()
     properties = {
         "bootstrap.servers": target.bootstrap,
@@ -127,19 +208,21 @@ def connect_worker(target: Target, name: str, folder: Path) -> Iterator[Connect]
         "status.storage.replication.factor": str(target.replication_factor),
         "offset.flush.interval.ms": "1000",
         "scheduled.rebalance.max.delay.ms": "0",
+        "session.timeout.ms": "3000",
+        "heartbeat.interval.ms": "500",
         "plugin.discovery": "service_load",
-    }
+    } | {key.replace("_", "."): value for key, value in settings.items()}
     file = folder / "connect.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     with open(folder / "connect.log", "ab") as log:
         command = java(jars("kafka"), TOOLS["connect-distributed"], str(file), heap="512M")
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        connect = Connect(port)
+        connect = Connect(port, process)
         wait_for(
             lambda: connect.ask("GET", "/connectors") is not None,
             f"worker ({(folder / 'connect.log').read_text()[-2000:]})",
-            90,
+            180,
         )
         yield connect
     finally:
@@ -185,3 +268,62 @@ def test_connect_distributed_file_source_and_sink(target: Target, unique: Callab
     consumer = kafka.KafkaConsumer(bootstrap_servers=target.bootstrap, group_id=None)
     assert consumer.end_offsets([kafka.TopicPartition(topic, 0)]) == {kafka.TopicPartition(topic, 0): 200}
     consumer.close()
+
+
+@pytest.mark.timeout(1800 if LONG else 900)
+def test_connect_writes_a_file_exactly_once_while_killed(
+    target: Target, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Workers with exactly.once.source.support=enabled are killed while they write a file's lines in transactions."""
+    name, topic = unique("exactly-once"), unique("lines")
+    create(target, topic, 1)
+    source = tmp_path / "source.txt"
+    source.touch()
+    config = {
+        "connector.class": "FileStreamSource",
+        "file": str(source),
+        "topic": topic,
+        "batch.size": "20",
+        "tasks.max": "1",
+        "exactly.once.support": "required",
+        "transaction.boundary": "poll",
+    }
+    body = {"name": name, "config": config}
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=target.bootstrap,
+        auto_offset_reset="earliest",
+        group_id=None,
+        isolation_level="read_committed",
+    )
+    lines: list[str] = []
+    read: list[str] = []
+
+    def read_until(number: int) -> bool:
+        for records in consumer.poll(200).values():
+            read.extend(record.value.decode() for record in records)
+        return len(read) >= number
+
+    for kill in range(CONNECT_KILLS + 1):
+        with connect_worker(target, name, tmp_path, exactly_once_source_support="enabled") as connect:
+            if kill == 0:
+                wait_for(lambda: connect.ask("POST", "/connectors", body), "connector")
+            more = [f"line {len(lines) + i}" for i in range(300)]
+            with open(source, "a") as file:
+                file.writelines(f"{line}\n" for line in more)
+            wanted = len(lines) + (300 if kill == CONNECT_KILLS else 70 + 10 * kill)
+            lines += more
+            wait_for(
+                lambda wanted=wanted: read_until(wanted),
+                f"{wanted} lines ({(tmp_path / 'connect.log').read_text()[-2000:]})",
+                240,
+            )
+            if kill < CONNECT_KILLS:
+                connect.kill()
+            else:
+                time.sleep(1)  # in which a second copy of a line would come
+                read_until(0)
+    assert read == lines
+    ends = consumer.end_offsets([kafka.TopicPartition(topic, 0)])
+    consumer.close()
+    assert ends[kafka.TopicPartition(topic, 0)] > len(lines)  # the transactions' markers have offsets, too

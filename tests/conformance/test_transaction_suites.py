@@ -101,8 +101,10 @@ def test_sarama(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.skipif(not LONG, reason="is built for minutes: runs with OTTLA_CRASH=long")
 def test_librdkafka(target: Target) -> None:
     """librdkafka's tests of idempotence (0090), of transactions (0103), and of consumers of transactions."""
-    outcomes = librdkafka_suite.run(target.bootstrap)
-    assert {name[:4] for name in outcomes} == set(librdkafka_suite.TRANSACTIONS)
+    too_few = librdkafka_suite.NEED_THREE_BROKERS if target.replication_factor < 3 else ()
+    numbers = [number for number in librdkafka_suite.TRANSACTIONS if number not in too_few]
+    outcomes = librdkafka_suite.run(target.bootstrap, numbers)
+    assert {name[:4] for name in outcomes} == set(numbers)
     assert [outcome for outcome in outcomes.values() if outcome not in ("PASSED", "SKIPPED")] == []
 
 

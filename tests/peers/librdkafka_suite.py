@@ -22,7 +22,10 @@ from tests.peers.apache_kafka import QUICK, jars
 from tests.peers.tools import locked, need
 
 CRATE = "4.10.0"  # carries librdkafka 2.12.1
-TRANSACTIONS = ("0061", "0090", "0098", "0103", "0129", "0137")  # those that use transactions or sequences
+# Those that use transactions or sequences. 0129 isn't among them: Apache Kafka 4 refuses its topic, too, whose
+# segment.bytes is 20,000. Of 0137 only a part uses transactions.
+TRANSACTIONS = ("0061", "0090", "0098", "0103")
+NEED_THREE_BROKERS = ("0103",)  # their topics have three replicas
 _MANIFEST = f"""
 [package]
 name = "sources"
@@ -66,7 +69,7 @@ def run(bootstrap: str, numbers: Sequence[str] = TRANSACTIONS) -> dict[str, str]
     folder = program.parents[2]
     with tempfile.TemporaryDirectory() as out:
         config, report = Path(out) / "test.conf", Path(out) / "report.json"
-        config.write_text(f"bootstrap.servers={bootstrap}\n")
+        config.write_text(f"bootstrap.servers={bootstrap}\ntest.timeout.multiplier=5\n")
         added = {
             "TESTS": ",".join(numbers),
             "RDKAFKA_TEST_CONF": str(config),
