@@ -231,7 +231,7 @@ class Play:
 
     def _time_passes(self) -> None:
         self.now_ms += self.rng.choice((1, 1_000, TIMEOUT_MS))
-        for name in self.shard.overdue(self.now_ms):
+        for name in self.shard.overdue(self.shard.open_ids(), self.now_ms):
             plan = self.shard.abort_overdue(name, self._moment(), self._unused())
             assert plan is None or isinstance(plan, Plan)
             self._append(plan, COORDINATOR)
