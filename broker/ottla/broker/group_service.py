@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.cold_reads import ColdReads
-from ottla.broker.coordination.certainty import known_again
+from ottla.broker.coordination.certainty import Certainty
 from ottla.broker.coordination.led import NO_TRANSACTION, Encoded, Led, Transaction
 from ottla.broker.coordination.replay import Replay, ReplayPartition
 from ottla.broker.coordination.runtime import BATCH_RECORDS_MAX, Runtime, RuntimeCounters, RuntimeLimits
@@ -126,6 +126,7 @@ class GroupService:
             wall_ms,
             cold_reads,
         )
+        self._certainty = Certainty(leads_for_sure, self._runtime.spawn)
         self._timers: Timers[GroupShard, Group] = Timers(
             self._runtime, self._time_passed, lambda group: f"the time-outs of group {group.group_id}"
         )
@@ -516,8 +517,7 @@ class GroupService:
         """Waits until OffsetFetch would see all records that are committed at the call, or, with `require_stable`, all
         records that are appended at the call. Returns the group's shard."""
         shard = self._shard_of(group_id, allow_empty=True)
-        if not self._leads_for_sure():
-            await known_again(self._leads_for_sure, lambda: self._runtime.holds(shard))
+        await self._certainty.known()
         if require_stable:
             self._runtime.flush(shard)
             try:
