@@ -15,6 +15,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.failovers import by_topic, failovers, leader_changes
@@ -122,9 +123,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
         "transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000",
     }
     with ottla_cluster(tmp_path, 3, 1, ["brokers", "clients", "etcd"], **settings) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        for created in admin.create_topics([NewTopic(name, count, 3) for name, count in PARTITIONS.items()]).values():
-            created.result(30)
+        cluster.wait("the topics exist", lambda: created(cluster), 120)
         for topic, count in PARTITIONS.items():
             cluster.wait_until_in_sync(topic, count, 3)
         workload = TransactionalWorkload(tmp_path, cluster.bootstrap, seed=seed)
@@ -161,6 +160,19 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
         assert any(topics.get(topic) for topic in PARTITIONS), f"no partition of a topic changed its leader: {topics}"
         assert topics.get(TRANSACTION_STATE), f"no coordinator of transactions changed: {topics}"
         cluster.stop()
+
+
+def created(cluster: OttlaCluster) -> bool:
+    """Creates the topics. Returns whether all of them exist: on a busy machine a broker may not be registered yet."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    topics = [NewTopic(name, count, 3) for name, count in PARTITIONS.items()]
+    for creation in admin.create_topics(topics).values():
+        try:
+            creation.result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+    return True
 
 
 def over(cluster: OttlaCluster, seconds: float) -> bool:
