@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 from kafka import TopicPartition as Partition
 
@@ -133,17 +133,10 @@ def test_kafka_transactions_shows_and_terminates(target: Target, unique: Callabl
 @pytest.fixture
 def unverified(target: Target) -> Iterator[None]:
     """Leaders let producers write that haven't told their coordinator of the partition."""
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
-
-    def verify(value: str | None, change: AlterConfigOpType) -> None:
-        entry = ConfigEntry(VERIFICATION, value, incremental_operation=change)
-        resource = ConfigResource(ConfigResource.Type.BROKER, "", incremental_configs=[entry])
-        for altered in admin.incremental_alter_configs([resource]).values():
-            altered.result(30)
-
-    verify("false", AlterConfigOpType.SET)
+    alter = ["--bootstrap-server", target.bootstrap, "--entity-type", "brokers", "--entity-default", "--alter"]
+    tool("configs", *alter, "--add-config", f"{VERIFICATION}=false")
     yield
-    verify(None, AlterConfigOpType.DELETE)
+    tool("configs", *alter, "--delete-config", VERIFICATION)
 
 
 def test_kafka_transactions_aborts_what_hangs(target: Target, unique: Callable[[str], str], unverified: None) -> None:
