@@ -24,8 +24,8 @@ from tests.crash.faults import LONG
 from tests.peers.apache_kafka import TOOLS, compile_program, jars, java
 from tests.peers.wire import free_port
 
-STREAMS_KILLS = 12 if LONG else 1
-CONNECT_KILLS = 6 if LONG else 1
+STREAMS_KILLS, CONNECT_KILLS = 12, 6
+MINUTES = pytest.mark.skipif(not LONG, reason="takes minutes: runs with OTTLA_CRASH=long")
 
 
 def create(target: Target, name: str, partitions: int) -> None:
@@ -84,7 +84,8 @@ def test_streams_word_count(target: Target, unique: Callable[[str], str], tmp_pa
     assert out.split("\n")[:2] == ["running", "closed"], errors[-4000:]
 
 
-@pytest.mark.timeout(900 if LONG else 240)
+@pytest.mark.timeout(900)
+@MINUTES
 def test_streams_count_exactly_once_while_killed(target: Target, unique: Callable[[str], str], tmp_path: Path) -> None:
     """The application is killed in the middle of its transactions and started again. The committed counts of each word
     are 1, 2, 3, …, without a gap and without a repetition."""
@@ -270,7 +271,8 @@ def test_connect_distributed_file_source_and_sink(target: Target, unique: Callab
     consumer.close()
 
 
-@pytest.mark.timeout(1800 if LONG else 900)
+@pytest.mark.timeout(1800)
+@MINUTES
 def test_connect_writes_a_file_exactly_once_while_killed(
     target: Target, unique: Callable[[str], str], tmp_path: Path
 ) -> None:

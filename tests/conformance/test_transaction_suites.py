@@ -23,6 +23,7 @@ from tests.peers.tools import ROOT, go_program
 
 RECORDS = 200_000 if LONG else 5_000
 PARTITIONS = 31 if LONG else 5  # at most, of each topic
+MINUTES = pytest.mark.skipif(not LONG, reason="takes minutes: runs with OTTLA_CRASH=long")
 RESET_EVERY_S = 1.0
 BROKERS = pytest.mark.parametrize("brokers", [1, 3], ids=["one-broker", "three-brokers"])
 
@@ -78,7 +79,8 @@ def resets(cluster: OttlaCluster) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.timeout(1500 if LONG else 300)
+@pytest.mark.timeout(1500)
+@MINUTES
 @BROKERS
 def test_franz_go_whose_connections_are_reset(tmp_path_factory: pytest.TempPathFactory, brokers: int) -> None:
     with (
@@ -89,6 +91,7 @@ def test_franz_go_whose_connections_are_reset(tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.timeout(360)
+@MINUTES
 def test_sarama(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The tests create topics with three replicas, and one of them stops the coordinator of its transaction."""
     with ottla_cluster(tmp_path_factory.mktemp("sarama"), 3, **SETTINGS) as cluster:
@@ -98,7 +101,7 @@ def test_sarama(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(not LONG, reason="is built for minutes: runs with OTTLA_CRASH=long")
+@MINUTES
 def test_librdkafka(target: Target) -> None:
     """librdkafka's tests of idempotence (0090), of transactions (0103), and of consumers of transactions."""
     too_few = librdkafka_suite.NEED_THREE_BROKERS if target.replication_factor < 3 else ()
@@ -109,6 +112,7 @@ def test_librdkafka(target: Target) -> None:
 
 
 @pytest.mark.timeout(900)
+@MINUTES
 @BROKERS
 def test_aiokafka(tmp_path_factory: pytest.TempPathFactory, brokers: int) -> None:
     """The tests count on topics of two partitions."""
