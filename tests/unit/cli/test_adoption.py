@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.group.partitioning import partition_for
+from ottla.broker.group.records import Committed, OffsetKey, offset_key, offset_value
 from ottla.broker.log.adopt import survey
 from ottla.broker.log.disk import RealDisk
 from ottla.cli.adopted_ids import transactional_ids
@@ -134,7 +136,7 @@ def created_again(directories: list[Path]) -> None:
     ("change", "words"),
     [
         (without_transactional_ids, f"(from offset 0), {LONELY}-0 (from offset 0), {ORDERS}-0 (from offset"),
-        (without_the_last_partition, "the last partitions are missing"),
+        (without_the_last_partition, f"if {TRANSACTIONS} has 2 partitions: the last partition"),
         (of_another_cluster, "the directories belong to several clusters (4L6g3nShT-eMCtK--X86sw, another)"),
         (with_an_unknown_format, "offset 1000: the record has a format that isn't known"),
         (created_again, f"topic {ORDERS} has several ids"),
@@ -179,6 +181,71 @@ def test_a_replica_that_lacks_markers_makes_no_transaction_hang(directories: lis
     ahead = transactional_ids(str(directories[0] / f"{TRANSACTIONS}-0"))
     assert set(behind) <= set(ahead)
     assert adopted(directories).hanging() == []
+
+
+OFFSETS = "__consumer_offsets"
+
+
+def offsets_topic(folder: Path, count: int, groups: list[str], lost: set[int], left: bytes = b"") -> Path:
+    """The log directory of a broker of Kafka with `__consumer_offsets` of `count` partitions, except for the partitions
+    in `lost`. Each group has a committed offset. `left` is a batch at the end of partition 0."""
+    data = folder / "data"
+    data.mkdir()
+    (data / "meta.properties").write_text("version=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\nnode.id=4\n")
+    for index in set(range(count)) - lost:
+        directory = data / f"{OFFSETS}-{index}"
+        log = Workbench(directory).log()
+        for group in groups:
+            if partition_for(group, count) == index:
+                record = Record(0, 1000, offset_key(OffsetKey(group, ORDERS, 0)), offset_value(Committed(2)))
+                append(log, bytearray(build_batch([record])))
+        if left and not index:
+            append(log, bytearray(left))
+        log.close()
+        (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    return data
+
+
+MANY = [f"group-{number}" for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("count", "groups", "lost", "words"),
+    [
+        (50, MANY, {48, 49}, "the last partitions are missing, probably 48 to 49. Name all log directories"),
+        (50, MANY[:3], {48, 49}, "the last partitions are missing, probably 48 to 49. Name all log directories"),
+        (5, MANY, {4}, "the last partition is missing, probably 4. Name all log directories"),
+        (50, MANY, {7, 8}, f"topic '{OFFSETS}' lacks partitions 7, 8"),
+    ],
+)
+def test_offsets_that_would_become_unreachable_are_not_adopted(
+    tmp_path: Path, count: int, groups: list[str], lost: set[int], words: str
+) -> None:
+    """A group's partition depends on the partition count: with another count its committed offsets aren't found."""
+    assert words in refused([offsets_topic(tmp_path, count, groups, lost)])
+
+
+@pytest.mark.parametrize(("count", "groups"), [(50, MANY), (5, MANY), (5, MANY[:1]), (1, MANY), (5, []), (48, [])])
+def test_a_topic_of_offsets_with_another_partition_count_than_the_default_is_adopted(
+    tmp_path: Path, count: int, groups: list[str]
+) -> None:
+    (topic,) = adopted([offsets_topic(tmp_path, count, groups, set())]).topics
+    assert (topic.count, topic.missing) == (count, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (b"\0\3\0\5group", ""),  # of a group of the newer protocol (KIP-848)
+        (b"\0\1\0\5g", "a committed offset or a group can't be read: "),
+    ],
+)
+def test_a_key_in_the_topic_of_offsets_that_cannot_be_read_is_told(tmp_path: Path, key: bytes, words: str) -> None:
+    data = offsets_topic(tmp_path, 5, MANY, set(), bytes(build_batch([Record(0, 0, key, b"\0\0")])))
+    if words:
+        assert words in refused([data])
+    else:
+        assert adopted([data]).topics[0].count == 5
 
 
 async def content(path: Path) -> list[Entry]:
