@@ -1,13 +1,13 @@
 """What `ottla adopt` takes over: the topics of all given log directories, with the replicas of each partition.
 
 The directories may be of several brokers of one Kafka cluster. A partition has a replica on each broker in whose
-directories it was found. `problems_of` says what stands against an adoption. Reads the records of `__transaction_state`
-and nothing else.
+directories it was found. `adoption_of` raises an error that names everything that stands against the adoption. Reads
+the records of `__transaction_state` and `__consumer_offsets`, and of no other topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -15,7 +15,7 @@ from uuid import UUID
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.internal_topics import internal_topic
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
-from ottla.cli.adopted_ids import UNFINISHED, UnreadableId, misplaced, transactional_ids
+from ottla.cli.adopted_ids import UNFINISHED, UnreadableId, groups, misplaced, probable_count, transactional_ids
 from ottla.cli.errors import CommandError, raise_all
 from ottla.settings.config import BrokerConfig
 from ottla.wording import counted
@@ -154,6 +154,7 @@ def adoption_of(directories: Sequence[Directory], *, allow_missing: bool, allow_
             if topic.missing
         ]
     problems += _read_ids(adoption)
+    problems += _check_groups(adoption)
     if not allow_hanging and (hanging := adoption.hanging()):
         more = f" and {counted(len(hanging) - _NAMED_MAX, 'more partition')}" if len(hanging) > _NAMED_MAX else ""
         problems.append(
@@ -211,21 +212,55 @@ def _read_ids(adoption: Adoption) -> Iterator[CommandError]:
     for topic in adoption.topics:
         if topic.name != TRANSACTIONS_TOPIC:
             continue
+        placed = {}
         for index, replicas in topic.partitions.items():
-            directory = leading(replicas).directory
             try:
-                ids = transactional_ids(directory)
+                placed[index] = transactional_ids(leading(replicas).directory)
             except UnreadableId as error:
-                yield CommandError(
-                    f"the state of a transactional id can't be read: {error}",
-                    "If another replica of the partition is whole, move this directory away.",
-                )
-                continue
-            wrong = misplaced(ids, index, topic.count)
-            if wrong is not None:
-                yield CommandError(
-                    f"{directory} has the transactional id '{wrong}', which belongs to another partition if"
-                    f" {TRANSACTIONS_TOPIC} has {counted(topic.count, 'partition')}: the last partitions are missing",
-                    "Name all log directories.",
-                )
+                yield _unreadable("the state of a transactional id", error)
+        yield from _last_missing(topic, placed, "the transactional id")
+        for ids in placed.values():
             adoption.ids |= ids
+
+
+def _check_groups(adoption: Adoption) -> Iterator[CommandError]:
+    """Yields what would make the committed offsets of groups unreachable. Kafka keeps the partition count of
+    `__consumer_offsets` in its metadata log, so the groups' places prove the count. Without any group there is no
+    committed offset to lose, and any count is right."""
+    for topic in adoption.topics:
+        if topic.name != OFFSETS_TOPIC:
+            continue
+        placed = {}
+        for index, replicas in topic.partitions.items():
+            try:
+                placed[index] = groups(leading(replicas).directory)
+            except UnreadableId as error:
+                yield _unreadable("a committed offset or a group", error)
+        yield from _last_missing(topic, placed, "the group")
+
+
+def _unreadable(what: str, error: UnreadableId) -> CommandError:
+    return CommandError(
+        f"{what} can't be read: {error}", "If another replica of the partition is whole, move this directory away."
+    )
+
+
+def _last_missing(topic: AdoptedTopic, placed: Mapping[int, Collection[str]], noun: str) -> Iterator[CommandError]:
+    """Yields an error if the ids or groups (`noun`) of the topic's partitions show that its last partitions are in no
+    directory."""
+    wrong = misplaced(placed, topic.count)
+    if wrong is None:
+        return
+    index, name = wrong
+    count = probable_count(placed, topic.count)
+    if count is None:
+        which = "the last partitions are missing"
+    elif count == topic.count + 1:
+        which = f"the last partition is missing, probably {topic.count}"
+    else:
+        which = f"the last partitions are missing, probably {topic.count} to {count - 1}"
+    yield CommandError(
+        f"{leading(topic.partitions[index]).directory} has {noun} '{name}', which belongs to another partition if"
+        f" {topic.name} has {counted(topic.count, 'partition')}: {which}",
+        "Name all log directories, also those of the cluster's other brokers.",
+    )

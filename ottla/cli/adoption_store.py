@@ -2,6 +2,10 @@
 
 Each write can be repeated, so an adoption that was interrupted is completed by another run of the command. A topic
 becomes visible with the last of its writes, and the directories are given to the cluster when all topics are written.
+
+The other run may name more directories. Then the topics of the first run are written again, with all replicas that are
+known now. Topics are never written again in a way that would take a replica away, or after a leader was elected: such a
+run is refused before it changes anything.
 """
 
 from __future__ import annotations
@@ -50,10 +54,12 @@ async def _write(adoption: Adoption, path: Path, settings: dict[str, str]) -> in
         store = await EmbeddedStore.open(path)
         try:
             cluster = await join_cluster(store, None, adoption.directories[0].content.cluster_id)
+            revisions = [await _wanting(store, adoption, topic) for topic in adoption.topics]
             await _await_reports(store, adoption.brokers)
             await _skip_producer_ids(store, adoption.greatest_producer_id)
-            for topic in adoption.topics:
-                await _create(store, adoption, topic, settings)
+            for topic, revision in zip(adoption.topics, revisions, strict=True):
+                if revision is not None:
+                    await _create(store, adoption, topic, settings, revision)
             level = await _transaction_level(store)
         finally:
             await store.close()
@@ -110,32 +116,70 @@ async def _transaction_level(store: Store) -> int:
     return 0 if found is None else Feature.decode(found).level
 
 
-async def _create(store: Store, adoption: Adoption, topic: AdoptedTopic, settings: dict[str, str]) -> None:
-    """Writes an adopted topic to the metadata store. The last transaction writes the ready mark, which makes the topic
-    visible to clients."""
+async def _wanting(store: Store, adoption: Adoption, topic: AdoptedTopic) -> int | None:
+    """The revision of the topic's intent in the store if the topic has to be written, 0 where there is no intent yet.
+    None if an earlier run has written the topic with the same replicas.
+
+    Raises CommandError if the store has another topic with this name, or a state of the topic that must stay.
+    """
     key = keys.topic(topic.name)
     present = {entry.key: entry for entry in (await store.read(key)).entries}.get(key)
-    if present is not None:
-        if TopicIntent.decode(present).id == topic.topic_id:
-            return
+    if present is None:
+        return 0
+    if TopicIntent.decode(present).id != topic.topic_id:
         raise CommandError(
             f"the cluster has another topic called '{topic.name}'",
             "Delete that topic first, or use another metadata store.",
         )
+    prefix = keys.partition(topic.topic_id, 0).removesuffix("0")
+    states = [Partition.decode(entry) for entry in (await store.read(prefix)).entries]
+    wanted = {index: partition_state(adoption, topic, index) for index in range(topic.count)}
+    if {state.index: state.replicas for state in states} == {each.index: each.replicas for each in wanted.values()}:
+        return None
+    for state in states:
+        if not _may_be_replaced(state, wanted.get(state.index), adoption.brokers):
+            raise CommandError(
+                f"{topic.name}-{state.index} is adopted already, with replicas on"
+                f" {'broker' if len(state.replicas) == 1 else 'brokers'}"
+                f" {', '.join(map(str, sorted(state.replicas)))}, and the directories that are named now have others",
+                "If no broker of Ottla has run since, name the directories of the earlier adoption, too. Otherwise"
+                " don't adopt further brokers: start new ones with empty directories, and move replicas to them by"
+                " `ottla reassign`.",
+            )
+    return present.mod_revision
+
+
+def _may_be_replaced(state: Partition, wanted: Partition | None, brokers: list[int]) -> bool:
+    """Whether the state that an earlier run gave to a partition may be replaced by the `wanted` one, without the loss
+    of a replica that has records. None of the brokers whose directories are named has run, or the adoption would have
+    been refused for that."""
+    if wanted is None or state.leader != NO_LEADER:
+        return False
+    if state.restored:
+        return wanted.restored and set(state.replicas) <= set(wanted.replicas)
+    return set(state.replicas) <= set(brokers)  # the partition was in no directory, and has no records
+
+
+async def _create(
+    store: Store, adoption: Adoption, topic: AdoptedTopic, settings: dict[str, str], revision: int
+) -> None:
+    """Writes an adopted topic to the metadata store, whose intent for it has this `revision`. The last transaction
+    writes the ready mark, which makes the topic visible to clients."""
+    key = keys.topic(topic.name)
     partitions = [partition_state(adoption, topic, index) for index in range(topic.count)]
     states: list[Write] = [Put(keys.partition(state.topic_id, state.index), state.encode()) for state in partitions]
     while len(states) > TRANSACTION_OPERATIONS_MAX - 3:
         await store.transact([], states[:100])
         del states[:100]
     intent = TopicIntent(topic.name, topic.topic_id, tuple(state.replicas for state in partitions))
-    guards: list[Guard] = [Guard(key, 0)]
+    guards: list[Guard] = [Guard(key, revision)]
     marks = [
         Put(key, intent.encode()),
         Put(keys.config(ConfigResource("topic", topic.name)), Config(topic.settings(settings)).encode()),
         Put(keys.ready(topic.topic_id), Ready(topic.count).encode()),
     ]
     if isinstance(await store.transact(guards, [*states, *marks]), Rejected):
-        raise CommandError(f"another process has just created topic '{topic.name}'", "Run the command again.")
+        raise CommandError(f"another process has just written topic '{topic.name}'", "Run the command again.")
 
 
 def partition_state(adoption: Adoption, topic: AdoptedTopic, index: int) -> Partition:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ottla.broker.group.partitioning import partition_for
+from ottla.broker.group.records import Committed, OffsetKey, offset_key, offset_value
 from ottla.broker.log.adopt import survey
 from ottla.broker.log.disk import RealDisk
+from ottla.cli import adoption_store
 from ottla.cli.adopted_ids import transactional_ids
 from ottla.cli.adoption import Adoption, Directory, adoption_of
 from ottla.cli.adoption_store import partition_state, write
@@ -20,7 +24,9 @@ from ottla.metadata.cluster import join_cluster
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.features import TRANSACTIONS as TRANSACTION_VERSION
 from ottla.metadata.model.cluster import Cluster, ProducerIds
-from ottla.metadata.store import Delete, Entry
+from ottla.metadata.model.partitions import Partition
+from ottla.metadata.model.topics import TopicIntent
+from ottla.metadata.store import Delete, Entry, Put
 from ottla.protocol.batches import Record, assign, build_batch
 from ottla.protocol.markers import Marker, marker_batch
 from ottla.storage.checkpoints import parse_epochs
@@ -134,7 +140,7 @@ def created_again(directories: list[Path]) -> None:
     ("change", "words"),
     [
         (without_transactional_ids, f"(from offset 0), {LONELY}-0 (from offset 0), {ORDERS}-0 (from offset"),
-        (without_the_last_partition, "the last partitions are missing"),
+        (without_the_last_partition, f"if {TRANSACTIONS} has 2 partitions: the last partition"),
         (of_another_cluster, "the directories belong to several clusters (4L6g3nShT-eMCtK--X86sw, another)"),
         (with_an_unknown_format, "offset 1000: the record has a format that isn't known"),
         (created_again, f"topic {ORDERS} has several ids"),
@@ -181,6 +187,72 @@ def test_a_replica_that_lacks_markers_makes_no_transaction_hang(directories: lis
     assert adopted(directories).hanging() == []
 
 
+OFFSETS = "__consumer_offsets"
+
+
+def offsets_topic(folder: Path, count: int, groups: list[str], lost: set[int], key: bytes | None = None) -> Path:
+    """The log directory of a broker of Kafka with `__consumer_offsets` of `count` partitions, except for the partitions
+    in `lost`. Each group has a committed offset. `key` is that of another record in partition 0."""
+    data = folder / "data"
+    data.mkdir()
+    (data / "meta.properties").write_text("version=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\nnode.id=4\n")
+    for index in set(range(count)) - lost:
+        directory = data / f"{OFFSETS}-{index}"
+        directory.mkdir()
+        placed = [group for group in groups if partition_for(group, count) == index]
+        keys = [offset_key(OffsetKey(group, ORDERS, 0)) for group in placed]
+        if key is not None and not index:
+            keys.append(key)
+        batches = [bytearray(build_batch([Record(0, 1000, each, offset_value(Committed(2)))])) for each in keys]
+        for offset, batch in enumerate(batches):
+            assign(batch, offset, 1000, 0)
+        (directory / "00000000000000000000.log").write_bytes(b"".join(batches))
+        (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    return data
+
+
+MANY = [f"group-{number}" for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("count", "groups", "lost", "words"),
+    [
+        (50, MANY, {48, 49}, "the last partitions are missing, probably 48 to 49. Name all log directories"),
+        (50, MANY[:3], {48, 49}, "the last partitions are missing, probably 48 to 49. Name all log directories"),
+        (5, MANY, {4}, "the last partition is missing, probably 4. Name all log directories"),
+        (50, MANY, {7, 8}, f"topic '{OFFSETS}' lacks partitions 7, 8"),
+    ],
+)
+def test_offsets_that_would_become_unreachable_are_not_adopted(
+    tmp_path: Path, count: int, groups: list[str], lost: set[int], words: str
+) -> None:
+    """A group's partition depends on the partition count: with another count its committed offsets aren't found."""
+    assert words in refused([offsets_topic(tmp_path, count, groups, lost)])
+
+
+@pytest.mark.parametrize(("count", "groups"), [(50, MANY), (5, MANY), (5, MANY[:1]), (1, MANY), (5, []), (48, [])])
+def test_a_topic_of_offsets_with_another_partition_count_than_the_default_is_adopted(
+    tmp_path: Path, count: int, groups: list[str]
+) -> None:
+    (topic,) = adopted([offsets_topic(tmp_path, count, groups, set())]).topics
+    assert (topic.count, topic.missing) == (count, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (b"\0\3\0\5group", ""),  # of a group of the newer protocol (KIP-848)
+        (b"\0\1\0\5g", "a committed offset or a group can't be read: "),
+    ],
+)
+def test_a_key_in_the_topic_of_offsets_that_cannot_be_read_is_told(tmp_path: Path, key: bytes, words: str) -> None:
+    data = offsets_topic(tmp_path, 5, MANY, set(), key)
+    if words:
+        assert words in refused([data])
+    else:
+        assert adopted([data]).topics[0].count == 5
+
+
 async def content(path: Path) -> list[Entry]:
     store = await EmbeddedStore.open(path)
     try:
@@ -201,6 +273,61 @@ def test_an_adoption_that_is_repeated_changes_nothing_in_the_store(directories: 
     assert asyncio.run(content(path)) == first
     properties = [(each / "meta.properties").read_text() for each in directories]
     assert [f"node.id={number}" in text for number, text in enumerate(properties)] == [True] * BROKERS
+
+
+def replicas_in(path: Path) -> list[tuple[int, ...]]:
+    """The replicas of all partitions, by the states and by the intents, which must be alike."""
+    entries = asyncio.run(content(path))
+    states = [Partition.decode(entry) for entry in entries if entry.key.startswith(keys.partition.prefix)]
+    intents = [TopicIntent.decode(entry) for entry in entries if entry.key.startswith(keys.topic.prefix)]
+    found = sorted(tuple(sorted(state.replicas)) for state in states)
+    assert found == sorted(tuple(sorted(each)) for intent in intents for each in intent.assignments)
+    return found
+
+
+def test_an_adoption_that_is_repeated_with_more_directories_has_the_replicas_of_all_of_them(
+    directories: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run names two of three brokers, and fails before it has claimed a directory."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "metadata.sqlite"
+    with monkeypatch.context() as patched:
+        patched.setattr(adoption_store, "claim", full)
+        with pytest.raises(CommandError, match="no space left on device"):
+            write(adopted(directories[:2]), path, {})
+    assert replicas_in(path) == [(0, 1)] * 5
+    write(adopted(directories), path, {})
+    assert replicas_in(path) == [(0, 1, 2)] * 5 + [(2,)]
+
+
+def test_an_adoption_that_would_take_replicas_away_is_refused(directories: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    write(adopted(directories[:2]), path, {})
+    before = asyncio.run(content(path))
+    with pytest.raises(CommandError, match="is adopted already, with replicas on brokers 0, 1, and the directories"):
+        write(adopted(directories[1:]), path, {})
+    assert asyncio.run(content(path)) == before
+    assert not (directories[2] / "meta.properties.kafka").exists()
+
+
+def test_an_adopted_topic_that_has_a_leader_is_not_written_again(directories: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    write(adopted(directories[:2]), path, {})
+
+    async def elected() -> None:
+        store = await EmbeddedStore.open(path)
+        [entry, *_] = (await store.read(keys.partition.prefix)).entries
+        await store.transact([], [Put(entry.key, replace(Partition.decode(entry), leader=0).encode())])
+        await store.close()
+
+    asyncio.run(elected())
+    before = asyncio.run(content(path))
+    with pytest.raises(CommandError, match="is adopted already"):
+        write(adopted(directories), path, {})
+    assert asyncio.run(content(path)) == before
 
 
 def test_a_cluster_of_an_earlier_version_keeps_the_level_at_which_there_are_no_transactions(
