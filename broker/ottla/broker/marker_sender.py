@@ -11,6 +11,9 @@ Why no partition is left without its marker:
    the election of its successor: the partition is older than that election, which the successor's image shows.
 3. Everything else is tried again: a partition without a leader, a leader that is down or refuses, a lost answer.
 
+A partition that commits nothing may have the markers of very many transactions. A few of them are sent again from time
+to time, in the order of the answers. When one is confirmed, the others follow soon.
+
 The attempts end when the transaction has ended, or when this broker no longer coordinates it. The next coordinator
 sends all markers again. Source: Kafka's TransactionMarkerChannelManager.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -38,7 +42,8 @@ logger = logging.getLogger(__name__)
 WRITE_TXN_MARKERS, _VERSION = 27, 2
 AGAIN_S_MIN = 0.05  # before a marker is tried again; doubled after each failure, up to AGAIN_S_MAX
 AGAIN_S_MAX = 2.0
-UNCOMMITTED_AGAIN_S = 0.5  # before a marker is sent again that was appended, and isn't committed yet
+UNCOMMITTED_AGAIN_S = 0.5  # before a marker is sent again that was appended, and isn't committed yet; doubled likewise
+UNCOMMITTED_AGAIN_MAX = 1000  # markers of one partition that are sent again at a time, as they aren't committed yet
 PARTITIONS_MAX = 10_000  # of one request
 
 
@@ -58,10 +63,10 @@ class MarkerLog(Protocol):
     """The port by which markers are appended to the partitions that this broker leads."""
 
     async def append_markers(
-        self, marker: Marker, partitions: Sequence[TopicPartition], wait_s: float = ...
+        self, marker: Marker, partitions: Sequence[TopicPartition], *, patient: bool = False
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Appends `marker` to each partition, and waits until the markers are committed, for `wait_s` at most (by
-        default a short time). Returns an error code for each partition, REQUEST_TIMED_OUT for a marker that was
+        """Appends `marker` to each partition, and waits until the markers are committed: for a short time, or for as
+        long as a tool waits if `patient`. Returns an error code for each partition, REQUEST_TIMED_OUT for a marker that was
         appended and isn't committed yet. Raises nothing."""
 
 
@@ -87,6 +92,27 @@ class Sending(Protocol):
 Batch = dict[Sending, set[TopicPartition]]
 
 
+class _Uncommitted:
+    """The transactions whose markers a partition has, and hasn't committed yet, in the order of the answers.
+    Some of these markers are sent again after `pause_s`, when `timer` goes off."""
+
+    __slots__ = ("pause_s", "sendings", "timer")
+
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
+        self.sendings: OrderedDict[Sending, None] = OrderedDict()
+        self.pause_s = UNCOMMITTED_AGAIN_S
+        self.timer = timer
+
+    def take(self) -> list[Sending]:
+        """Takes the transactions whose markers are sent again now."""
+        taken: list[Sending] = []
+        while self.sendings and len(taken) < UNCOMMITTED_AGAIN_MAX:
+            sending, _ = self.sendings.popitem(last=False)
+            if sending.is_wanted:
+                taken.append(sending)
+        return taken
+
+
 class MarkerSender:
     """The markers under way from this broker. All methods run on the event loop. `spawn` runs a task until the broker
     stops, `listener` is the name of the brokers' inter-broker listener."""
@@ -106,6 +132,7 @@ class MarkerSender:
         self._spawn = spawn
         self._dial = Dial(image, listener, connect, f"broker-{broker_id}-markers")
         self._outboxes = Outboxes(self._dial, spawn, lambda: _Work(self._answered))
+        self._uncommitted: dict[TopicPartition, _Uncommitted] = {}
 
     def send(self, sending: Sending) -> None:
         """Begins to send all missing markers of one transaction."""
@@ -164,7 +191,7 @@ class MarkerSender:
             return
         markers = sending.markers
         again: list[TopicPartition] = []
-        uncommitted: list[TopicPartition] = []
+        uncommitted = 0
         for partition, error in errors.items():
             verdict = Verdict.AGAIN if error is None else markers.answered(partition, error)
             if verdict is Verdict.STOP:
@@ -173,18 +200,48 @@ class MarkerSender:
                     markers.transactional_id, *partition, error.name if error else "",
                 )  # fmt: skip
                 return
-            if verdict is Verdict.AGAIN:
-                (uncommitted if error is ErrorCode.request_timed_out else again).append(partition)
-        if len(again) + len(uncommitted) < len(errors):
+            if verdict is Verdict.DONE:
+                self._commits(partition)
+            elif error is ErrorCode.request_timed_out:
+                self._wait_for_commit(sending, partition)
+                uncommitted += 1
+            else:
+                again.append(partition)
+        if len(again) + uncommitted < len(errors):
             sending.progressed()
         if again:
             self._again(sending, again, failures)
-        if uncommitted:
-            asyncio.get_running_loop().call_later(UNCOMMITTED_AGAIN_S, self._route, sending, uncommitted, failures)
 
     def _again(self, sending: Sending, partitions: Sequence[TopicPartition], failures: int) -> None:
         pause_s = min(AGAIN_S_MIN * 2.0 ** min(failures, 16), AGAIN_S_MAX)
         asyncio.get_running_loop().call_later(pause_s, self._route, sending, partitions, failures + 1)
+
+    def _wait_for_commit(self, sending: Sending, partition: TopicPartition) -> None:
+        """Sends a marker again that its partition has, and hasn't committed yet, after a pause."""
+        waiting = self._uncommitted.get(partition)
+        if waiting is None:
+            timer = asyncio.get_running_loop().call_later(UNCOMMITTED_AGAIN_S, self._repeat, partition)
+            waiting = self._uncommitted[partition] = _Uncommitted(timer)
+        waiting.sendings[sending] = None
+
+    def _commits(self, partition: TopicPartition) -> None:
+        """Called when a marker of the partition is confirmed: others are committed by now, too."""
+        waiting = self._uncommitted.get(partition)
+        if waiting is not None and waiting.sendings and waiting.pause_s > AGAIN_S_MIN:
+            waiting.timer.cancel()
+            waiting.pause_s = AGAIN_S_MIN
+            waiting.timer = asyncio.get_running_loop().call_later(AGAIN_S_MIN, self._repeat, partition)
+
+    def _repeat(self, partition: TopicPartition) -> None:
+        waiting = self._uncommitted[partition]
+        taken = waiting.take()
+        if not taken:  # no marker has come back since the last time
+            del self._uncommitted[partition]
+            return
+        waiting.pause_s = min(2 * waiting.pause_s, AGAIN_S_MAX)
+        waiting.timer = asyncio.get_running_loop().call_later(waiting.pause_s, self._repeat, partition)
+        for sending in taken:
+            self._route(sending, (partition,), 0)
 
 
 class _Work:

@@ -6,9 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
-from ottla.broker.marker_log import COMMITTED_S, PartitionMarkers
-from ottla.broker.marker_sender import Marker
+from ottla.broker import marker_log
+from ottla.broker.marker_log import COMMITTED_S, PATIENT_S, UNTOLD_S, PartitionMarkers
+from ottla.broker.marker_sender import AGAIN_S_MAX, UNCOMMITTED_AGAIN_S, Marker
 from ottla.broker.partition import Partition
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.transaction.metadata import V1, TopicPartition
@@ -22,10 +25,12 @@ COMMIT = Marker(PRODUCER, 0, True, 3, V1)
 
 
 class Groups:
-    """The coordinator of groups: partition 0 accepts every marker, 1 refuses each, 2 never answers."""
+    """The coordinator of groups: partition 0 accepts every marker, 1 refuses each, 2 never answers, and 3 commits each
+    marker `lag_s` later."""
 
-    def __init__(self) -> None:
+    def __init__(self, lag_s: float = 0) -> None:
         self.ended: list[tuple[int, Marker]] = []
+        self._lag_s = lag_s
 
     def end_transaction(self, index: int, marker: Marker) -> asyncio.Future[None]:
         self.ended.append((index, marker))
@@ -34,14 +39,38 @@ class Groups:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if index == 0:
             ended.set_result(None)
+        if index == 3:
+            asyncio.get_running_loop().call_later(self._lag_s, ended.set_result, None)
         return ended
 
 
-def markers(*partitions: Partition) -> tuple[PartitionMarkers, Groups]:
-    table, groups = PartitionTable(), Groups()
+def markers(*partitions: Partition, lag_s: float = 0) -> tuple[PartitionMarkers, Groups]:
+    table, groups = PartitionTable(), Groups(lag_s)
     for partition in partitions:
         table.add(partition)
     return PartitionMarkers(table, groups), groups
+
+
+async def coordinate(log: PartitionMarkers, marker: Marker, partition: TopicPartition) -> int:
+    """Sends the marker again and again, with a coordinator's pauses, until it is confirmed. Returns how often the
+    marker was sent."""
+    pause_s = UNCOMMITTED_AGAIN_S
+    for count in range(1, 30):
+        error = (await log.append_markers(marker, [partition]))[partition]
+        if error is ErrorCode.none:
+            return count
+        assert error is ErrorCode.request_timed_out
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, AGAIN_S_MAX)
+    raise AssertionError("the marker was never confirmed")
+
+
+async def commit_late(partition: Partition, lag_s: float) -> None:
+    """Plays a follower that has each record `lag_s` after the leader."""
+    loop = asyncio.get_running_loop()
+    while True:
+        loop.call_later(lag_s, partition.follower_fetched, 1, 1, partition.log.log_end_offset, 0)
+        await asyncio.sleep(0.05)
 
 
 def follow(partition: Partition) -> None:
@@ -98,13 +127,122 @@ def test_a_marker_that_may_still_be_committed_is_not_appended_again(tmp_path: Pa
         newer = COMMIT._replace(coordinator_epoch=4)
         assert await log.append_markers(newer, [T0]) == {T0: ErrorCode.request_timed_out}
         assert partition.log.log_end_offset == 3, "a new coordinator's marker is another one"
-        asked = asyncio.ensure_future(log.append_markers(newer, [T0], 60))
-        await asyncio.sleep(1)
+        asked = asyncio.ensure_future(coordinate(log, newer, T0))
+        await asyncio.sleep(10)
         partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
-        assert await asked == {T0: ErrorCode.none}
+        assert await asked < 10
+        assert partition.log.log_end_offset == 3
         follow_no_more(partition)
         assert await log.append_markers(newer, [T0]) == {T0: ErrorCode.none}
         assert partition.log.log_end_offset == 4, "a repeat of a committed marker is appended, as in Kafka"
+
+    virtually(scene)
+
+
+@pytest.mark.parametrize("lag_s", [0.9, 1.2, 1.4, 2.3, 5.2])
+def test_a_marker_is_appended_once_and_confirmed_however_late_it_is_committed(tmp_path: Path, lag_s: float) -> None:
+    """Before the fix, a marker that was always committed between two attempts was appended again at each of them."""
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+    offsets = TopicPartition(OFFSETS_TOPIC, 3)
+
+    async def scene() -> None:
+        log, groups = markers(partition, lag_s=lag_s)
+        follower = asyncio.ensure_future(commit_late(partition, lag_s))
+        await asyncio.gather(*(coordinate(log, COMMIT, each) for each in (T0, offsets)))
+        assert partition.log.log_end_offset == 2
+        assert groups.ended == [(3, COMMIT)]
+        assert not log.remembered_count
+        follower.cancel()
+
+    virtually(scene)
+
+
+def test_an_equal_marker_of_the_next_transaction_is_appended(tmp_path: Path) -> None:
+    """A producer of protocol V1 ends each transaction with an equal marker. Here the next transaction begins although
+    the coordinator wasn't told of the last one's marker."""
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.request_timed_out}
+        follow_no_more(partition)
+        await asyncio.sleep(0)
+        begin(partition, 1)
+        assert partition.last_stable_offset == 2
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.none}
+        assert partition.last_stable_offset == partition.log.log_end_offset == 4
+
+    virtually(scene)
+
+
+@pytest.mark.parametrize("anew", ["created", "elected"])
+def test_a_marker_counts_no_longer_in_a_partition_that_is_created_or_elected_anew(tmp_path: Path, anew: str) -> None:
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.request_timed_out}
+        follow_no_more(partition)
+        await asyncio.sleep(0)
+        assert log.remembered_count == 1
+        now = partition
+        if anew == "created":
+            (tmp_path / "anew").mkdir()
+            now = led(tmp_path / "anew", 0)
+            log._table.remove(partition)
+            log._table.add(now)
+        else:
+            partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 2))
+        end = now.log.log_end_offset
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.none}
+        assert now.log.log_end_offset == end + 1
+
+    virtually(scene)
+
+
+def test_markers_whose_coordinators_do_not_ask_again_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marker_log, "UNTOLD_MAX", 10)
+    partition = led(tmp_path, 0)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        several = [COMMIT._replace(producer_id=producer_id) for producer_id in range(20)]
+        await asyncio.gather(*(log.append_markers(each, [T0]) for each in several))
+        assert log.remembered_count == 20
+        follow_no_more(partition)
+        await asyncio.sleep(0)
+        assert log.remembered_count == 10
+        await asyncio.sleep(UNTOLD_S + 1)
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.none}
+        assert not log.remembered_count
+
+    virtually(scene)
+
+
+def test_a_tool_is_told_of_a_late_commit(tmp_path: Path) -> None:
+    """A tool takes REQUEST_TIMED_OUT for a failure. Before the fix, it got this answer at once if another marker had
+    waited for a while."""
+    partition = led(tmp_path, 0)
+    begin(partition)
+    follow(partition)
+
+    async def scene() -> None:
+        log, _ = markers(partition)
+        assert await log.append_markers(COMMIT._replace(producer_id=1), [T0]) == {T0: ErrorCode.request_timed_out}
+        await asyncio.sleep(60)
+        asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0], patient=True))
+        await asyncio.sleep(PATIENT_S - 1)
+        partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
+        assert await asked == {T0: ErrorCode.none}
 
     virtually(scene)
 
@@ -146,6 +284,7 @@ def test_a_partition_that_commits_nothing_holds_up_one_answer_for_a_short_time(t
             waits.append(time() - began)
         assert waits == [COMMITTED_S, 0, 0, 0, 0]
         partition.follower_fetched(1, 1, partition.log.log_end_offset, 0)
+        assert await log.append_markers(COMMIT, [T0]) == {T0: ErrorCode.none}
         asked = asyncio.ensure_future(log.append_markers(COMMIT, [T0]))
         await asyncio.sleep(COMMITTED_S / 2)
         assert not asked.done(), "the partition commits again, so it is waited for again"

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ottla.broker.marker_sender import AGAIN_S_MAX, UNCOMMITTED_AGAIN_S, WRITE_TXN_MARKERS, Marker, MarkerSender
+from ottla.broker.marker_sender import (
+    AGAIN_S_MAX,
+    UNCOMMITTED_AGAIN_MAX,
+    UNCOMMITTED_AGAIN_S,
+    WRITE_TXN_MARKERS,
+    Marker,
+    MarkerSender,
+)
 from ottla.broker.outbox import ANSWERED_S, IDLE_S
 from ottla.broker.transaction.markers import Markers
 from ottla.broker.transaction.metadata import V2, TopicPartition, Transaction
@@ -137,7 +144,7 @@ class Stage:
         self.tasks.append(asyncio.ensure_future(work))
 
     async def append_markers(
-        self, marker: Marker, partitions: Sequence[TopicPartition]
+        self, marker: Marker, partitions: Sequence[TopicPartition], *, patient: bool = False
     ) -> Mapping[TopicPartition, ErrorCode]:
         self.written.append((marker, list(partitions)))
         await asyncio.sleep(0.01)
@@ -310,8 +317,52 @@ def test_a_partition_that_commits_nothing_does_not_hold_up_other_transactions() 
         assert stuck.markers.missing == {T1}
         assert sum(7 in asked for asked in stage.brokers[2].asked) <= 2 / UNCOMMITTED_AGAIN_S + 1
         del stage.brokers[2].errors[T1]
-        await asyncio.sleep(UNCOMMITTED_AGAIN_S + 0.1)
+        await asyncio.sleep(AGAIN_S_MAX + 0.1)
         assert not stuck.markers.missing
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_a_marker_is_sent_again_less_and_less_often_while_its_partition_commits_nothing() -> None:
+    """Before the fix, it was sent again every half second without an end."""
+
+    async def scene() -> None:
+        stage = Stage()
+        stage.brokers[2].errors[T0] = stage.error_here = ErrorCode.request_timed_out
+        following = Following(7, T0, U0)
+        stage.sender.send(following)
+        await asyncio.sleep(60)
+        assert 60 / AGAIN_S_MAX <= len(stage.brokers[2].requests) <= 60 / AGAIN_S_MAX + 3
+        assert 60 / AGAIN_S_MAX <= len(stage.written) <= 60 / AGAIN_S_MAX + 3
+        following.coordinated = False
+        await asyncio.sleep(AGAIN_S_MAX)
+        assert not stage.sender._uncommitted
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_the_markers_of_a_partition_that_commits_nothing_are_few_requests_until_it_commits_again() -> None:
+    """Before the fix, each of these markers was sent again every half second."""
+
+    async def scene() -> None:
+        stage = Stage()
+        other = stage.brokers[2]
+        other.errors[T0] = ErrorCode.request_timed_out
+        several = [Following(producer_id, T0) for producer_id in range(3 * UNCOMMITTED_AGAIN_MAX)]
+        for each in several:
+            stage.sender.send(each)
+        await asyncio.sleep(1)
+        before = sum(map(len, other.asked))
+        await asyncio.sleep(60)
+        assert sum(map(len, other.asked)) - before <= (60 / AGAIN_S_MAX + 3) * UNCOMMITTED_AGAIN_MAX
+        assert all(each.markers.missing for each in several)
+        other.errors.clear()
+        await asyncio.sleep(AGAIN_S_MAX + 0.5)
+        assert not any(each.markers.missing for each in several)
+        await asyncio.sleep(2 * AGAIN_S_MAX)
+        assert not stage.sender._uncommitted
         stage.stop()
 
     virtually(scene)

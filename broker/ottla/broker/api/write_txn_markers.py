@@ -3,7 +3,8 @@ leads.
 
 The answer comes when the markers are committed, or after a short time: a coordinator then sends the uncommitted markers
 again. From version 2 on a marker says by which protocol its transaction was ended. `kafka-transactions abort` sends
-version 1, to end a transaction that no coordinator knows. It sends no marker again, so version 1 is answered later.
+version 1, to end a transaction that no coordinator knows. It takes REQUEST_TIMED_OUT for a failure, and sends no marker
+again. So the answer to version 1 waits as long as the tool does, nearly.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from ottla.broker.marker_log import COMMITTED_S
 from ottla.broker.marker_sender import Marker
 from ottla.broker.ports import WithMarkerLog
 from ottla.broker.request import Request
@@ -34,7 +34,6 @@ API = Api(
 
 
 MARKERS_PER_TURN = 50  # that are appended in one turn of the event loop
-TOOLS_WAIT_S = 8.0  # the longest wait for the markers of a tool to be committed
 _COORDINATORS = 2  # the first version that coordinators send
 
 
@@ -67,8 +66,8 @@ async def _write(broker: WithMarkerLog, request: Request, entry: Any) -> dict[st
     partitions = sorted(
         {TopicPartition(topic.name, index) for topic in entry.topics for index in topic.partition_indexes}
     )
-    wait_s = COMMITTED_S if request.api_version >= _COORDINATORS else TOOLS_WAIT_S
-    errors = await broker.marker_log.append_markers(marker, partitions, wait_s)
+    patient = request.api_version < _COORDINATORS
+    errors = await broker.marker_log.append_markers(marker, partitions, patient=patient)
     return {
         "producer_id": entry.producer_id,
         "topics": [

@@ -53,14 +53,16 @@ class Broker:
         features = {"transaction.version": Feature(2)}
         self.image = SimpleNamespace(topics=topics, brokers=brokers, features=features)
         self.written: list[tuple[Marker, list[TopicPartition]]] = []
+        self.patience: list[bool] = []
 
     async def _settled(self, partitions: Any, pending: Any) -> None:
         """Takes the place of the wait for elections: no leader is dead."""
 
     async def append_markers(
-        self, marker: Marker, partitions: Sequence[TopicPartition], wait_s: float
+        self, marker: Marker, partitions: Sequence[TopicPartition], *, patient: bool = False
     ) -> Mapping[TopicPartition, ErrorCode]:
         self.written.append((marker, list(partitions)))
+        self.patience.append(patient)
         return {each: ErrorCode.none for each in partitions if each != GONE}
 
     async def asked(self, key: int, version: int, /, **fields: Any) -> Any:
@@ -409,6 +411,7 @@ def test_markers_are_appended_by_the_partitions_leader(version: int) -> None:
             Marker(7, 3, True, 5, transaction_version),
             Marker(8, 3, False, 5, transaction_version),
         ]
+        assert broker.patience == [version == 1] * 2, "a tool sends version 1, and sends no marker again"
         assert not (await broker.asked(WRITE_MARKERS, version, markers=[])).markers
         await broker.transactions.stop()
 
