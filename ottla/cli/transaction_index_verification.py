@@ -9,13 +9,19 @@ name offsets that no batch has any more. It must not name an offset that another
 
 Segments that the next start recovers aren't compared: it makes their indexes anew, and while a broker runs, or after it
 was killed, the files lack the newest entries.
+
+The entries of one segment at a time are in memory. Of all entries of the partition, only the offsets that they name are
+kept, as arrays: a batch that has such an offset may be in a segment far before the entry.
 """
 
 from __future__ import annotations
 
 import os
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import groupby
 
 from ottla.protocol.batches import BatchHeader
 from ottla.protocol.markers import read_marker
@@ -51,27 +57,45 @@ class _Entries:
         self.lacking = 0
 
 
+class _Claims:
+    """The offsets that the entries of a partition's segments name, and which of them a batch has."""
+
+    def __init__(self, directory: str, bases: Sequence[int]) -> None:
+        found = [_offsets_named(_Entries(directory, base)) for base in bases]
+        self._offsets = array("q", (offset for offset, _ in groupby(merge(*found))))
+        self._taken = bytearray(len(self._offsets))
+
+    def take(self, first: int, last: int) -> None:
+        """Notes a batch that has the offsets from `first` to `last`."""
+        begin, end = bisect_left(self._offsets, first), bisect_right(self._offsets, last)
+        self._taken[begin:end] = b"\1" * (end - begin)
+
+    def taken(self, offset: int) -> bool:
+        """Whether a batch that was noted has the offset, which an entry names."""
+        return bool(self._taken[bisect_left(self._offsets, offset)])
+
+
+def _offsets_named(entries: _Entries) -> array[int]:
+    named = {offset for entry in entries.all for offset in (entry.first_offset, entry.last_stable_offset)}
+    return array("q", sorted(named))
+
+
 class TransactionIndexes:
     """The transaction indexes of one partition's segments. The caller begins each segment, passes each batch of it, and
     ends the segment, in the log's order."""
 
     def __init__(self, directory: str, bases: Sequence[int]) -> None:
         """`bases` are the base offsets of the segments to compare, in ascending order. Raises OSError."""
-        self._entries = {base: _Entries(directory, base) for base in bases if base < _recovered_from(directory)}
+        recovered_from = _recovered_from(directory)
+        self._directory = directory
+        self._compared = [base for base in bases if base < recovered_from]
         self._open = _open_at(directory, bases[0]) if bases else {}
-        claimed = {
-            offset
-            for entries in self._entries.values()
-            for entry in entries.all
-            for offset in (entry.first_offset, entry.last_stable_offset)
-        }
-        self._claimed = sorted(claimed)
-        self._taken: set[int] = set()  # the claimed offsets that a batch has
+        self._claims = _Claims(directory, self._compared)
         self._here: _Entries | None = None
 
     def begin(self, base: int) -> None:
-        """Begins the segment with this base offset."""
-        self._here = self._entries.get(base)
+        """Begins the segment with this base offset. Raises OSError."""
+        self._here = _Entries(self._directory, base) if base in self._compared else None
 
     @property
     def path(self) -> str:
@@ -80,11 +104,7 @@ class TransactionIndexes:
 
     def passed(self, header: BatchHeader, batch: memoryview) -> Iterator[Found]:
         """Yields the faults of the index that the next batch of the segment shows."""
-        first, behind = (
-            bisect_left(self._claimed, header.base_offset),
-            bisect_right(self._claimed, header.last_offset),
-        )
-        self._taken.update(self._claimed[first:behind])
+        self._claims.take(header.base_offset, header.last_offset)
         if not header.is_transactional:
             return
         if not header.is_control:
@@ -137,7 +157,7 @@ class TransactionIndexes:
         earlier offset may have been removed."""
         if stated == found:
             return True
-        return 0 <= stated < (below if found is None else found) and stated not in self._taken
+        return 0 <= stated < (below if found is None else found) and not self._claims.taken(stated)
 
     def ended(self) -> Iterator[Found]:
         """Ends the segment. Yields the faults of its index as a whole, and of the entries that belong to no marker."""

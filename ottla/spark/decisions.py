@@ -297,11 +297,22 @@ def check_current(driver: Transaction, found: Mapping[str, TransactionalIdState]
         raise Failed(f"another driver runs the query: {driver.transactional_id} has a newer producer")
 
 
+def _remembered(transaction: Transaction, known: Mapping[str, TransactionalIdState]) -> bool:
+    """Whether a coordinator still knows the id from before the transaction ended.
+
+    It isn't so if the coordinator forgot the id, and a task that an older driver had left running initialised the id
+    anew: then the id has another producer id. A coordinator also gives an id another producer id when the producer's
+    epochs are used up. In this case, too, nothing tells how the earlier producer's transaction ended.
+    """
+    found = known.get(transaction.transactional_id)
+    return found is not None and found.producer_id == transaction.producer_id
+
+
 def _lost(decision: Decision, lost: Sequence[Transaction], known: Mapping[str, TransactionalIdState]) -> str:
     """Why a decided batch isn't completed. `known` are the states of the lost transactions' ids, as far as coordinators
     know the ids."""
-    aborted = [each for each in lost if each.transactional_id in known]
-    forgotten = [each for each in lost if each.transactional_id not in known]
+    aborted = [each for each in lost if _remembered(each, known)]
+    forgotten = [each for each in lost if not _remembered(each, known)]
     count = len(decision.transactions)
     if forgotten:
         were = "was" if len(aborted) == 1 else "were"

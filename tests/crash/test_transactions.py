@@ -24,6 +24,7 @@ from tests.crash.storm import Storm
 from tests.crash.transactional_workload import PARTITIONS, TransactionalWorkload
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.wire import Closed, Wire
+from tests.simulation.copied import judged_inputs
 
 FAILOVERS = 500
 LONG_S = 1500
@@ -157,6 +158,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
             keep(tmp_path, workload, seed)
         found = "\n".join(wrong)
         assert not wrong, f"seed {seed}; history, journals of clients and logs of brokers are in {tmp_path}:\n{found}"
+        assert judged_inputs(workload.events), "the copies of no input have proven anything"
         assert any(topics.get(topic) for topic in PARTITIONS), f"no partition of a topic changed its leader: {topics}"
         assert topics.get(TRANSACTION_STATE), f"no coordinator of transactions changed: {topics}"
         cluster.stop()

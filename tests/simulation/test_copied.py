@@ -3,6 +3,11 @@ hand, and nothing in a sound one."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from tests.simulation.copied import judged_inputs
 from tests.simulation.history import Event, History
 from tests.simulation.oracles import check_all
 from tests.simulation.test_atomic import P0, end, settled
@@ -24,8 +29,8 @@ def copy(name: str, first: int, following: int, outcome: str = "ok", *, commits:
     ]  # fmt: skip
 
 
-def wrong(*events: Event, output: list[str], at: int) -> list[str]:
-    """The violations, if three records are the input, `output` is the output, and the group is at the offset `at`."""
+def history(*events: Event, output: list[str], at: int) -> list[Event]:
+    """A history in which three records are the input, `output` is the output, and the group is at the offset `at`."""
     given = [[offset, f"i:{offset}"] for offset in range(3)]
     writes = {"op": "write", "process": "w.1", "transaction": "i", "partition": INPUT, "offset": 0}
     values = [value for _, value in given]
@@ -40,7 +45,14 @@ def wrong(*events: Event, output: list[str], at: int) -> list[str]:
         settled(OUTPUT, [[offset, value] for offset, value in enumerate(output)]),
         {"op": "settled input", "phase": "ok", "group": "g", "partition": INPUT, "offset": at},
     ]
-    return check_all(History.of(*inputs, *events, *ends).events)
+    return History.of(*inputs, *events, *ends).events
+
+
+def wrong(*events: Event, output: list[str], at: int) -> list[str]:
+    """The violations in such a history, whose only input is judged."""
+    made = history(*events, output=output, at=at)
+    assert judged_inputs(made) == 1
+    return check_all(made)
 
 
 def test_copies_that_are_made_once_are_sound() -> None:
@@ -66,3 +78,16 @@ def test_records_without_their_committed_offset_are_found() -> None:
 def test_a_record_that_two_transactions_have_processed_is_found() -> None:
     (found,) = wrong(*copy("a", 0, 2), *copy("b", 1, 3), output=["a>0", "a>1", "b>1", "b>2"], at=3)
     assert found == "processed twice: i:1 at transacted-0@1 was processed by a and by b"
+
+
+@pytest.mark.parametrize("lost", [INPUT, OUTPUT, ["__consumer_offsets", 0], ["__transaction_state", 0]])
+def test_an_input_that_proves_nothing_is_not_counted_as_judged(lost: list[Any]) -> None:
+    """Records of the input, of its copies, of the group's offset or of the transaction may have been lost."""
+    permitted = {"op": "permitted", "phase": "ok", "partition": lost, "offset": 0}
+    made = history(*copy("a", 0, 2), permitted, output=[], at=2)
+    assert judged_inputs(made) == 0
+    assert check_all(made) == []
+
+
+def test_an_input_that_nobody_has_consumed_is_not_counted_as_judged() -> None:
+    assert judged_inputs(history(output=[], at=0)) == 0

@@ -205,7 +205,7 @@ def offsets_topic(folder: Path, count: int, groups: list[str], lost: set[int], k
             keys.append(key)
         batches = [bytearray(build_batch([Record(0, 1000, each, offset_value(Committed(2)))])) for each in keys]
         for offset, batch in enumerate(batches):
-            assign(batch, offset, 1000, 0)
+            assign(batch, 0, offset, 0)
         (directory / "00000000000000000000.log").write_bytes(b"".join(batches))
         (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
     return data

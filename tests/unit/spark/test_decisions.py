@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -48,13 +49,14 @@ class Brokers:
     """Coordinators, the rows that readers of committed records see, and the topic of decisions."""
 
     ids: dict[str, Id] = field(default_factory=dict)
+    producer_ids: Iterator[int] = field(default_factory=count)
     visible: list[str] = field(default_factory=list)
     ledger: list[Decision] = field(default_factory=list)
 
     def initialise(self, name: str) -> Transaction:
         found = self.ids.get(name)
         if found is None:
-            found = self.ids[name] = Id(len(self.ids))
+            found = self.ids[name] = Id(next(self.producer_ids))
         else:
             found.epoch += 1
         found.state, found.rows = "Empty", []
@@ -411,6 +413,23 @@ def test_a_decided_batch_whose_ids_are_forgotten_may_be_complete_or_not(aborted:
     run(driver(brokers, checkpoint, 2, confirmed="rewrite 0" if aborted == 3 else "skip 0"))
     missing = rows_of(0)[0::3] if aborted == 1 else []
     assert sorted(brokers.visible) == sorted({row for batch in range(3) for row in rows_of(batch)} - set(missing))
+
+
+def test_an_id_that_was_forgotten_and_used_again_does_not_tell_that_its_transaction_was_aborted() -> None:
+    """All transactions of the batch were committed, and their ids were forgotten. Then a task of an older driver, which
+    was still running, initialised one of the ids anew."""
+    brokers, checkpoint = Brokers(), Checkpoint()
+    script = driver(brokers, checkpoint, 3)
+    while next(script) != "after Commit" or len(brokers.visible) < ROWS:
+        pass
+    script.close()
+    names = [f"ottla-spark/q/{task}/0/0" for task in range(3)]
+    brokers.forget(*names)
+    brokers.initialise(names[1])
+    with pytest.raises(Refused) as refusal:
+        run(driver(brokers, checkpoint, 3))
+    assert "have forgotten 3 of its 3 transactions" in str(refusal.value)
+    assert "aborted" not in str(refusal.value)
 
 
 def test_what_is_known_to_be_aborted_is_told_beside_what_is_forgotten() -> None:
