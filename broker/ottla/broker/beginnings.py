@@ -9,10 +9,11 @@ partition would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER. The producer would 
 earlier batch, and would take the error for a loss of records. Kafka's brokers handle one request of a connection at a
 time.
 
-Requests that wait for a coordinator have at most a quarter of the memory for requests. A further request is answered
-NOT_ENOUGH_REPLICAS at once, as if no coordinator were available: its producer sends it again after its backoff, and
-looks for no other leader. So a coordinator that doesn't answer for seconds leaves room for the requests of all other
-producers.
+Requests that wait for one coordinator (by the id of its broker) have at most a quarter of the memory for requests, and
+those that wait for any coordinator have half of it. A further request is answered NOT_ENOUGH_REPLICAS at once, as if no
+coordinator were available: its producer sends it again after its backoff, and looks for no other leader. So a
+coordinator that doesn't answer for seconds leaves room for the requests of producers without transactions, and for
+those that wait for one other coordinator at least.
 
 Source: KIP-890; Kafka's ReplicaManager.handleProduceAppend.
 """
@@ -20,6 +21,7 @@ Source: KIP-890; Kafka's ReplicaManager.handleProduceAppend.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,7 +41,8 @@ V2_FIRST_VERSION = 12
 """The first version of Produce that clients of transaction protocol V2 send. Such a client doesn't add a partition to
 its transaction itself: the partition's leader does."""
 
-WAITING_SHARE = 4  # one part in so many of the memory for requests may wait for coordinators
+COORDINATORS_PART = 4  # one part in so many of the memory for requests may wait for one coordinator
+ALL_PART = 2  # one part in so many may wait for all coordinators
 _ABORTABLE_FIRST_VERSION = 11  # the first version of Produce whose clients know TRANSACTION_ABORTABLE
 _RETRIED = frozenset(
     {
@@ -60,35 +63,46 @@ class Verifier(Protocol):
     ) -> Errors:
         """Asks whether the transaction has the partitions, or adds them; see `TransactionVerifier.confirm`."""
 
+    def leader(self, transactional_id: str) -> int:
+        """The id of the coordinator's broker; see `TransactionVerifier.leader`."""
+
 
 class Order:
     """The connections with requests that wait for a transaction's coordinator. Transactional requests of one connection
     are handled in the order of their arrival. `memory_bytes` is the memory for the requests of all connections."""
 
     def __init__(self, memory_bytes: int) -> None:
-        self.waiting_bytes = 0
-        self._waiting_bytes_max = memory_bytes // WAITING_SHARE
+        self._waiting_bytes = Counter[int]()  # by the coordinator's broker
+        self._bytes_max = memory_bytes // COORDINATORS_PART
+        self._all_bytes_max = memory_bytes // ALL_PART
         self._last: dict[object, asyncio.Future[None]] = {}
 
     def waits(self, connection: object) -> bool:
         """Whether a request of the connection waits for a transaction's coordinator."""
         return connection in self._last
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether a request that keeps `size_bytes` may wait. One request may always wait, however large it is."""
-        return not self.waiting_bytes or self.waiting_bytes + size_bytes <= self._waiting_bytes_max
+    def has_room(self, size_bytes: int, coordinator: int) -> bool:
+        """Whether a request that keeps `size_bytes` may wait for the coordinator in broker `coordinator`. One request
+        may always wait, however large it is."""
+        all_bytes, its_bytes = self._waiting_bytes.total(), self._waiting_bytes[coordinator]
+        return not all_bytes or (
+            all_bytes + size_bytes <= self._all_bytes_max
+            and (not its_bytes or its_bytes + size_bytes <= self._bytes_max)
+        )
 
-    def join(self, connection: object, size_bytes: int) -> Place:
+    def join(self, connection: object, size_bytes: int, coordinator: int) -> Place:
         """A place behind all requests of the connection that wait now, for a request that keeps `size_bytes`. The
         caller must call the place's `leave`."""
-        place = Place(self, connection, self._last.get(connection), size_bytes)
+        place = Place(self, connection, self._last.get(connection), size_bytes, coordinator)
         self._last[connection] = place.left
-        self.waiting_bytes += size_bytes
+        self._waiting_bytes[coordinator] += size_bytes
         return place
 
     def left(self, place: Place) -> None:
         """Called by `place` when it has been left."""
-        self.waiting_bytes -= place.size_bytes
+        self._waiting_bytes[place.coordinator] -= place.size_bytes
+        if not self._waiting_bytes[place.coordinator]:
+            del self._waiting_bytes[place.coordinator]
         if self._last.get(place.connection) is place.left:
             del self._last[place.connection]
 
@@ -96,13 +110,21 @@ class Order:
 class Place:
     """A request's place among the transactional requests of its connection."""
 
-    __slots__ = ("_before", "_order", "connection", "left", "size_bytes")
+    __slots__ = ("_before", "_order", "connection", "coordinator", "left", "size_bytes")
 
-    def __init__(self, order: Order, connection: object, before: asyncio.Future[None] | None, size_bytes: int) -> None:
+    def __init__(
+        self,
+        order: Order,
+        connection: object,
+        before: asyncio.Future[None] | None,
+        size_bytes: int,
+        coordinator: int,
+    ) -> None:
         self._order = order
         self._before = before
         self.connection = connection
         self.size_bytes = size_bytes
+        self.coordinator = coordinator
         self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def comes(self) -> None:

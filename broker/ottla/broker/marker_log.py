@@ -131,7 +131,8 @@ class PartitionMarkers:
 
     def _last(self, marker: Marker, partition: TopicPartition) -> _Appended | None:
         """The last append of the marker, if it is committed or may still be, and no answer has told of its commit."""
-        last = self._uncommitted.get(partition, {}).get(marker)
+        uncommitted = self._uncommitted.get(partition)
+        last = None if uncommitted is None else uncommitted.get(marker)
         if last is None:
             _, last = self._untold.get((partition, marker), (0, None))
         return None if last is None or _has_failed(last.committed) else last

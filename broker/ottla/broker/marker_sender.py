@@ -66,8 +66,8 @@ class MarkerLog(Protocol):
         self, marker: Marker, partitions: Sequence[TopicPartition], *, patient: bool = False
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Appends `marker` to each partition, and waits until the markers are committed: for a short time, or for as
-        long as a tool waits if `patient`. Returns an error code for each partition, REQUEST_TIMED_OUT for a marker that was
-        appended and isn't committed yet. Raises nothing."""
+        long as a tool waits if `patient`. Returns an error code for each partition, REQUEST_TIMED_OUT for a marker that
+        was appended and isn't committed yet. Raises nothing."""
 
 
 class Sending(Protocol):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Set
-from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol
@@ -112,14 +111,14 @@ class TransactionVerifier:
             await asyncio.sleep(pause_s)
 
     async def _ask(self, question: _Question) -> Errors:
-        leader = self._leader(question.transactional_id)
+        leader = self.leader(question.transactional_id)
         if leader == self._id:
             return await self._ask_here(question)
         if leader < 0:
             return question.all(ErrorCode.coordinator_not_available)
         return await self._outboxes.work(leader).add(question)
 
-    def _leader(self, transactional_id: str) -> int:
+    def leader(self, transactional_id: str) -> int:
         """The id of the broker that coordinates the transactions of `transactional_id`; negative if there is no such
         broker at present, or if it has no known address."""
         topic = self._image().topics.get(TRANSACTIONS_TOPIC)
@@ -164,7 +163,7 @@ class _Work:
     """The questions for one other broker."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Question] = []
+        self._waiting: dict[_Question, None] = {}  # in the order of the questions
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -172,23 +171,21 @@ class _Work:
     async def add(self, question: _Question) -> Errors:
         """Asks a question with the next request that can take it, and waits for the answer."""
         question.answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(question)
+        self._waiting[question] = None
         try:
             return await question.answer
         finally:
-            with suppress(ValueError):  # it was taken, unless the asker has given up
-                self._waiting.remove(question)
+            self._waiting.pop(question, None)  # it was taken, unless the asker has given up
 
     def take(self) -> Batch | None:
         """Takes the questions for the next request, at most one for each transactional id; see `outbox.Work`."""
         batch: Batch = {}
-        left = []
         for question in self._waiting:
-            if len(batch) < QUESTIONS_MAX and question.transactional_id not in batch:
-                batch[question.transactional_id] = question
-            else:
-                left.append(question)
-        self._waiting = left
+            batch.setdefault(question.transactional_id, question)
+            if len(batch) == QUESTIONS_MAX:
+                break
+        for question in batch.values():
+            del self._waiting[question]
         return batch or None
 
     def request_of(self, batch: Batch) -> tuple[int, int, bytes]:

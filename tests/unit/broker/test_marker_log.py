@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker import marker_log
+from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.marker_log import COMMITTED_S, PATIENT_S, UNTOLD_S, PartitionMarkers
 from ottla.broker.marker_sender import AGAIN_S_MAX, UNCOMMITTED_AGAIN_S, Marker
 from ottla.broker.partition import Partition

@@ -12,7 +12,7 @@ import pytest
 from ottla.broker.transaction.initialization import Producer
 from ottla.broker.transaction.metadata import V2, TopicPartition
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
-from ottla.broker.transaction_verifier import ADD_PARTITIONS_TO_TXN, ANSWERED_S, TransactionVerifier
+from ottla.broker.transaction_verifier import ADD_PARTITIONS_TO_TXN, ANSWERED_S, QUESTIONS_MAX, TransactionVerifier
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.frames import read_request_header, response_frame, skip_tagged_fields
 from ottla.protocol.messages import read_request, write_response
@@ -158,6 +158,29 @@ def test_questions_that_come_up_during_a_request_share_the_next_one_but_an_id_is
         stage.other.held.set()
         assert [set(await answer) for answer in asked] == [{T0}, {T0}, {T1}, {T1}]
         assert [[name for name, _, _ in request] for request in stage.other.asked] == [["a"], ["b", "c"], ["b"]]
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_a_question_that_is_given_up_is_not_asked_and_the_order_of_the_others_stays() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.other.held.clear()
+        first = stage.ask("a", T0)
+        await asyncio.sleep(0.01)
+        asked = [stage.ask(str(number), T0) for number in range(QUESTIONS_MAX + 10)]
+        await asyncio.sleep(0.01)
+        asked.pop(3).cancel()
+        await asyncio.sleep(0.01)
+        stage.other.held.set()
+        await asyncio.gather(first, *asked)
+        names = [str(number) for number in range(QUESTIONS_MAX + 10) if number != 3]
+        assert [[name for name, _, _ in request] for request in stage.other.asked] == [
+            ["a"],
+            names[:QUESTIONS_MAX],
+            names[QUESTIONS_MAX:],
+        ]
         stage.stop()
 
     virtually(scene)

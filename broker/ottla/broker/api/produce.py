@@ -232,7 +232,11 @@ class _Produce:
         connection = self._request.connection
         kept = connection.owns(frame) and 2 * size > len(frame)
         held = (len(frame) if kept else size) + beside
-        if waits and not broker.transactional_order.has_room(held):
+        coordinator = -1
+        if waits:
+            assert self._body.transactional_id is not None
+            coordinator = broker.verifier.leader(self._body.transactional_id)
+        if waits and not broker.transactional_order.has_room(held, coordinator):
             sentence = "the requests that wait for coordinators of transactions have their share of the memory already"
             return self.refuse_all(KafkaError(ErrorCode.not_enough_replicas, sentence))
         work = connection.begin_work(held, postponable=not done)
@@ -246,7 +250,7 @@ class _Produce:
         for place, topic, index, batch in sets:
             left.append(_InTurn(topic, self.answers[place][1], index, batch if kept else batch.copied(), None))
         broker.turns += len(left)
-        behind = broker.transactional_order.join(connection, held) if waits else None
+        behind = broker.transactional_order.join(connection, held, coordinator) if waits else None
         if behind is None:
             self._queue(left)
         broker.spawn(self._append_in_turn(left, work, begun, behind))

@@ -42,6 +42,9 @@ class Coordinator:
         await self.held.wait()
         return {each: self.errors.get(each, ErrorCode.none) for each in partitions}
 
+    def leader(self, transactional_id: str) -> int:
+        return {"id": 1, "other": 2, "third": 3}[transactional_id]
+
 
 Body = Callable[[Stage, Coordinator], Coroutine[Any, Any, None]]
 
@@ -205,8 +208,9 @@ def test_a_later_batch_is_not_looked_at_while_an_earlier_one_waits_for_the_coord
 
 
 def test_a_coordinator_that_is_away_leaves_most_of_the_memory_to_other_producers(play: Any) -> None:
-    """Requests that wait for a coordinator may have a quarter of the memory. Another one is refused with an error at
-    which its producer sends it again."""
+    """Requests that wait for one coordinator may have a quarter of the memory, and those that wait for any coordinator
+    may have half of it. Another one is refused with an error at which its producer sends it again. Before the fix, all
+    coordinators shared a quarter, so one of them could stop the producers of the others."""
 
     async def body(stage: Stage, coordinator: Coordinator) -> None:
         memory_bytes = 40_000
@@ -221,8 +225,16 @@ def test_a_coordinator_that_is_away_leaves_most_of_the_memory_to_other_producers
         refused = [await codes(reply) for reply in replies if isinstance(reply, list)]
         assert refused == [[ErrorCode.not_enough_replicas]] * 17
         assert stage.client.memory.has_room(memory_bytes * 3 // 4), "no producer waits for memory"
+        others = [
+            send(stage, {0: batch(b"v" * 3000, producer_id=number)}, name)
+            for number, name in enumerate(["other", "other", "other", "other", "third", "third"], 20)
+        ]
+        await some_turns()
+        assert [isinstance(reply, list) for reply in others] == [False, False, False, True, True, True]
+        assert stage.client.memory.used_bytes <= memory_bytes / 2
+        waiting += others[:3]
         coordinator.held.set()
-        assert [await codes(reply) for reply in waiting] == [[0]] * 3
+        assert [await codes(reply) for reply in waiting] == [[0]] * 6
         assert await codes(send(stage, {0: batch(b"v" * 3000, producer_id=19)})) == [0]
 
     play(body)
