@@ -158,7 +158,9 @@ def test_three_brokers_go_on_with_the_transactions_of_three_brokers(tmp_path: Pa
 
 
 def test_adopts_what_kafka_wrote(tmp_path: Path) -> None:
-    theirs = ApacheKafka(tmp_path / "kafka", log_segment_bytes="1048576", group_initial_rebalance_delay_ms="0")
+    settings = {"log_segment_bytes": "1048576", "group_initial_rebalance_delay_ms": "0"}
+    # The records have timestamps of years ago, which Kafka would delete half a minute after its start.
+    theirs = ApacheKafka(tmp_path / "kafka", log_retention_ms="-1", **settings)
     try:
         names = {f"adopted-{codec}": codec for codec in CODECS}
         admin = AdminClient({"bootstrap.servers": theirs.bootstrap, "log_level": 0})
