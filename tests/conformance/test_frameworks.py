@@ -20,12 +20,11 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from tests.conformance.conftest import Target
-from tests.crash.faults import LONG
+from tests.crash.faults import MINUTES
 from tests.peers.apache_kafka import TOOLS, compile_program, jars, java
 from tests.peers.wire import free_port
 
 STREAMS_KILLS, CONNECT_KILLS = 12, 6
-MINUTES = pytest.mark.skipif(not LONG, reason="takes minutes: runs with OTTLA_CRASH=long")
 
 
 def create(target: Target, name: str, partitions: int) -> None:

@@ -16,14 +16,13 @@ from contextlib import contextmanager
 import pytest
 
 from tests.conformance.conftest import SETTINGS, Target
-from tests.crash.faults import LONG
+from tests.crash.faults import LONG, MINUTES
 from tests.peers import aiokafka_suite, librdkafka_suite, sarama_suite
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
 from tests.peers.tools import ROOT, go_program
 
 RECORDS = 200_000 if LONG else 5_000
 PARTITIONS = 31 if LONG else 5  # at most, of each topic
-MINUTES = pytest.mark.skipif(not LONG, reason="takes minutes: runs with OTTLA_CRASH=long")
 RESET_EVERY_S = 1.0
 BROKERS = pytest.mark.parametrize("brokers", [1, 3], ids=["one-broker", "three-brokers"])
 

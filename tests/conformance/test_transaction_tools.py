@@ -11,52 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
 from kafka import TopicPartition as Partition
 
 from tests.conformance.conftest import Target
-from tests.crash.faults import LONG
+from tests.conformance.transacted import create, values_of
+from tests.crash.faults import LONG, MINUTES
 from tests.peers.apache_kafka import TOOLS, jars, java, tool
 
 PARTITIONS = 2
 VERIFICATION = "transaction.partition.verification.enable"
 RECORDS = 20_000 if LONG else 1500  # that a copier copies, of one partition
 KILLS = 12 if LONG else 1  # of each copier
-GROUPED = pytest.param(True, id="a group", marks=pytest.mark.skipif(not LONG, reason="runs with OTTLA_CRASH=long"))
-
-
-def create(target: Target, *names: str) -> None:
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    topics = [NewTopic(name, PARTITIONS, target.replication_factor) for name in names]
-    for created in admin.create_topics(topics).values():
-        created.result(30)
-
-
-def values(target: Target, topic: str, isolation: str = "read_committed") -> list[str]:
-    """All values of a topic, up to its end for that isolation level."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": target.bootstrap,
-            "group.id": "unused",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    found: list[str] = []
-    ended: set[int | None] = set()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(30)
-        assert message is not None, f"the end of {topic} doesn't come after {len(found)} records"
-        if (error := message.error()) is None:
-            found.append((message.value() or b"").decode())
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF, error
-            ended.add(message.partition())
-    consumer.close()
-    return found
+GROUPED = pytest.param(True, id="a group", marks=MINUTES)
 
 
 def end_offset(target: Target, topic: str) -> int:
@@ -97,7 +65,7 @@ def open_transaction(target: Target, topic: str, name: str, *, verified: bool = 
 def test_producer_perf_test(target: Target, unique: Callable[[str], str]) -> None:
     """The performance test commits every 100 ms."""
     topic = unique("perf")
-    create(target, topic)
+    create(target, topic, partitions=PARTITIONS)
     count = 5000
     printed = tool(
         *("producer-perf-test", "--bootstrap-server", target.bootstrap, "--topic", topic),
@@ -105,14 +73,14 @@ def test_producer_perf_test(target: Target, unique: Callable[[str], str]) -> Non
         *("--transactional-id", topic, "--transaction-duration-ms", "100"),
     )
     assert f"{count} records sent" in printed
-    assert len(values(target, topic)) == count
+    assert len(values_of(target, topic)) == count
     markers = end_offset(target, topic) - count
     assert markers > 6  # 2 s of transactions, in two partitions
 
 
 def test_kafka_transactions_shows_and_terminates(target: Target, unique: Callable[[str], str]) -> None:
     topic = unique("shown")
-    create(target, topic)
+    create(target, topic, partitions=PARTITIONS)
     with open_transaction(target, topic, topic) as producer:
         [listed] = [row for row in table(target, "list") if row["TransactionalId"] == topic]
         assert listed["TransactionState"] == "Ongoing"
@@ -125,7 +93,7 @@ def test_kafka_transactions_shows_and_terminates(target: Target, unique: Callabl
         assert state["ProducerId"] == described["ProducerId"] == listed["ProducerId"]
         assert state["CurrentTransactionStartOffset"] == "0"
         producer.commit_transaction()
-    assert values(target, topic) == ["open"]
+    assert values_of(target, topic) == ["open"]
     [described] = table(target, "describe", "--transactional-id", topic)
     assert described["TransactionState"] == "CompleteCommit"
 
@@ -141,7 +109,7 @@ def unverified(target: Target) -> Iterator[None]:
 
 def test_kafka_transactions_aborts_what_hangs(target: Target, unique: Callable[[str], str], unverified: None) -> None:
     topic = unique("hangs")
-    create(target, topic)
+    create(target, topic, partitions=PARTITIONS)
     search = ["find-hanging", "--max-transaction-timeout", "0", "--topic", topic]
     with open_transaction(target, topic, f"known-{topic}"):
         with open_transaction(target, topic, topic, verified=False):
@@ -151,11 +119,11 @@ def test_kafka_transactions_aborts_what_hangs(target: Target, unique: Callable[[
         filling.flush(30)
         [found] = table(target, *search)
         assert (found["Topic"], found["Partition"], found["StartOffset"]) == (topic, "0", "1")
-        assert values(target, topic) == []
+        assert values_of(target, topic) == []
         act(target, "abort", "--topic", topic, "--partition", "0", "--start-offset", "1")
         assert table(target, *search) == []
     act(target, "forceTerminateTransaction", "--transactionalId", f"known-{topic}")
-    assert values(target, topic) == ["behind"]
+    assert values_of(target, topic) == ["behind"]
 
 
 class Copier:
@@ -198,7 +166,7 @@ def test_copiers_that_are_killed_copy_exactly_once(
 ) -> None:
     """Each copier aborts a third of its transactions, and is killed in the middle of others."""
     source, sink, group = unique("from"), unique("to"), unique("copiers")
-    create(target, source, sink)
+    create(target, source, sink, partitions=PARTITIONS)
     filling = Producer({"bootstrap.servers": target.bootstrap})
     for number in range(RECORDS * PARTITIONS):
         filling.produce(source, str(number).encode(), partition=number % PARTITIONS)
@@ -215,6 +183,6 @@ def test_copiers_that_are_killed_copy_exactly_once(
         thread.start()
     for thread in threads:
         thread.join()
-    copied = Counter(map(int, values(target, sink)))
+    copied = Counter(map(int, values_of(target, sink)))
     assert [number for number, count in copied.items() if count != 1] == []
     assert len(copied) == RECORDS * PARTITIONS

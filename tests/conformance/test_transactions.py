@@ -12,9 +12,9 @@ import kafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.conftest import Target
+from tests.conformance.transacted import create, values_of
 from tests.peers.clients import GO, JAVA, SARAMA, Program
 
 PARTITIONS = 3
@@ -64,43 +64,13 @@ def _unique(name: str) -> str:
     return f"{name}-transactions-{uuid.uuid4().hex[:8]}"
 
 
-def _created(target: Target, *names: str) -> None:
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    topics = [NewTopic(name, PARTITIONS, target.replication_factor) for name in names]
-    for created in admin.create_topics(topics).values():
-        created.result(30)
-
-
-def _committed(target: Target, topic: str, isolation: str = "read_committed") -> list[str]:
-    """All values of a topic, up to its end for that isolation level, read by librdkafka."""
-    properties = {
-        "bootstrap.servers": target.bootstrap,
-        "group.id": _unique("reader"),
-        "isolation.level": isolation,
-        "enable.partition.eof": True,
-    }
-    consumer = confluent_kafka.Consumer(properties)
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    values: list[str] = []
-    ended: set[int | None] = set()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(30)
-        assert message is not None, f"the end doesn't come after {len(values)} records"
-        if message.error():
-            ended.add(message.partition())
-        else:
-            values.append((message.value() or b"").decode())
-    consumer.close()
-    return values
-
-
 def _producer(target: Target, name: str) -> confluent_kafka.Producer:
     return confluent_kafka.Producer({"bootstrap.servers": target.bootstrap, "transactional.id": name})
 
 
 def test_librdkafka_commits_and_aborts(target: Target) -> None:
     topic = _unique("rdkafka")
-    _created(target, topic)
+    create(target, topic, partitions=PARTITIONS)
     producer = _producer(target, topic)
     producer.init_transactions(30)
     wanted = []
@@ -115,13 +85,13 @@ def test_librdkafka_commits_and_aborts(target: Target) -> None:
         else:
             producer.commit_transaction(30)
             wanted += values
-    assert sorted(_committed(target, topic)) == sorted(wanted)
-    assert len(_committed(target, topic, "read_uncommitted")) == TRANSACTIONS * RECORDS
+    assert sorted(values_of(target, topic)) == sorted(wanted)
+    assert len(values_of(target, topic, "read_uncommitted")) == TRANSACTIONS * RECORDS
 
 
 def test_librdkafka_commits_offsets_in_transactions(target: Target) -> None:
     source, copy = _unique("rdkafka-from"), _unique("rdkafka-to")
-    _created(target, source, copy)
+    create(target, source, copy, partitions=PARTITIONS)
     filling = confluent_kafka.Producer({"bootstrap.servers": target.bootstrap})
     for i in range(TRANSACTIONS * RECORDS):
         filling.produce(source, str(i).encode(), partition=i % PARTITIONS)
@@ -157,12 +127,12 @@ def test_librdkafka_commits_offsets_in_transactions(target: Target) -> None:
             producer.commit_transaction(30)
             done += len(messages)
     consumer.close()
-    assert sorted(map(int, _committed(target, copy))) == list(range(TRANSACTIONS * RECORDS))
+    assert sorted(map(int, values_of(target, copy))) == list(range(TRANSACTIONS * RECORDS))
 
 
 def test_librdkafka_is_fenced_by_a_successor(target: Target) -> None:
     topic = _unique("rdkafka-fence")
-    _created(target, topic)
+    create(target, topic, partitions=PARTITIONS)
     first, second = _producer(target, topic), _producer(target, topic)
     for producer in (first, second):
         producer.init_transactions(30)
@@ -173,12 +143,12 @@ def test_librdkafka_is_fenced_by_a_successor(target: Target) -> None:
         first.commit_transaction(30)
     assert caught.value.args[0].fatal()
     second.commit_transaction(30)
-    assert _committed(target, topic) == ["second"]
+    assert values_of(target, topic) == ["second"]
 
 
 def test_kafka_python_commits_and_aborts(target: Target) -> None:
     topic = _unique("kafka-python")
-    _created(target, topic)
+    create(target, topic, partitions=PARTITIONS)
     producer = kafka.KafkaProducer(bootstrap_servers=target.bootstrap, transactional_id=topic)
     producer.init_transactions()
     wanted = []
@@ -194,7 +164,7 @@ def test_kafka_python_commits_and_aborts(target: Target) -> None:
             producer.commit_transaction()
             wanted += values
     producer.close()
-    assert sorted(_committed(target, topic)) == sorted(wanted)
+    assert sorted(values_of(target, topic)) == sorted(wanted)
 
 
 def test_aiokafka_commits_offsets_in_transactions(target: Target) -> None:
@@ -202,7 +172,7 @@ def test_aiokafka_commits_offsets_in_transactions(target: Target) -> None:
 
 
 async def _aiokafka(target: Target, topic: str) -> None:
-    await asyncio.to_thread(_created, target, topic)
+    await asyncio.to_thread(create, target, topic, partitions=PARTITIONS)
     wanted = []
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=target.bootstrap, transactional_id=topic) as producer:
         for number in range(TRANSACTIONS):

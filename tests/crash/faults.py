@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.sightings import Sightings
@@ -15,6 +16,7 @@ from tests.crash.workload import TOPIC, Workload
 from tests.peers.ottla_cluster import OttlaCluster, Paths, ottla_cluster
 
 LONG = os.environ.get("OTTLA_CRASH") == "long"
+MINUTES = pytest.mark.skipif(not LONG, reason="takes minutes: runs with OTTLA_CRASH=long")
 PARTITIONS = 4
 SESSION_S = 9 if LONG else 3
 LAG_S = 10 if LONG else 3

@@ -26,8 +26,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ottla.net.streams import connect_tcp
 from ottla.protocol.errors import KafkaError
+from tests.crash.real_client import real_client
 from tests.crash.transactional_clients import COPIERS, OVER, Task
 from tests.simulation.client import FIND_COORDINATOR, OFFSET_FETCH, Client, Unavailable
 from tests.simulation.committed import CommittedReader
@@ -299,8 +299,7 @@ class TransactionalWorkload(threading.Thread):
             client.close()
 
     def _client(self, name: str) -> Client:
-        client = Client(name, self._addresses, connect_tcp, self.history, Random(self._random.randrange(1 << 32)))
-        client.epoch_ms = time.time_ns() // 1_000_000 - int(asyncio.get_running_loop().time() * 1000)
+        client = real_client(name, self._addresses, self.history, self._random)
         self._clients.append(client)
         return client
 

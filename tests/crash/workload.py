@@ -19,8 +19,8 @@ from typing import Any
 
 import confluent_kafka
 
-from ottla.net.streams import connect_tcp
 from ottla.protocol.errors import KafkaError
+from tests.crash.real_client import real_client
 from tests.simulation.client import Client, Unavailable
 from tests.simulation.consumer import Committer, Consumer
 from tests.simulation.history import Event, History
@@ -159,8 +159,7 @@ class Workload(threading.Thread):
             client.close()
 
     def _client(self, name: str) -> Client:
-        client = Client(name, self._addresses, connect_tcp, self.history, Random(self._random.randrange(1 << 32)))
-        client.epoch_ms = time.time_ns() // 1_000_000 - int(asyncio.get_running_loop().time() * 1000)
+        client = real_client(name, self._addresses, self.history, self._random)
         self._clients.append(client)
         return client
 

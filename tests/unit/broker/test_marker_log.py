@@ -78,14 +78,20 @@ def follow(partition: Partition) -> None:
     partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0, 1), (1, 1), 0, 1))
 
 
+def begun_and_followed(folder: Path) -> Partition:
+    """Partition 0 with an open transaction, and with replica 1 in the ISR, which hasn't fetched anything."""
+    partition = led(folder, 0)
+    begin(partition)
+    follow(partition)
+    return partition
+
+
 def follow_no_more(partition: Partition) -> None:
     partition.become_leader(PartitionState(TOPIC_ID, 0, (0, 1), (0,), (1,), 0, 1))
 
 
 def test_a_marker_is_confirmed_when_it_is_committed(tmp_path: Path) -> None:
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -100,9 +106,7 @@ def test_a_marker_is_confirmed_when_it_is_committed(tmp_path: Path) -> None:
 
 
 def test_a_marker_that_is_not_committed_in_time_is_no_success(tmp_path: Path) -> None:
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -115,9 +119,7 @@ def test_a_marker_that_is_not_committed_in_time_is_no_success(tmp_path: Path) ->
 
 def test_a_marker_that_may_still_be_committed_is_not_appended_again(tmp_path: Path) -> None:
     """Before the fix, each repeat put one more marker into the log."""
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -142,9 +144,7 @@ def test_a_marker_that_may_still_be_committed_is_not_appended_again(tmp_path: Pa
 @pytest.mark.parametrize("lag_s", [0.9, 1.2, 1.4, 2.3, 5.2])
 def test_a_marker_is_appended_once_and_confirmed_however_late_it_is_committed(tmp_path: Path, lag_s: float) -> None:
     """Before the fix, a marker that was always committed between two attempts was appended again at each of them."""
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
     offsets = TopicPartition(OFFSETS_TOPIC, 3)
 
     async def scene() -> None:
@@ -162,9 +162,7 @@ def test_a_marker_is_appended_once_and_confirmed_however_late_it_is_committed(tm
 def test_an_equal_marker_of_the_next_transaction_is_appended(tmp_path: Path) -> None:
     """A producer of protocol V1 ends each transaction with an equal marker. Here the next transaction begins although
     the coordinator wasn't told of the last one's marker."""
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -181,9 +179,7 @@ def test_an_equal_marker_of_the_next_transaction_is_appended(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("anew", ["created", "elected"])
 def test_a_marker_counts_no_longer_in_a_partition_that_is_created_or_elected_anew(tmp_path: Path, anew: str) -> None:
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -231,9 +227,7 @@ def test_markers_whose_coordinators_do_not_ask_again_are_forgotten(
 def test_a_tool_is_told_of_a_late_commit(tmp_path: Path) -> None:
     """A tool takes REQUEST_TIMED_OUT for a failure. Before the fix, it got this answer at once if another marker had
     waited for a while."""
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -248,9 +242,7 @@ def test_a_tool_is_told_of_a_late_commit(tmp_path: Path) -> None:
 
 
 def test_a_marker_that_an_election_may_have_removed_is_appended_again(tmp_path: Path) -> None:
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -270,9 +262,7 @@ def test_a_marker_that_an_election_may_have_removed_is_appended_again(tmp_path: 
 def test_a_partition_that_commits_nothing_holds_up_one_answer_for_a_short_time(tmp_path: Path) -> None:
     """The first marker of such a partition is waited for, and later ones are not: their coordinator's request has
     markers of other transactions."""
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
@@ -295,9 +285,7 @@ def test_a_partition_that_commits_nothing_holds_up_one_answer_for_a_short_time(t
 
 
 def test_a_leader_that_resigns_answers_so(tmp_path: Path) -> None:
-    partition = led(tmp_path, 0)
-    begin(partition)
-    follow(partition)
+    partition = begun_and_followed(tmp_path)
 
     async def scene() -> None:
         log, _ = markers(partition)
