@@ -220,6 +220,7 @@ class ClusterReconciler:
         restart = cluster.restart or restarted_for(found.all("StatefulSet"), found.all("Pod"))
         cluster = replace(cluster, leaving=len(gone), restart=restart)
         visit = Visit(resource, cluster, spec, found, findings, now, tell, gone)
+        visit.existed = visit.pod_names()
         visit.absent_since = self._absences.look(cluster.ref, found.all("StatefulSet"), found.all("Pod"), now)
         with suppress(KubeError):  # the part FollowedSpec reports such an error
             visit.followed = found.get("ConfigMap", names.followed(cluster.name))

@@ -54,7 +54,7 @@ class Exposure:
     def wanted(self, visit: Visit) -> list[Object]:
         """The Services of external listeners, for every existing broker: a broker that is being drained may still lead
         partitions, and keeps its Service."""
-        cluster, pods = visit.cluster, visit.pod_names()
+        cluster, pods = visit.cluster, _reachable(visit)
         known = node_ports(cluster, pods, _services(visit.found), visit.findings.node_ports)
         return external_services(cluster, pods, known)
 
@@ -68,7 +68,7 @@ class Exposure:
             with refusals.gathered():
                 await self._make(visit.cluster, visit.found, each, to_be_freed)
         present, noted = _services(visit.found), visit.findings.node_ports
-        visit.findings.node_ports = node_ports(visit.cluster, visit.pod_names(), present, noted)
+        visit.findings.node_ports = node_ports(visit.cluster, _reachable(visit), present, noted)
         refusals.told()
 
     async def look(self, visit: Visit) -> None:
@@ -194,6 +194,15 @@ class Exposure:
                 return ""  # the operator may not read nodes: the pod's status has its node's internal address
             raise
         return "" if node is None else node_address(node)
+
+
+def _reachable(visit: Visit) -> Mapping[int, str]:
+    """The pod names of the brokers that need a Service, by broker id.
+
+    A broker that this reconcile removes is among them. Its pod may exist though no list has it: the pods may have been
+    listed before Kubernetes made it. The next reconcile lists the pods again, and only then the Service may go.
+    """
+    return {**visit.existed, **visit.pod_names()}
 
 
 def _ports(services: Collection[Object]) -> list[int]:

@@ -32,6 +32,7 @@ class Visit:
     now: datetime
     tell: Tell
     leaving: frozenset[int] = frozenset()  # brokers that exist and aren't wanted
+    existed: Mapping[int, str] = field(default_factory=dict)  # broker → its pod's name, at the reconcile's beginning
     busy: bool = False  # whether the Cluster has to be reconciled again soon
     current: bool = True  # whether it is known which pods are outdated
     resizes: Refusals = field(default_factory=Refusals)  # errors of reading or requesting resizes

@@ -744,6 +744,25 @@ def test_a_broker_that_goes_keeps_its_way_in_until_its_pod_is_gone_and_its_port_
     assert scene.world.objects["Service", "shop", "k-broker-2-node"]["spec"]["ports"][0]["nodePort"] == 31002
 
 
+def test_a_service_goes_only_after_a_list_of_pods_that_is_younger_than_its_brokers_removal() -> None:
+    """Kubernetes may have made the broker's pod since the pods were listed. Before the fix, the reconcile that removed
+    the broker deleted the Service, too.
+    """
+    scene = Scene(listeners=OUTSIDE)
+    scene.rounds(6)
+    scene.kafka.cluster = _cluster(3, {"orders": [(0, 1), (1, 0)]})
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=2))
+    seen = []
+    for _ in range(12):
+        scene.world.objects.pop(("Pod", "shop", "k-broker-2"), None)
+        scene.reconcile()
+        brokers = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["replicas"]
+        seen.append((brokers, ("Service", "shop", "k-broker-2-node") in scene.world.objects))
+    removed = [brokers for brokers, _ in seen].index(2)
+    assert seen[removed - 1 : removed + 1] == [(3, True), (2, True)]
+    assert seen[removed + 1] == (2, False)
+
+
 def _fixed(name: str, first: int = 31000) -> list[Object]:
     return [OUTSIDE[0], {"name": name, "port": 9095, "type": "NodePort", "nodePorts": {"first": first}}]
 
