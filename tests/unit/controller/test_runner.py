@@ -441,7 +441,8 @@ def test_lineage_words_come_although_there_is_always_something_to_decide(
             await until(lambda: busy.done() or len(store.words) >= 4)
             assert not busy.done()
             gaps = [after - before for before, after in pairwise(store.words)]
-            assert min(gaps) >= 0.3
+            # The controller takes the time before its store is asked, so that a pause of the machine shortens a gap.
+            assert min(gaps) >= 0.1
             busy.cancel()
 
     asyncio.run(main())

@@ -326,7 +326,10 @@ def test_the_kernel_tells_what_is_in_memory():
         assert file.cached(1, size - 1) == 0
         with pytest.raises(BlockingIOError):
             file.pread_cached(100, size // 2)
-        file.read_ahead(size, 0)
+        for _ in range(50):  # the kernel may take pages back as soon as they are read
+            file.read_ahead(size, 0)
+            if file.cached(size, 0) == size:
+                break
         assert file.cached(size, 0) == size
         assert file.cached(12345, 6789) == 12345
         assert file.pread_cached(100, size // 2) == file.pread(100, size // 2)
