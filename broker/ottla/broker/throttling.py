@@ -20,6 +20,7 @@ from ottla.broker.quota.client_quotas import ClientQuotas
 from ottla.broker.quota.connection_rates import ConnectionRates, is_address, normal_address
 from ottla.broker.quota.entities import IP
 from ottla.protocol.applied_revision import AWAIT_REVISION
+from ottla.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from ottla.broker.quota.mutations import Mutations
@@ -196,6 +197,18 @@ class Charge:
             self._mutations = self._throttling.quotas.mutations(self._user, self._client_id, strict, now_ms)
         if self._mutations is not None:
             self._mutations.take(partitions, now_ms)
+
+    def affords(self, partitions: int) -> bool:
+        """Whether the client's quota allows it to create partitions, which are charged then. A client that names a
+        missing topic by mistake isn't throttled for it."""
+        now_ms = self._throttling.now_ms()
+        mutations = self._throttling.quotas.mutations(self._user, self._client_id, True, now_ms)
+        try:
+            if mutations is not None:
+                mutations.take(partitions, now_ms)
+        except KafkaError:
+            return False
+        return True
 
     def _mute(self, time_ms: int, now_ms: int) -> int:
         if time_ms:
