@@ -6,15 +6,18 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
 
+from ottla.protocol.batches import Record, build_batch
 from tests.peers.apache_kafka import tool
+from tests.peers.ottla_cluster import ottla_cluster
 from tests.peers.wire import Wire
 
-API_VERSIONS, ALTER_CLIENT_QUOTAS, DESCRIBE_USER_SCRAM_CREDENTIALS = 18, 49, 50
+PRODUCE, API_VERSIONS, CREATE_TOPICS, ALTER_CLIENT_QUOTAS, DESCRIBE_USER_SCRAM_CREDENTIALS = 0, 18, 19, 49, 50
 ALICE = ("--entity-type", "users", "--entity-name", "alice")
 
 
@@ -172,3 +175,31 @@ def _is_closed(sock: socket.socket) -> bool:
         return True
     finally:
         sock.close()
+
+
+def test_all_brokers_enforce_a_limit_when_the_answer_has_come(tmp_path: Path) -> None:
+    """Each limit is set at one broker, and enforced at once by the others."""
+    topic = {"name": "t", "num_partitions": -1, "replication_factor": -1, "configs": []}
+    topic["assignments"] = [{"partition_index": number, "broker_ids": [number]} for number in range(3)]
+    with ottla_cluster(tmp_path, 3) as cluster:
+        addresses = [broker.bootstrap for broker in cluster.brokers]
+        with Wire(addresses[0]) as wire:
+            created = wire.call(CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+            assert created.topics[0].error_code == 0
+        for round_ in range(3):
+            limit(addresses[round_], {"client-id": "wire"}, producer_byte_rate=10)
+            assert all(throttled_ms(address, number) > 0 for number, address in enumerate(addresses))
+            limit(addresses[round_ - 1], {"client-id": "wire"}, producer_byte_rate=None)
+            assert all(throttled_ms(address, number) == 0 for number, address in enumerate(addresses))
+        cluster.stop()
+
+
+def throttled_ms(bootstrap: str, partition: int) -> float:
+    """The throttle time in the answer to a Produce request of a kilobyte, in ms."""
+    batch = bytes(build_batch([Record(0, 1, None, bytes(1000), [])]))
+    data = {"name": "t", "partition_data": [{"index": partition, "records": batch}]}
+    body = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": [data]}
+    with Wire(bootstrap) as wire:
+        answer = wire.call(PRODUCE, 9, body)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    return float(answer.throttle_time.total_seconds() * 1000)

@@ -163,9 +163,10 @@ class Charge:
         now_ms = self._throttling.now_ms()
         if not self._made:
             self._made = True
-            work_ns = None if self.unanswered else self._meter.take_ns()
+            work_ns = self._meter.take_ns()
+            counted = None if self.unanswered else work_ns
             quotas = self._throttling.quotas
-            self._mute(quotas.produced(self._user, self._client_id, self._size_bytes, work_ns, now_ms), now_ms)
+            self._mute(quotas.produced(self._user, self._client_id, self._size_bytes, counted, now_ms), now_ms)
         return max(self._until_ms - now_ms, 0)
 
     def fetched(self, size_bytes: int) -> tuple[int, bool]:

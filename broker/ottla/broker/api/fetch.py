@@ -79,7 +79,8 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
     try:
         fetch.open()
     except KafkaError as error:
-        return write_fetch_answer(request.api_version, request.correlation_id, error.code, 0, ())
+        throttle_time = 0 if fetch.charge is None else fetch.charge.answered()
+        return write_fetch_answer(request.api_version, request.correlation_id, error.code, 0, (), throttle_time)
     fetch.read()
     much = fetch.size >= body.min_bytes or fetch.cut
     enough = much or body.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything

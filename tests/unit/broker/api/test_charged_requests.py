@@ -40,11 +40,14 @@ class Charges:
         image = Image(quotas={entity: Quota(limits)})
         self.throttling.changed(image, Changed(quotas=frozenset({entity})))
         self.muted: list[float] = []
+        self.work_ns = 0  # the time that the event loop spends on each request
 
     def charge(self, request: Request, size_bytes: int = 0) -> Request:
         connection: Any = request.connection
         connection.principal = "User:ANONYMOUS"
-        connection.metered = lambda: Meter(lambda: 0)
+        meter = Meter(lambda: self.work_ns)
+        meter._since_ns, meter._depth = 0, 1  # the time has run since 0
+        connection.metered = lambda: meter
         connection.mute = self.muted.append
         request.charge = self.throttling.charge(connection, request.api_key, request.client_id, size_bytes)
         return request
@@ -221,6 +224,18 @@ def test_a_fetch_that_waits_is_charged_when_it_is_answered(play: Play) -> None:
         await asyncio.sleep(0.01)
         assert fetched(pending.parts)[1] > 20_000
         assert len(charged.charges.muted) == 1
+
+    play(body)
+
+
+def test_a_fetch_with_an_unknown_session_is_charged_for_its_time(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        charged = ChargedStage(stage, request_percentage=1)
+        charged.charges.work_ns = 500_000_000
+        answer = answer_of(stage.fetch(session_id=77, session_epoch=5))
+        assert answer.error_code is ErrorCode.fetch_session_id_not_found
+        assert answer.throttle_time.total_seconds() == 1
+        assert charged.charges.muted == [1.0]
 
     play(body)
 
