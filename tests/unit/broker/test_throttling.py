@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -297,6 +299,32 @@ def test_a_metered_coroutine_is_closed_and_thrown_into_like_any_other() -> None:
 
     asyncio.run(scene())
     assert events == ["cancelled", "ended"]
+
+
+@pytest.mark.parametrize(("limited", "expected"), [(False, set()), (True, {"throttling.py", "client_quotas.py"})])
+def test_while_no_client_has_a_limit_a_request_calls_no_code_of_quotas(limited: bool, expected: set[str]) -> None:
+    """On the hot path even a call that does nothing is too much."""
+    world, client = World(), Connected()
+    if limited:
+        world.set(ALICE, request_percentage=50)
+    called: set[str] = set()
+
+    def note(frame: Any, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and (path.parent.name == "quota" or path.name in ("throttling.py", "metering.py")):
+            called.add(path.name)
+
+    memory = SimpleNamespace(answered=lambda key, size: None)
+    broker: Any = SimpleNamespace(server=SimpleNamespace(memory=memory))
+    dispatcher = Dispatcher(broker, {PRODUCE.key: _hot(lambda: [b"answer"])}, allow_everything, world.throttling)
+    frame, given = _frame(PRODUCE, 9, bytes(100)), cast(Any, client)
+    sys.setprofile(note)
+    try:
+        assert dispatcher.dispatch(given, frame, 0, len(frame)) == [b"answer"]
+    finally:
+        sys.setprofile(None)
+    assert called & {"throttling.py", "client_quotas.py"} == expected
+    assert limited or not called
 
 
 # ---- addresses
